@@ -1,0 +1,107 @@
+"""Everything that DIPPM raises.
+
+    DippmError
+    ├── ModelFileError                 the model could not become a graph
+    │   ├── UnknownFormatError         lists the known formats
+    │   ├── FrameworkNotInstalledError also ImportError; names the extra
+    │   ├── UnsafeModelError           names what would run; ONNX or trust=True
+    │   ├── InputShapeError            got / expected
+    │   └── ConversionError            exporter's message kept as __cause__; also limits of the worker
+    ├── ConditionsError                batch, precision or mode out of range
+    ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
+    └── CheckpointError                missing, checksum, graph or feature version mismatch
+    DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
+
+Each error says what happened, where, and in `hint` the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class DippmError(Exception):
+    """Base of all errors of DIPPM.
+
+    Attributes:
+        message: what happened and where.
+        hint: the next step for the user; empty if there is none.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what `--json` prints."""
+        return {"type": type(self).__name__, "message": self.message, "hint": self.hint}
+
+
+class ModelFileError(DippmError, ValueError):
+    """The model could not become a graph."""
+
+
+class ModelNotFoundError(ModelFileError, FileNotFoundError):
+    """The path does not exist."""
+
+
+class UnknownFormatError(ModelFileError):
+    """The file is none of the known formats."""
+
+
+class FrameworkNotInstalledError(ModelFileError, ImportError):
+    """The framework that reads this file is not installed."""
+
+
+class UnsafeModelError(ModelFileError):
+    """Loading the file could run code, and trust was not given."""
+
+
+class InputShapeError(ModelFileError):
+    """The requested input does not fit the model."""
+
+
+class ConversionError(ModelFileError, RuntimeError):
+    """The converter failed, crashed, or met a limit of its worker."""
+
+
+class ConditionsError(DippmError, ValueError):
+    """Batch size, precision or execution mode is not one that can be predicted."""
+
+
+class UnknownNameError(DippmError, ValueError):
+    """No device, checkpoint, framework or encoder has this name."""
+
+    @classmethod
+    def of(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
+        """Return the error for an unknown name, with the closest known names."""
+        names = sorted(known)
+        folded = {known_name.casefold(): known_name for known_name in names}
+        close = [folded[c] for c in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+        guess = f"Did you mean {' or '.join(close)}? " if close else ""
+        return cls(f"unknown {kind} {name!r}", guess + (hint or f"Known: {', '.join(names)}"))
+
+
+class CheckpointError(DippmError, ValueError):
+    """The checkpoint is missing, damaged, or made for another graph or feature version."""
+
+
+class DippmWarning(UserWarning):
+    """Base of all warnings of DIPPM."""
+
+
+class UnseenOperatorWarning(DippmWarning):
+    """The model has operators that the predictor never saw."""
+
+
+class OutOfRangeWarning(DippmWarning):
+    """The request lies outside of what the predictor was trained on."""
+
+
+class DeviceMismatchWarning(DippmWarning):
+    """The prediction is for a device that was never measured."""

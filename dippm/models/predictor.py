@@ -1,0 +1,53 @@
+"""The contract of a predictor, and the kinds that exist.
+
+To add a kind: write a class with the methods of `Predictor`, decorate it with
+`@predictor("name")`, and train it into a checkpoint whose `config.json` has `"kind": "name"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+
+from dippm.conditions import Conditions
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.targets import Estimates
+
+
+class Predictor(Protocol):
+    """Graph and conditions in, estimates out."""
+
+    @classmethod
+    def from_checkpoint(cls, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> Self:
+        """Build the predictor from the tensors and the configuration of a checkpoint."""
+        ...
+
+    def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
+        """Predict one point.
+
+        Raises:
+            ConditionsError: if this kind or checkpoint cannot answer for these conditions.
+        """
+        ...
+
+    def predict_many(
+        self, graph: ModelGraph, conditions: Sequence[Conditions]
+    ) -> list[Estimates]:
+        """Predict many points of one model; operator tables may be left out."""
+        ...
+
+
+PREDICTORS: dict[str, type[Predictor]] = {}
+Kind = TypeVar("Kind", bound=type[Any])
+
+
+def predictor(name: str) -> Callable[[Kind], Kind]:
+    """Register a predictor class under the kind that checkpoints name."""
+
+    def register(kind: Kind) -> Kind:
+        PREDICTORS[name] = kind
+        return kind
+
+    return register

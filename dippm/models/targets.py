@@ -1,0 +1,74 @@
+"""What a predictor answers: a value with an interval per target, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Bound = Literal["compute", "memory", "launch", "host"]
+UNITS = {"latency_ms": "ms", "memory_mb": "MB", "power_w": "W", "energy_j": "J"}
+TARGETS = tuple(UNITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A range that holds the true value with the stated probability (0 to 1)."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted value in the unit of its target, with its interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """The share of one operator, or of the host, in the latency.
+
+    Attributes:
+        node: position in `ModelGraph.nodes`; None for the host row.
+        op: canonical operator name, or "host".
+        kernels: kernels that the operator launches under the conditions.
+        time_ms: its part of the predicted latency.
+        share: time_ms / latency, 0 to 1.
+        bound: what limits it.
+        macs: multiply-accumulates.
+        bytes_moved: bytes read and written, weights included.
+    """
+
+    node: int | None
+    op: str
+    kernels: int
+    time_ms: float
+    share: float
+    bound: Bound
+    macs: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The answer of a predictor for one graph under one set of conditions.
+
+    Attributes:
+        values: one estimate per target of `TARGETS`; a target that cannot be had is missing here
+            and has its reason in `absent`.
+        absent: reason by target.
+        memory_bound_mb: one-sided 99 % upper bound of the memory; None without memory estimate.
+        operators: parts of the latency, in graph order, the host row last; their times sum to it.
+        warnings: what a user should know about this number: unseen operators, out-of-range
+            shapes, a device that was never measured.
+    """
+
+    values: Mapping[str, Estimate]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    memory_bound_mb: float | None = None
+    operators: tuple[OperatorCost, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -45,6 +45,7 @@ class Device:
             "bf16", "fp8"; a precision without hardware support is missing.
         power_limit_w: board power limit.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
+        unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.
         source: where the values come from, and how sure they are.
     """
 
@@ -61,3 +62,4 @@ class Device:
     mig_profiles: tuple[MigProfile, ...] = ()
     source: str = ""
     aliases: tuple[str, ...] = field(default=())
+    unlisted_mig_profiles: tuple[str, ...] = ()

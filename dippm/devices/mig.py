@@ -1,0 +1,72 @@
+"""Which MIG slice holds a model, and what part of the GPU a slice is."""
+
+from __future__ import annotations
+
+import math
+
+from dippm.devices.catalog import find
+from dippm.devices.device import Device, MigProfile
+
+MEMORY_SLICES = 8
+SEED_DEVICE = "A100-40GB"
+SEED_LIMITS_MB = {"1g.5gb": 5_000, "2g.10gb": 10_000, "3g.20gb": 20_000, "7g.40gb": 40_000}
+
+
+def smallest_profile(memory_mb: float, device: Device) -> MigProfile | None:
+    """Return the smallest slice of a device whose usable memory holds a model.
+
+    The bound is closed: a model of exactly the usable memory fits. Of two slices with the same
+    memory the one with fewer SMs is taken, so that most of the GPU stays free.
+
+    Args:
+        memory_mb: what the model needs, in MiB.
+        device: the GPU; its `unlisted_mig_profiles` cannot be chosen.
+
+    Returns:
+        None if no slice with known memory holds it, or if the GPU has no slices.
+
+    Raises:
+        ValueError: if the memory is negative or not a number.
+    """
+    _check(memory_mb)
+    fitting = [p for p in device.mig_profiles if memory_mb <= p.memory_mb]
+    return min(fitting, key=lambda p: (p.memory_mb, p.sm_count), default=None)
+
+
+def seed_profile(memory_mb: float) -> MigProfile | None:
+    """Return the slice of an A100-40GB by Eq. 2 of D3.5, nominal limits and four profiles only.
+
+    Eq. 2 leaves the limits themselves undefined (5 GB is neither below nor above); here each
+    limit belongs to the smaller profile, and "gb" is 1000 MB, which is what reproduces the
+    percentages of D3.5's Table 4 (2918 MB is 58 % of 5 GB, 30996 MB is 77 % of 40 GB). As in
+    Eq. 2, 0 is None. For a decision use `smallest_profile`: a real 1g.5gb has 4864 MB, not 5000.
+
+    Args:
+        memory_mb: predicted memory for the full GPU.
+
+    Raises:
+        ValueError: if the memory is negative or not a number.
+    """
+    _check(memory_mb)
+    names = (name for name, limit in SEED_LIMITS_MB.items() if 0 < memory_mb <= limit)
+    chosen = next(names, None)
+    profiles = {profile.name: profile for profile in find(SEED_DEVICE).mig_profiles}
+    return profiles[chosen] if chosen else None
+
+
+def sm_fraction(profile: MigProfile, device: Device) -> float:
+    """Return the part of the GPU's SMs that a slice has, 0 to 1.
+
+    It is below the nominal k/7 on some GPUs (98 of 108 for 7g on an A100) and above on others.
+    """
+    return profile.sm_count / device.sm_count
+
+
+def memory_fraction(profile: MigProfile) -> float:
+    """Return the part of the GPU's bandwidth and L2 that a slice has, 0 to 1."""
+    return profile.memory_slices / MEMORY_SLICES
+
+
+def _check(memory_mb: float) -> None:
+    if math.isnan(memory_mb) or memory_mb < 0:
+        raise ValueError(f"memory is {memory_mb} MB; it must be 0 or more")

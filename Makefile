@@ -1,0 +1,45 @@
+# make demo    set up, then predict a real VGG16
+# make test    set up, then run all tests
+# make check   format, lint, types, import direction
+.PHONY: demo test check quick readme benchmark setup setup-test
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN := $(VENV)/bin/python -m
+INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt
+
+demo: setup
+	$(VENV)/bin/python scripts/demo.py
+
+test: setup-test check
+	$(RUN) pytest
+
+check:
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports
+
+quick:
+	$(RUN) pytest -m "not slow" -x tests/unit tests/test_public_api.py
+
+readme:
+	$(VENV)/bin/python scripts/readme_output.py
+
+benchmark:
+	$(VENV)/bin/python benchmarks/prediction.py
+
+setup: $(VENV)/demo-ready
+setup-test: $(VENV)/test-ready
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[timm]"
+	touch $@
+
+$(VENV)/test-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[dev,all]"
+	$(RUN) pip check
+	touch $@ $(VENV)/demo-ready

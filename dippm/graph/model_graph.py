@@ -7,10 +7,28 @@ another conversion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import ConditionsError
+from dippm.graph.draft import item_bytes
+from dippm.graph.operators import operator
+
+if TYPE_CHECKING:
+    import networkx
 
 Attribute = int | float | str | tuple[int, ...]
+Shape = tuple[int, ...]
+
+GRAPH_VERSION = "1"
+"""Version of the canonical rules and of the operator table. Raise it whenever a graph changes."""
+
+STATIC = "static:"
+"""Prefix in `OpNode.absorbed` of work on parameters alone, done again on every eager pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +56,9 @@ class OpNode:
         bytes_written: results.
         param_bytes: weights of rank 2 and more read by this node (the presence of biases is an
             exporter's whim, so they are not counted).
-        absorbed: operators that the canonical rules folded in, in execution order, as canonical
-            names; they do not enter equality but `eager` execution launches them again.
+        absorbed: operators that the canonical rules folded in, in execution order; they do not
+            enter equality but `eager` execution launches them again. See `kernels`.
+        in_dtypes: of each activation read.
     """
 
     op: str
@@ -53,6 +72,23 @@ class OpNode:
     bytes_written: int
     param_bytes: int
     absorbed: tuple[str, ...] = field(default=(), compare=False)
+    in_dtypes: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """What eager execution launches for this node, in order; empty for a view.
+
+        On convolutions, dense and recurrent layers `absorbed` holds what follows them. On
+        activations, norms and attention it holds the pieces they were spelled in, which run in
+        their place. Work on parameters alone (prefix `STATIC`) comes before either.
+        """
+        if is_view(self.op, self.attributes):
+            return ()
+        static = tuple(a.removeprefix(STATIC) for a in self.absorbed if a.startswith(STATIC))
+        rest = tuple(a for a in self.absorbed if not a.startswith(STATIC))
+        if operator(self.op).category in ("compute", "recurrent") and self.op != "attention":
+            return (*static, self.op, *rest)
+        return (*static, *(rest or (self.op,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +105,7 @@ class ModelGraph:
         version: of the canonical rules; checkpoints refuse another version.
         batch: the batch size that the shapes are for.
         batch_is_symbolic: false if the model file fixes the batch.
+        output_nodes: node that makes each output; -1 for an output that is an input.
     """
 
     nodes: tuple[OpNode, ...]
@@ -80,3 +117,131 @@ class ModelGraph:
     version: str
     batch: int
     batch_is_symbolic: bool = True
+    output_nodes: tuple[int, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one pass at this batch."""
+        return sum(node.macs for node in self.nodes)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one pass at this batch, element-wise ones included."""
+        return sum(node.flops for node in self.nodes)
+
+    def histogram(self) -> dict[str, int]:
+        """Return how often each operator occurs, most frequent first."""
+        return dict(Counter(node.op for node in self.nodes).most_common())
+
+    def at_batch(self, batch: int) -> ModelGraph:
+        """Return the graph for another batch size.
+
+        Raises:
+            ConditionsError: if the batch is not positive, or if the model file fixes another one.
+        """
+        if batch == self.batch:
+            return self
+        if batch < 1:
+            raise ConditionsError(f"batch must be at least 1, got {batch}")
+        if not self.batch_is_symbolic:
+            raise ConditionsError(
+                f"the model file fixes batch {self.batch}, got {batch}",
+                "Export the model again with a dynamic batch.",
+            )
+        size = _rebinding(self.batch, batch)
+        shape = cache(lambda sizes: tuple(size(n) for n in sizes))
+        return replace(
+            self,
+            nodes=tuple(_node_at(node, size, shape) for node in self.nodes),
+            inputs=tuple(replace(t, shape=shape(t.shape)) for t in self.inputs),
+            outputs=tuple(replace(t, shape=shape(t.shape)) for t in self.outputs),
+            batch=batch,
+        )
+
+    def to_networkx(self) -> networkx.DiGraph:
+        """Return a directed graph whose nodes carry the fields of `OpNode`."""
+        import networkx
+
+        graph = networkx.DiGraph(batch=self.batch, version=self.version)
+        for i, node in enumerate(self.nodes):
+            fields = {name: getattr(node, name) for name in OpNode.__dataclass_fields__}
+            graph.add_node(i, **fields)
+        graph.add_edges_from(self.edges)
+        return graph
+
+
+def price(
+    op: str,
+    attributes: Mapping[str, Attribute],
+    *,
+    in_shapes: tuple[Shape, ...],
+    in_dtypes: tuple[str, ...],
+    out_shapes: tuple[Shape, ...],
+    dtype: str,
+    param_bytes: int,
+    absorbed: tuple[str, ...] = (),
+) -> OpNode:
+    """Return a node with its costs, which follow from attributes and shapes alone."""
+    row = operator(op)
+    macs = row.macs(attributes, in_shapes, out_shapes) if row.macs else 0
+    moves_data = not is_view(op, attributes)
+    written = sum(prod(s) for s in out_shapes) * item_bytes(dtype) if moves_data else 0
+    read = 0
+    if moves_data:
+        read = sum(
+            prod(s) * item_bytes(d) for s, d in zip(in_shapes, in_dtypes, strict=True)
+        )
+    elements = in_shapes if row.category in ("reduction", "pool") else out_shapes
+    flops = 2 * macs + row.flops_per_output * (prod(elements[0]) if elements else 0)
+    return OpNode(
+        op,
+        attributes,
+        in_shapes,
+        out_shapes,
+        dtype,
+        macs,
+        flops,
+        read,
+        written,
+        param_bytes,
+        absorbed,
+        in_dtypes,
+    )
+
+
+def is_view(op: str, attributes: Mapping[str, Attribute]) -> bool:
+    """Tell whether a node only gives its argument another shape and moves no data."""
+    if op == "transpose" or op == "reshape":
+        return not attributes.get("copies", 0)
+    return operator(op).category == "view"
+
+
+def _rebinding(old: int, new: int) -> Callable[[int], int]:
+    """Return the function that replaces the factor `old` of a size by `new`."""
+
+    @cache
+    def size(n: int) -> int:
+        factor = 1
+        while n and n % old == 0:
+            n //= old
+            factor *= new
+        return n * factor
+
+    return size
+
+
+def _node_at(node: OpNode, size: Callable[[int], int], shape: Callable[[Any], Shape]) -> OpNode:
+    attributes = {
+        name: size(value) if isinstance(value, int) else value
+        for name, value in node.attributes.items()
+    }
+    return price(
+        node.op,
+        attributes,
+        in_shapes=tuple(shape(s) for s in node.in_shapes),
+        in_dtypes=node.in_dtypes or (node.dtype,) * len(node.in_shapes),
+        out_shapes=tuple(shape(s) for s in node.out_shapes),
+        dtype=node.dtype,
+        param_bytes=node.param_bytes,
+        absorbed=node.absorbed,
+    )

@@ -1,0 +1,41 @@
+"""The canonical rules, in the order in which they run.
+
+Each rule is one function from a draft to nothing: it changes the draft in place, looks at
+structure, shapes and dtypes only, and is tested by itself with graphs before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dippm.graph.draft import Draft
+from dippm.graph.rules.activations import name_activations
+from dippm.graph.rules.affine import fold_affine
+from dippm.graph.rules.attention import recognise_attention
+from dippm.graph.rules.duplicates import merge_duplicates
+from dippm.graph.rules.identities import drop_identities
+from dippm.graph.rules.layout import settle_layout
+from dippm.graph.rules.norms import recognise_norms
+from dippm.graph.rules.pools import unify_pools
+from dippm.graph.rules.products import name_products
+from dippm.graph.rules.prune import prune
+
+Rule = Callable[[Draft], None]
+
+RULES: tuple[Rule, ...] = (
+    prune,
+    drop_identities,
+    name_products,
+    settle_layout,
+    drop_identities,
+    unify_pools,
+    name_activations,
+    recognise_norms,
+    fold_affine,
+    recognise_attention,
+    drop_identities,
+    merge_duplicates,
+    prune,
+)
+
+__all__ = ["RULES", "Rule"]

@@ -1,0 +1,123 @@
+"""`build`: raw graph → model graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from dippm.graph.dialects import read
+from dippm.graph.draft import Draft, Node, Value, item_bytes
+from dippm.graph.model_graph import (
+    GRAPH_VERSION,
+    STATIC,
+    Attribute,
+    ModelGraph,
+    OpNode,
+    TensorSpec,
+    price,
+)
+from dippm.graph.operators import OPERATORS, operator
+from dippm.graph.order import post_order
+from dippm.graph.rules import RULES
+from dippm.graph.strides import mark_copies
+from dippm.relax.raw_graph import RawGraph
+
+_WEIGHTED = ("compute", "recurrent")
+_ALWAYS_WEIGHTED = ("embedding", "gather")
+
+
+def build(raw: RawGraph) -> ModelGraph:
+    """Return the canonical graph of a model, at the batch that it was converted with.
+
+    Args:
+        raw: what a frontend read from a model file.
+    """
+    draft = read(raw)
+    for rule in RULES:
+        rule(draft)
+    draft.nodes = post_order(draft)
+    mark_copies(draft)
+    return _freeze(draft, raw)
+
+
+def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
+    position = {id(node): i for i, node in enumerate(draft.nodes)}
+    claimed: set[int] = set()
+    nodes = tuple(_freeze_node(node, draft, claimed) for node in draft.nodes)
+    edges = sorted(
+        {
+            (position[id(v.producer)], i)
+            for i, node in enumerate(draft.nodes)
+            for v in node.inputs
+            if v.producer is not None and id(v.producer) in position
+        }
+    )
+    makers = [
+        position.get(id(v.producer), -1) if v.producer is not None else -1 for v in draft.outputs
+    ]
+    unknown = Counter(node.op for node in draft.nodes if node.op not in OPERATORS)
+    return ModelGraph(
+        nodes=nodes,
+        edges=tuple(edges),
+        inputs=tuple(_spec(v, v.name or f"input_{i}") for i, v in enumerate(draft.inputs)),
+        outputs=tuple(_spec(v, f"output_{i}") for i, v in enumerate(draft.outputs)),
+        param_bytes=_parameter_bytes(draft),
+        unknown_ops=dict(sorted(unknown.items())),
+        version=GRAPH_VERSION,
+        batch=raw.batch,
+        batch_is_symbolic=raw.batch_is_symbolic,
+        output_nodes=tuple(makers),
+    )
+
+
+def _spec(value: Value, name: str) -> TensorSpec:
+    return TensorSpec(name, value.shape, value.dtype)
+
+
+def _freeze_node(node: Node, draft: Draft, claimed: set[int]) -> OpNode:
+    data = node.data_inputs
+    static = [v for v in node.inputs if v.is_static]
+    work: list[str] = []
+    for value in static:
+        if value.static_work and id(value) not in claimed:
+            claimed.add(id(value))
+            work.extend(STATIC + name for name in value.static_work)
+    return price(
+        node.op,
+        _kept_attributes(node),
+        in_shapes=tuple(v.shape for v in data),
+        in_dtypes=tuple(v.dtype for v in data),
+        out_shapes=tuple(v.shape for v in node.outputs),
+        dtype=node.out.dtype,
+        param_bytes=_weight_bytes(node, static, draft),
+        absorbed=(*work, *node.absorbed),
+    )
+
+
+def _kept_attributes(node: Node) -> dict[str, Attribute]:
+    names = operator(node.op).attributes
+    if node.op not in OPERATORS:
+        return {}
+    return {name: node.attributes[name] for name in names if name in node.attributes}
+
+
+def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
+    """Return the bytes of the parameters of rank 2 and more that a node reads, each once."""
+    always = operator(node.op).category in _WEIGHTED or node.op in _ALWAYS_WEIGHTED
+    roots = {root for value in static for root in value.roots}
+    total = 0
+    for root in roots:
+        shape, dtype = draft.parameters[root]
+        wide = len(shape) >= 2 if always else sum(size > 1 for size in shape) >= 2
+        if wide:
+            total += prod(shape) * item_bytes(dtype)
+    return total
+
+
+def _parameter_bytes(draft: Draft) -> int:
+    """Return the bytes of all parameters and constant tensors that hold numbers."""
+    return sum(
+        prod(shape) * item_bytes(dtype)
+        for shape, dtype in draft.parameters.values()
+        if "float" in dtype
+    )

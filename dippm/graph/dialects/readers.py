@@ -1,0 +1,215 @@
+"""Operators whose canonical form depends on their attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dippm.graph.dialects import convolutions, products, recurrent, shapes
+from dippm.graph.dialects.call import Call
+
+Reader = Callable[[Call], bool]
+
+
+def _clip(call: Call) -> bool:
+    low = call.number("min", "min_val", "arg1", default=float("-inf"))
+    high = call.number("max", "max_val", "arg2", default=float("inf"))
+    bounds = [v.scalar for v in call.inputs[1:3]]
+    if bounds and bounds[0] is not None:
+        low = bounds[0]
+    if len(bounds) > 1 and bounds[1] is not None:
+        high = bounds[1]
+    op = "relu6" if (low, high) == (0.0, 6.0) else "clip"
+    if low == 0.0 and high > 1e30:
+        op = "relu"
+    return call.first(op, call.inputs[:1])
+
+
+def _gelu(call: Call) -> bool:
+    return call.first("gelu", call.inputs[:1])
+
+
+def _softmax(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        return call.first(op, call.inputs[:1], axis=call.axis(default=-1))
+
+    return read
+
+
+def _batch_norm(call: Call) -> bool:
+    axis = call.axis("axis", default=1)
+    if call.text("data_format").endswith("C") and len(call.inputs[0].shape) > 2:
+        axis = len(call.inputs[0].shape) - 1
+    return call.first("batch_norm", call.inputs[:1], axis=axis)
+
+
+def _layer_norm(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        rank = len(call.inputs[0].shape)
+        axes = call.integers("axes") or call.integers("axis") or (-1,)
+        if call.name.startswith("onnx."):
+            axes = tuple(range(axes[0] % rank, rank))
+        if shape := call.integers("normalized_shape"):
+            axes = tuple(range(rank - len(shape), rank))
+        return call.first(op, call.inputs[:1], axes=tuple(sorted(a % rank for a in axes)))
+
+    return read
+
+
+def _group_norm(call: Call) -> bool:
+    groups = call.integer("num_groups", "group", default=1)
+    return call.first("group_norm", call.inputs[:1], groups=groups)
+
+
+def _instance_norm(call: Call) -> bool:
+    return call.first("instance_norm", call.inputs[:1])
+
+
+def _reduce(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        rank, out = len(call.inputs[0].shape), len(call.out_shape)
+        keep = int(rank == out)
+        axes = call.axes("axis", "axes", "dim", "dims", "reduction_indices")
+        if len(call.inputs) > 1 and op in ("reduce_max", "reduce_min"):
+            return False
+        return call.first(op, call.inputs[:1], axes=axes, keepdims=keep)
+
+    return read
+
+
+def _max_or_min(op: str) -> Reader:
+    """A name that is a reduction with one argument and element-wise with two."""
+
+    def read(call: Call) -> bool:
+        if len(call.inputs) > 1 and call.out_shape and "axis" not in call.attributes:
+            return call.first(op, call.inputs)
+        return _reduce("reduce_" + op[:3])(call)
+
+    return read
+
+
+def _ordered(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        call.emit(op, call.inputs[:1], axis=call.axis(default=-1))
+        return True
+
+    return read
+
+
+def _scan(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        return call.first(op, call.inputs[:1], axes=(call.axis(default=0),))
+
+    return read
+
+
+def _resize(call: Call) -> bool:
+    mode = call.text("mode", "method", "interpolation") or call.name.rpartition("upsample_")[2]
+    spelled = mode.lower()
+    kinds = ("nearest", "cubic", "linear", "area")
+    mode = next((kind for kind in kinds if kind in spelled), "nearest")
+    return shapes.channels_first(
+        call, lambda source, shape: call.step("resize", [source], shape, mode=mode)
+    )
+
+
+def _squared_difference(call: Call) -> bool:
+    difference = call.step("subtract", call.inputs, call.out_shape)
+    return call.first("square", [difference])
+
+
+def _leaky(op: str) -> Reader:
+    def read(call: Call) -> bool:
+        return call.first(op, call.inputs)
+
+    return read
+
+
+def _threshold(call: Call) -> bool:
+    return call.first("threshold", call.inputs[:1])
+
+
+READERS: dict[str, Reader] = {
+    **convolutions.READERS,
+    **products.READERS,
+    **recurrent.READERS,
+    **shapes.READERS,
+    "clip": _clip,
+    "clamp": _clip,
+    "hardtanh": _clip,
+    "clampmin": _clip,
+    "clampmax": _clip,
+    "clipbyvalue": _clip,
+    "gelu": _gelu,
+    "gelutanh": _gelu,
+    "geluerf": _gelu,
+    "softmax": _softmax("softmax"),
+    "logsoftmax": _softmax("log_softmax"),
+    "batchnorm": _batch_norm,
+    "batchnormalization": _batch_norm,
+    "fusedbatchnorm": _batch_norm,
+    "fusedbatchnormv2": _batch_norm,
+    "fusedbatchnormv3": _batch_norm,
+    "layernorm": _layer_norm("layer_norm"),
+    "layernormalization": _layer_norm("layer_norm"),
+    "nativelayernorm": _layer_norm("layer_norm"),
+    "rmsnorm": _layer_norm("rms_norm"),
+    "rmsnormalization": _layer_norm("rms_norm"),
+    "simplifiedlayernormalization": _layer_norm("rms_norm"),
+    "groupnorm": _group_norm,
+    "nativegroupnorm": _group_norm,
+    "groupnormalization": _group_norm,
+    "instancenorm": _instance_norm,
+    "instancenormalization": _instance_norm,
+    "mean": _reduce("reduce_mean"),
+    "reducemean": _reduce("reduce_mean"),
+    "sum": _reduce("reduce_sum"),
+    "reducesum": _reduce("reduce_sum"),
+    "sumdimintlist": _reduce("reduce_sum"),
+    "max": _max_or_min("maximum"),
+    "min": _max_or_min("minimum"),
+    "onnx.max": _leaky("maximum"),
+    "onnx.min": _leaky("minimum"),
+    "amax": _reduce("reduce_max"),
+    "amin": _reduce("reduce_min"),
+    "reducemax": _reduce("reduce_max"),
+    "reducemin": _reduce("reduce_min"),
+    "prod": _reduce("reduce_prod"),
+    "reduceprod": _reduce("reduce_prod"),
+    "any": _reduce("reduce_any"),
+    "all": _reduce("reduce_all"),
+    "variance": _reduce("reduce_variance"),
+    "var": _reduce("reduce_variance"),
+    "std": _reduce("reduce_std"),
+    "linalgvectornorm": _reduce("reduce_norm"),
+    "norm": _reduce("reduce_norm"),
+    "reducel2": _reduce("reduce_norm"),
+    "reducel1": _reduce("reduce_norm"),
+    "logsumexp": _reduce("reduce_logsumexp"),
+    "reducelogsumexp": _reduce("reduce_logsumexp"),
+    "argmax": _reduce("argmax"),
+    "argmin": _reduce("argmin"),
+    "topk": _ordered("top_k"),
+    "topkv2": _ordered("top_k"),
+    "sort": _ordered("sort"),
+    "argsort": _ordered("argsort"),
+    "cumsum": _scan("cumsum"),
+    "cumprod": _scan("cumprod"),
+    "resize": _resize,
+    "resize2d": _resize,
+    "resize3d": _resize,
+    "resizebilinear": _resize,
+    "resizenearestneighbor": _resize,
+    "resizebicubic": _resize,
+    "upsample": _resize,
+    "upsamplenearest1d": _resize,
+    "upsamplenearest2d": _resize,
+    "upsamplenearest3d": _resize,
+    "upsamplebilinear2d": _resize,
+    "upsamplebicubic2d": _resize,
+    "upsamplelinear1d": _resize,
+    "upsampletrilinear3d": _resize,
+    "squareddifference": _squared_difference,
+    "leakyrelu": _leaky("leaky_relu"),
+    "prelu": _leaky("prelu"),
+    "threshold": _threshold,
+}

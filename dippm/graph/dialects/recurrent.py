@@ -1,0 +1,82 @@
+"""Reading of recurrent layers: one node each, whatever the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from dippm.graph.dialects.call import Call
+
+_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def _recurrent(op: str) -> Callable[[Call], bool]:
+    def read(call: Call) -> bool:
+        source = call.inputs[0]
+        weights = [v for v in call.inputs[1:] if v.is_static and len(v.shape) >= 2]
+        input_size = source.shape[-1]
+        hidden = call.integer("hidden_size", "units", default=0) or _hidden(op, call)
+        layers = call.integer("num_layers", "layers", default=1)
+        directions = call.integer("directions", "num_directions", default=0)
+        if not directions:
+            both = call.attributes.get("bidirectional") or (
+                call.text("direction").lower().startswith("bi")
+            )
+            directions = 2 if both else 1
+        node = call.draft.emit(
+            op,
+            [source, *weights],
+            outputs=call.outputs,
+            input_size=input_size,
+            hidden_size=hidden,
+            layers=layers,
+            directions=directions,
+            steps=_steps(call),
+        )
+        projection = call.integer("proj_size", "projection_size", default=0)
+        if projection:
+            node.attributes["projection_size"] = projection
+        return True
+
+    return read
+
+
+def _hidden(op: str, call: Call) -> int:
+    """Read the hidden size from the first weight, which is (gates · hidden, input) in some order."""
+    gates, width = _GATES[op], call.inputs[0].shape[-1]
+    for weight in call.inputs[1:]:
+        sizes = [size for size in weight.shape if size != 1]
+        if weight.is_static and len(sizes) >= 2 and width in sizes:
+            other = prod(sizes) // width
+            if other % gates == 0:
+                return other // gates
+    return call.out_shape[-1]
+
+
+def _steps(call: Call) -> int:
+    """Return the sequence length: the axis before the features that is not the batch."""
+    given = call.integer("steps", "sequence_length", default=0)
+    if given:
+        return given
+    shape, batch = call.inputs[0].shape, call.draft.batch
+    leading = shape[:-1]
+    if "batch_first" in call.attributes and len(leading) == 2:
+        return leading[1] if call.attributes["batch_first"] else leading[0]
+    if "time_major" in call.attributes and len(leading) == 2:
+        return leading[0] if call.attributes["time_major"] else leading[1]
+    if call.name.startswith("onnx.") and len(leading) == 2:
+        return leading[1] if call.integer("layout", default=0) else leading[0]
+    rest = [size for size in leading if size % batch]
+    return prod(rest)
+
+
+READERS: dict[str, Callable[[Call], bool]] = {
+    "lstm": _recurrent("lstm"),
+    "quantizedlstm": _recurrent("lstm"),
+    "cudnnlstm": _recurrent("lstm"),
+    "gru": _recurrent("gru"),
+    "rnn": _recurrent("rnn"),
+    "rnntanh": _recurrent("rnn"),
+    "rnnrelu": _recurrent("rnn"),
+    "simplernn": _recurrent("rnn"),
+}

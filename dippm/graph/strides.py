@@ -1,0 +1,104 @@
+"""Which layout changes really copy: strides are followed through views as eager execution would.
+
+A transpose costs nothing by itself. The reshape behind it, or an operator that wants its argument
+contiguous, makes the copy.
+"""
+
+from __future__ import annotations
+
+from dippm.graph.draft import Draft, Node, Shape, Value, producer_of
+from dippm.graph.operators import is_elementwise
+
+Strides = tuple[int, ...] | None
+"""Strides in elements; None: laid out in some other way that is not followed further."""
+
+_WANTS_CONTIGUOUS = ("layer_norm", "rms_norm", "group_norm", "dense")
+
+
+def mark_copies(draft: Draft) -> None:
+    """Set the attribute `copies` of transposes and reshapes: 1 if a kernel moves the data."""
+    strides: dict[int, Strides] = {}
+    for node in draft.nodes:
+        if node.op == "transpose":
+            node.attributes.setdefault("copies", 0)
+        _follow(node, strides)
+
+
+def contiguous(shape: Shape) -> tuple[int, ...]:
+    """Return the strides of a dense tensor."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+def _follow(node: Node, strides: dict[int, Strides]) -> None:
+    def of(value: Value) -> Strides:
+        return strides.get(id(value), contiguous(value.shape))
+
+    source = node.inputs[0] if node.inputs else None
+    if source is None or source.is_static:
+        return
+    given = of(source)
+    if node.op == "transpose" and given is not None:
+        strides[id(node.out)] = tuple(given[a] for a in node.attributes["permutation"])
+    elif node.op == "reshape":
+        result = given and view_strides(source.shape, given, node.out.shape)
+        if result is None:
+            _note_copy(node, source)
+        else:
+            strides[id(node.out)] = result
+    elif node.op in ("slice", "split") and given is not None:
+        for out in node.outputs:
+            if len(out.shape) == len(source.shape):
+                strides[id(out)] = given
+    elif node.op == "broadcast" or node.op == "unfold":
+        strides[id(node.out)] = None
+    elif node.op in _WANTS_CONTIGUOUS and given is not None:
+        flat = (source.size // max(source.shape[-1], 1), source.shape[-1])
+        if view_strides(source.shape, given, flat) is None or given[-1] != 1:
+            _note_copy(node, source)
+    elif is_elementwise(node.op) and source.shape == node.out.shape and given is not None:
+        strides[id(node.out)] = _dense_in_order(source.shape, given)
+
+
+def _note_copy(node: Node, source: Value) -> None:
+    before = producer_of(source, "transpose")
+    if before is not None:
+        before.attributes["copies"] = 1
+    elif node.op == "reshape":
+        node.attributes["copies"] = 1
+
+
+def _dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return dense strides with the axes in the same order of memory."""
+    order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
+    result = [1] * len(shape)
+    step = 1
+    for axis in reversed(order):
+        result[axis] = step
+        step *= shape[axis]
+    return tuple(result)
+
+
+def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
+    """Return the strides of a reshape that needs no copy; None if it needs one."""
+    kept = [(size, stride) for size, stride in zip(old, strides, strict=True) if size != 1]
+    blocks: list[list[int]] = []  # [size, innermost stride] of axes that are one run of memory
+    for size, stride in kept:
+        if blocks and blocks[-1][1] == stride * size:
+            blocks[-1][0] *= size
+            blocks[-1][1] = stride
+        else:
+            blocks.append([size, stride])
+    result = [1] * len(new)
+    axis = len(new) - 1
+    for size, stride in reversed(blocks):
+        taken = 1
+        while axis >= 0 and taken < size:
+            result[axis] = stride * taken
+            taken *= new[axis]
+            axis -= 1
+        if taken != size:
+            return None
+    return tuple(result)

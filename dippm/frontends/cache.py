@@ -1,0 +1,148 @@
+"""Converted graphs on disk, so that another batch, precision or device never converts again.
+
+The key covers the file's content, the input shapes, the version of `RawGraph`, ours, and those of
+the packages that converted. Entries are gzipped JSON; a damaged one counts as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dippm.frontends import named
+from dippm.frontends.frontend import InputSpec
+from dippm.frontends.registry import Entry
+from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
+
+WHOLE_BYTES = 64 << 20
+"""Files up to this size are hashed whole, larger ones by samples, size and modification time."""
+
+SAMPLES = 64
+SAMPLE_BYTES = 1 << 18
+DISTRIBUTIONS = {
+    "torch": "torch",
+    "keras": "keras",
+    "tensorflow": "tensorflow-cpu",
+    "paddle": "paddlepaddle",
+    "paddle2onnx": "paddle2onnx",
+    "onnx": "onnx",
+}
+NAMED_DISTRIBUTIONS = ("torch", "timm", "torchvision", "transformers")
+
+
+def folder() -> Path:
+    """Return where graphs are kept: `DIPPM_CACHE_DIR`, or the user's cache folder."""
+    if given := os.environ.get("DIPPM_CACHE_DIR"):
+        return Path(given).expanduser() / "graphs"
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "dippm" / "graphs"
+
+
+def key(source: str | Path, entry: Entry, inputs: InputSpec, *, trust: bool) -> str:
+    """Return the name under which the graph of this source is kept."""
+    if entry.module == named.__name__:
+        content = _named_digest(str(source))
+        distributions = NAMED_DISTRIBUTIONS
+    else:
+        content = digest(Path(source))
+        distributions = tuple(DISTRIBUTIONS.get(name, name) for name in entry.needs)
+    parts = {
+        "content": content,
+        "inputs": inputs.key(),
+        "trust": trust,
+        "frontend": entry.module,
+        "raw_graph": RAW_GRAPH_VERSION,
+        "code": _code_digest(),
+        "versions": {name: _version(name) for name in ("apache-tvm", *distributions)},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def read(name: str) -> RawGraph | None:
+    """Return a kept graph, None if there is none."""
+    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError):
+        return RawGraph.from_json(gzip.decompress(_file(name).read_bytes()))
+    return None
+
+
+def write(name: str, graph: RawGraph) -> None:
+    """Keep a graph; a cache that cannot be written is no error."""
+    file = _file(name)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(gzip.compress(graph.to_json().encode(), compresslevel=1))
+            os.replace(temporary, file)
+        except OSError:
+            os.unlink(temporary)
+            raise
+
+
+def digest(path: Path) -> str:
+    """Return a hash of a file, or of all files of a folder.
+
+    A model file may come with others (weights beside the graph), but a graph does not depend on
+    weight values, so only the file itself is read.
+    """
+    hashed = hashlib.sha256()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        if path.is_dir():
+            hashed.update(str(file.relative_to(path)).encode())
+        _hash_file(file, hashed)
+    return hashed.hexdigest()
+
+
+def _hash_file(file: Path, hashed: hashlib._Hash) -> None:
+    status = file.stat()
+    with file.open("rb") as stream:
+        if status.st_size <= WHOLE_BYTES:
+            while chunk := stream.read(1 << 20):
+                hashed.update(chunk)
+            return
+        hashed.update(f"{status.st_size}:{status.st_mtime_ns}".encode())
+        for i in range(SAMPLES):
+            stream.seek(i * (status.st_size - SAMPLE_BYTES) // (SAMPLES - 1))
+            hashed.update(stream.read(SAMPLE_BYTES))
+
+
+def _named_digest(source: str) -> str:
+    prefix, _, name = source.partition(":")
+    if prefix == "hf-config" and (file := named.config_file(name)).is_file():
+        return digest(file)
+    return source
+
+
+@cache
+def _code_digest() -> str:
+    """Hash our own converting code: a changed converter must not serve yesterday's graphs."""
+    package = Path(__file__).parent.parent
+    hashed = hashlib.sha256()
+    for file in sorted((*package.glob("frontends/*.py"), *package.glob("relax/*.py"))):
+        hashed.update(file.name.encode() + file.read_bytes())
+    return hashed.hexdigest()
+
+
+@cache
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _file(name: str) -> Path:
+    return folder() / name[:2] / f"{name}.json.gz"

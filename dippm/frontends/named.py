@@ -1,0 +1,206 @@
+"""Models by name: `timm:NAME`, `torchvision:NAME`, `hf-config:FOLDER`. No weights, no download."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import (
+    FrameworkNotInstalledError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnknownNameError,
+)
+from dippm.frontends.frontend import InputSpec
+from dippm.frontends.worker import step
+from dippm.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "named"
+EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf"}
+LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf-config": "transformers"}
+
+
+def is_name(source: str) -> bool:
+    """Return whether a source is a model by name."""
+    prefix, colon, rest = source.partition(":")
+    return bool(colon and rest) and prefix in LIBRARIES
+
+
+def prepare() -> None:
+    """Import what every conversion needs, while the caller still works."""
+    from dippm.frontends import pytorch
+
+    pytorch.prepare()
+
+
+def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
+    """Build the named model without weights and convert it.
+
+    Raises:
+        UnknownNameError: if the library has no model of this name.
+        FrameworkNotInstalledError: if the library is not installed.
+        ModelFileError: if a configuration cannot be read; also from the conversion.
+    """
+    from dippm.frontends import pytorch
+
+    prefix, _, name = str(path).partition(":")
+    library = LIBRARIES[prefix]
+    if importlib.util.find_spec(library) is None:
+        raise FrameworkNotInstalledError(
+            f"{path} needs {library}, which is not installed",
+            f'pip install "dippm[{EXTRAS[prefix]}]"',
+        )
+    step(f"building {path}")
+    module, own_shapes = BUILDERS[prefix](name)
+    return pytorch.convert_module(module, inputs if inputs.shapes else InputSpec(own_shapes))
+
+
+def config_file(name: str) -> Path:
+    """Return the configuration that an `hf-config:` source points to."""
+    path = Path(name).expanduser()
+    return path / "config.json" if path.is_dir() else path
+
+
+@cache
+def declare_vision_operators() -> Any:
+    """Let torchvision import beside a CPU build of torch, whose C++ operators it lacks.
+
+    Its wheels are GPU builds; without their library the import dies on `torchvision::nms`. The
+    schemas are enough for everything but detection models.
+    """
+    import torch
+
+    if importlib.util.find_spec("torchvision") is None:
+        return None
+    try:
+        import torchvision  # noqa: F401
+    except (RuntimeError, OSError, AttributeError):
+        pass
+    else:
+        return None
+    _forget("torchvision")
+    library = torch.library.Library("torchvision", "DEF")  # noqa: TOR901  kept alive by the cache
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def _forget(package: str) -> None:
+    """Drop the modules of a half-imported package, so that it can be imported again."""
+    import sys
+
+    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
+        del sys.modules[name]
+
+
+_Built = tuple["torch.nn.Module", dict[str, tuple[int, ...]]]
+
+
+def _timm(name: str) -> _Built:
+    import torch
+
+    declare_vision_operators()
+    import timm
+
+    if not timm.is_model(name.partition(".")[0]):
+        raise _unknown("timm", name, timm.list_models())
+    module = _weightless(lambda: timm.create_model(name, pretrained=False), torch.device("meta"))
+    return module, {}
+
+
+def _torchvision(name: str) -> _Built:
+    import torch
+
+    declare_vision_operators()
+    import torchvision
+
+    known = torchvision.models.list_models()
+    if name.casefold() not in known:
+        raise _unknown("torchvision", name, known)
+    builder = torchvision.models.get_model_builder(name)
+
+    def build() -> torch.nn.Module:
+        extra = {"aux_logits": True} if name in ("inception_v3", "googlenet") else {}
+        return builder(weights=None, **extra)  # type: ignore[no-any-return]
+
+    module = _weightless(build, torch.device("meta"))
+    weights = torchvision.models.get_model_weights(builder)
+    return module, _preset_shape(next(iter(weights), None))
+
+
+def _preset_shape(weights: Any) -> dict[str, tuple[int, ...]]:
+    """Return the input shape of the preprocessing that published weights come with."""
+    size = getattr(weights.transforms(), "crop_size", None) if weights else None
+    if not isinstance(size, list | tuple) or not size:
+        return {}
+    sizes = tuple(size) * 2 if len(size) == 1 else tuple(size)
+    frames = weights.meta.get("min_temporal_size")
+    return {"": (3, int(frames), *sizes) if frames else (3, *sizes)}
+
+
+def _hf_config(name: str) -> _Built:
+    import torch
+
+    file = config_file(name)
+    if not file.is_file():
+        raise ModelNotFoundError(
+            f"hf-config: no configuration at {file}",
+            "Give a folder with a config.json, or the file itself. Nothing is downloaded.",
+        )
+    import transformers
+
+    try:
+        json.loads(file.read_text())
+        config = transformers.AutoConfig.from_pretrained(
+            str(file), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        words = str(error).strip().splitlines()[0][:300]
+        raise ModelFileError(
+            f"{file} is not a configuration that transformers knows: {words}",
+            "It needs a known model_type; custom code is never run.",
+        ) from error
+    config.use_cache = False
+    module = _weightless(lambda: _architecture(transformers, config), torch.device("meta"))
+    first = getattr(module, "main_input_name", "input_ids")
+    size = getattr(config, "image_size", None)
+    if first == "pixel_values" and isinstance(size, int):
+        return module, {"": (getattr(config, "num_channels", 3), size, size)}
+    return module, {}
+
+
+def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
+    """Build the architecture that the configuration names, the bare model if it names none."""
+    for name in config.architectures or ():
+        kind = getattr(transformers, name, None)
+        if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
+            return kind._from_config(config)  # type: ignore[no-any-return]
+    return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]
+
+
+BUILDERS: dict[str, Callable[[str], _Built]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "hf-config": _hf_config,
+}
+
+
+def _weightless(build: Callable[[], torch.nn.Module], meta: torch.device) -> torch.nn.Module:
+    """Build on the meta device; some constructors read a number back, those get real memory."""
+    try:
+        with meta:
+            return build().eval()
+    except (RuntimeError, NotImplementedError):
+        return build().eval()
+
+
+def _unknown(library: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    hint = f"{library}.list_models() lists all." if library == "timm" else ""
+    return UnknownNameError.of(f"{library} model", name, known, hint)

@@ -1,0 +1,175 @@
+"""PyTorch: module objects, pickled modules, TorchScript and exported programs.
+
+In the caller, `export_bytes` turns an object into an exported program. In the worker, `load` reads
+files and `load_program` such bytes. All end in `_to_graph`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, UnsafeModelError
+from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_archive import archive_kind, load_pickled
+from dippm.frontends.worker import step
+from dippm.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    import torch
+
+    from dippm.frontends.torch_export import Exported
+
+NAME = "pytorch"
+
+
+def accepts(path: Path) -> bool:
+    """Return whether this is one of PyTorch's own files."""
+    return path.is_file() and archive_kind(path) is not None
+
+
+def prepare() -> None:
+    """Import what every conversion needs, while the caller still works."""
+    import dippm.frontends.torch_export
+    import dippm.relax.torch_importer
+    import dippm.relax.walk  # noqa: F401
+
+
+def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
+    """Convert a `.pt`, `.pth` or `.pt2` file.
+
+    Raises:
+        UnsafeModelError: if loading could run code and `trust` is false.
+        ModelFileError: one of its other subclasses.
+    """
+    kind = archive_kind(path)
+    if kind in ("torchscript", "pt2") and not trust:
+        format_name = "TorchScript archive" if kind == "torchscript" else "exported program (.pt2)"
+        raise UnsafeModelError(
+            f"{path.name} is a {format_name}: loading one can run code that it carries",
+            "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
+            "(--trust).",
+        )
+    step("reading the file")
+    if kind == "pt2":
+        return _to_graph(_load_pt2(path, inputs))
+    if kind == "torchscript":
+        return convert_module(_load_torchscript(path), inputs)
+    if kind in ("pickle", "legacy pickle"):
+        from dippm.frontends.named import declare_vision_operators
+
+        declare_vision_operators()
+        return convert_module(load_pickled(path, trust=trust), inputs)
+    raise UnknownFormatError(
+        f"{path.name} is not a PyTorch file",
+        "Known: torch.save(model), TorchScript, torch.export (.pt2).",
+    )
+
+
+def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
+    """Convert a module that already lives in this process."""
+    from dippm.frontends.torch_export import export
+
+    step("exporting")
+    with quiet():
+        return _to_graph(export(module, inputs))
+
+
+def export_bytes(module: torch.nn.Module, inputs: InputSpec) -> tuple[bytes, int, bool]:
+    """Export a module object in the caller: the program's bytes, its batch, and if it is a marker.
+
+    Raises:
+        InputShapeError: if the inputs do not fit the model.
+        ConversionError: if `torch.export` cannot follow the model.
+    """
+    import torch
+
+    from dippm.frontends.torch_export import export, slimmed
+
+    with quiet():
+        exported = export(module, inputs)
+        buffer = io.BytesIO()
+        torch.export.save(slimmed(exported.program), buffer)
+    return buffer.getvalue(), exported.batch, exported.batch_is_symbolic
+
+
+def load_program(path: Path, *, batch: int, batch_is_symbolic: bool) -> RawGraph:
+    """Convert what `export_bytes` made; it is ours, so it needs no trust."""
+    import torch
+
+    from dippm.frontends.torch_export import Exported
+
+    step("reading the exported program")
+    with quiet():
+        program = torch.export.load(path)
+        return _to_graph(Exported(program, batch, batch_is_symbolic))
+
+
+def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
+    import torch
+
+    from dippm.frontends.torch_export import re_export
+
+    with quiet():
+        try:
+            program = torch.export.load(path)
+        except Exception as error:
+            raise _damaged(path, "an exported program (.pt2)", error) from error
+        step("exporting")
+        return re_export(program, inputs)
+
+
+def _load_torchscript(path: Path) -> torch.nn.Module:
+    import torch
+
+    try:
+        return torch.jit.load(path, map_location="meta").eval()  # type: ignore[no-any-return]
+    except Exception as error:
+        raise _damaged(path, "a TorchScript archive", error) from error
+
+
+def _damaged(path: Path, format_name: str, error: Exception) -> ModelFileError:
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return ModelFileError(
+        f"{path.name} looks like {format_name} but cannot be read: {words}",
+        "The file is probably truncated, damaged, or from a newer PyTorch: write it again.",
+    )
+
+
+def _to_graph(exported: Exported) -> RawGraph:
+    from dippm.relax.torch_importer import ShapeOnlyImporter
+    from dippm.relax.walk import walk
+
+    step("translating to Relax")
+    module = ShapeOnlyImporter().import_program(exported.program)
+    graph = walk(module, exported.batch, exported.batch_is_symbolic)
+    if not graph.operators:
+        raise ConversionError(
+            "the model has no operators", "Its forward() returns its input: check the model."
+        )
+    return graph
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings that PyTorch's exporter prints; its errors are raised anyway."""
+    import warnings
+
+    loggers: list[Any] = [
+        logging.getLogger(name)
+        for name in ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

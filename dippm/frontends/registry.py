@@ -1,0 +1,198 @@
+"""Which frontend reads a source: by name, by content, by type of object.
+
+To add a framework, add a row to `BUILT_IN`, or from another distribution register the module under
+the entry point group "dippm.frontends". Modules are imported when they are first asked, and they
+import their framework only in the worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
+
+from dippm.errors import (
+    FrameworkNotInstalledError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnknownFormatError,
+    UnknownNameError,
+)
+from dippm.frontends import named
+from dippm.frontends.frontend import Frontend
+
+FORMATS = (
+    "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
+    "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
+    "torchvision:NAME, hf-config:FOLDER."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frontend, not yet imported.
+
+    Attributes:
+        framework: what `framework=` says.
+        module: module path of the frontend.
+        needs: packages that its worker imports.
+        extra: what to install for them, as in `pip install "dippm[extra]"`.
+        suffixes: how its files usually end, for messages only; content decides.
+    """
+
+    framework: str
+    module: str
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+    suffixes: tuple[str, ...] = ()
+
+    def frontend(self) -> Frontend:
+        """Import the frontend's module."""
+        return cast(Frontend, importlib.import_module(self.module))
+
+    def check_installed(self, what: str) -> None:
+        """Raise if a package that this frontend needs is not installed.
+
+        Raises:
+            FrameworkNotInstalledError: naming the extra.
+        """
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if missing:
+            raise FrameworkNotInstalledError(
+                f"{what} needs {', '.join(missing)}, which is not installed",
+                f'pip install "dippm[{self.extra}]"' if self.extra else "pip install dippm",
+            )
+
+
+BUILT_IN = (
+    Entry("pytorch", "dippm.frontends.pytorch", ("torch",), "", (".pt", ".pth", ".pt2")),
+    Entry("keras", "dippm.frontends.keras", ("keras",), "tensorflow", (".keras", ".h5", ".hdf5")),
+    Entry("tensorflow", "dippm.frontends.savedmodel", ("tensorflow",), "tensorflow", (".pb",)),
+    Entry("paddle", "dippm.frontends.paddle", ("paddle", "paddle2onnx"), "paddle",
+          (".json", ".pdmodel", ".pdiparams")),
+    Entry("onnx", "dippm.frontends.onnx", ("onnx",), "", (".onnx",)),
+)  # fmt: skip
+NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",))
+
+ALIASES = {
+    "torch": "pytorch",
+    "torchscript": "pytorch",
+    "tf": "tensorflow",
+    "savedmodel": "tensorflow",
+    "paddlepaddle": "paddle",
+}
+ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorflow")}
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all frontends, those of other distributions after ours."""
+    found = entry_points(group="dippm.frontends")
+    return (*BUILT_IN, *(Entry(point.name, point.value.partition(":")[0]) for point in found))
+
+
+def find(source: str | Path, framework: str | None = None) -> Entry:
+    """Return the frontend that reads a file, folder or name.
+
+    Raises:
+        ModelNotFoundError: if the path does not exist; names close ones.
+        UnknownFormatError: if no frontend knows the content.
+        UnknownNameError: if `framework` is none of ours.
+        FrameworkNotInstalledError: if its packages are missing.
+    """
+    wanted = _wanted(framework)
+    if isinstance(source, str) and named.is_name(source):
+        return NAMED
+    path = Path(source)
+    if not path.exists():
+        raise _not_found(path)
+    for entry in entries():
+        if entry.framework in wanted and _accepts(entry, path):
+            entry.check_installed(path.name)
+            return entry
+    raise _unknown_format(path, framework)
+
+
+def _wanted(framework: str | None) -> tuple[str, ...]:
+    known = {entry.framework for entry in entries()}
+    if framework is None:
+        return tuple(known)
+    name = ALIASES.get(framework.casefold(), framework.casefold())
+    if name not in known:
+        raise UnknownNameError.of("framework", framework, known)
+    return ALSO_READS.get(name, (name,))
+
+
+def _accepts(entry: Entry, path: Path) -> bool:
+    try:
+        return bool(entry.frontend().accepts(path))
+    except ModelFileError:
+        raise
+    except (OSError, ValueError, ImportError):
+        return False
+
+
+def _not_found(path: Path) -> ModelNotFoundError:
+    folder = path.parent
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    close = get_close_matches(path.name, names, n=3, cutoff=0.4)
+    if close:
+        hint = f"In {folder}: {', '.join(close)}. Did you mean one of these?"
+    elif not folder.is_dir():
+        hint = f"The folder {folder} does not exist either."
+    else:
+        hint = f"Nothing in {folder} has a similar name."
+    return ModelNotFoundError(f"no such file: {path}", hint)
+
+
+def _unknown_format(path: Path, framework: str | None) -> UnknownFormatError:
+    if framework is not None:
+        others = [e.framework for e in entries() if _accepts(e, path)]
+        hint = f"It looks like {others[0]}: leave framework= out. " if others else ""
+        return UnknownFormatError(
+            f"{path.name} is not a {framework} model: {_content(path)}", hint + FORMATS
+        )
+    meant = [e.framework for e in entries() if path.suffix.lower() in e.suffixes]
+    ending = f"; by its suffix it should be {meant[0]}" if meant else ""
+    return UnknownFormatError(f"{path.name}: {_content(path)}{ending}", FORMATS)
+
+
+def _content(path: Path) -> str:
+    """Say in a few words what a file holds."""
+    if path.is_dir():
+        return f"a folder with {sum(1 for _ in path.iterdir())} entries and no saved_model.pb"
+    size = path.stat().st_size
+    if size == 0:
+        return "an empty file"
+    with path.open("rb") as file:
+        start = file.read(8)
+    kinds = {
+        b"PK\x03\x04": "a zip archive of unknown or damaged content",
+        b"\x89HDF": "an HDF5 file",
+        b"GGUF": "a GGUF file",
+        b"version ": "text that looks like a Git LFS pointer: fetch the real file",
+    }
+    known = next((words for magic, words in kinds.items() if start.startswith(magic)), "")
+    return known or f"content of unknown format (first bytes {start.hex(' ')}, {size:,} bytes)"
+
+
+def object_framework(source: Any) -> str | None:
+    """Return the framework that an object in memory belongs to, without importing any."""
+    import sys
+
+    checks = (
+        ("torch.nn", "Module", "pytorch"),
+        ("torch.export", "ExportedProgram", "pytorch program"),
+        ("onnx", "ModelProto", "onnx"),
+        ("keras", "Model", "keras"),
+    )
+    for module_name, class_name, framework in checks:
+        kind = getattr(sys.modules.get(module_name), class_name, None)
+        if isinstance(kind, type) and isinstance(source, kind):
+            return framework
+    return None

@@ -1,0 +1,235 @@
+"""Which kind of PyTorch file this is, and opening a pickled one without running it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from dippm.errors import ModelFileError, UnsafeModelError
+
+ArchiveKind = Literal["pt2", "torchscript", "pickle", "legacy pickle"]
+
+CLASS_HOMES = (
+    "torch.nn.modules.",
+    "torchvision.models.",
+    "torchvision.ops.",
+    "torchvision.transforms.",
+    "timm.models.",
+    "timm.layers.",
+)
+"""Packages whose `nn.Module` classes, enums and plain data classes may be rebuilt."""
+
+FUNCTION_HOMES = ("torch.nn.functional", "torch._C._nn", "torch", "torch._C._VariableFunctions")
+PURE_FUNCTIONS = frozenset(
+    """
+    relu relu_ relu6 gelu silu elu selu celu leaky_relu hardswish hardsigmoid hardtanh mish
+    softplus softsign tanh sigmoid softmax log_softmax logsigmoid prelu glu tanhshrink
+    adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d max_pool2d normalize flatten
+    """.split()
+)
+PURE_GLOBALS = {
+    "functools.partial": "functools",
+    "builtins.set": "builtins",
+    "builtins.frozenset": "builtins",
+    "builtins.slice": "builtins",
+    "__builtin__.set": "builtins",
+    "__builtin__.frozenset": "builtins",
+    "collections.deque": "collections",
+    "torch.device": "torch",
+}
+"""Globals that build containers only. `functools.partial` binds nothing but allowed globals."""
+
+_REFUSED = re.compile(r"Unsupported (?:global|class|operand).*?GLOBAL ([\w.]+)|got ([\w.]+)")
+
+
+def archive_kind(path: Path) -> ArchiveKind | None:
+    """Tell the kinds apart by the members of the archive, without loading anything."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+        if start[:4] == b"PK\x03\x04":
+            with zipfile.ZipFile(path) as archive:
+                return _zip_kind(archive.namelist())
+    except (OSError, zipfile.BadZipFile, ValueError):
+        return None
+    return "legacy pickle" if _is_legacy(start) else None
+
+
+def _zip_kind(members: list[str]) -> ArchiveKind | None:
+    inner = {name.partition("/")[2] for name in members}
+    folders = {name.partition("/")[0] for name in inner}
+    if "archive_format" in inner and "models" in folders:
+        return "pt2"
+    if "serialized_exported_program.json" in {*members, *inner}:
+        return "pt2"
+    if "constants.pkl" in inner and "code" in folders:
+        return "torchscript"
+    return "pickle" if "data.pkl" in inner else None
+
+
+def _is_legacy(start: bytes) -> bool:
+    """Files from before PyTorch 1.6 begin with a pickled magic number."""
+    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04") and bytes.fromhex(
+        "8a0a6cfc9c46f9206aa85019"
+    ) == start[2:14]
+
+
+def load_pickled(path: Path, *, trust: bool) -> Any:
+    """Load a pickled module on the meta device: its classes are rebuilt, its weights not read.
+
+    Args:
+        path: a file of kind "pickle" or "legacy pickle".
+        trust: whether classes off the allow-list may be imported and run.
+
+    Raises:
+        UnsafeModelError: if the pickle names other globals and `trust` is false.
+        ModelFileError: if it is damaged, or holds weights without an architecture.
+    """
+    import torch
+
+    try:
+        if trust:
+            loaded = torch.load(path, map_location="meta", weights_only=False)
+        else:
+            loaded = _load_allowed(path)
+    except UnsafeModelError:
+        raise
+    except MemoryError:
+        raise
+    except AttributeError as error:
+        raise ModelFileError(
+            f"{path.name}: a class of this pickle cannot be found: {error}",
+            "Make its module importable (PYTHONPATH), pass the nn.Module object itself to "
+            "dippm.predict, or export to ONNX.",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise ModelFileError(
+            f"{path.name}: the pickle needs the module {error.name!r}, which is not importable",
+            "Install it or add its folder to PYTHONPATH, or export the model to ONNX.",
+        ) from error
+    except Exception as error:
+        raise ModelFileError(
+            f"{path.name}: not a readable PyTorch pickle ({_first_line(error)})",
+            "The file is probably truncated or damaged: write it again with torch.save(model, ...)",
+        ) from error
+    return _module_in(loaded, path)
+
+
+def _load_allowed(path: Path) -> Any:
+    """Load with exactly those globals of the file that the allow-list permits."""
+    import torch
+
+    permitted: dict[str, Any] = {}
+    if archive_kind(path) == "pickle":
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        resolved = {name: allowed_global(name) for name in names}
+        refused = sorted(name for name, value in resolved.items() if value is None)
+        if refused:
+            raise _unsafe(path, refused)
+        permitted = resolved
+    while True:  # an old file is not listed beforehand: it names its globals one at a time
+        with torch.serialization.safe_globals(
+            [(value, name) for name, value in permitted.items()]
+        ):
+            try:
+                return torch.load(path, map_location="meta", weights_only=True)
+            except pickle.UnpicklingError as error:
+                name = _refused_name(str(error))
+                if name is None:
+                    raise
+                value = allowed_global(name)
+                if value is None or name in permitted:
+                    raise _unsafe(path, [name]) from error
+                permitted[name] = value
+
+
+def allowed_global(name: str) -> Any | None:
+    """Return the class or function of this qualified name if a pickle may use it, else None.
+
+    Allowed are classes of layers and models of torch.nn, torchvision and timm, their enums and
+    option classes, and named pure functions. Whatever could reach code, files or the network
+    (graph modules, loaders, hubs) is not.
+    """
+    import torch
+
+    module_name, _, attribute = name.rpartition(".")
+    if name in PURE_GLOBALS:
+        return getattr(importlib.import_module(PURE_GLOBALS[name]), attribute)
+    if module_name in FUNCTION_HOMES:
+        return getattr(importlib.import_module(module_name), attribute, None) if (
+            attribute in PURE_FUNCTIONS
+        ) else None
+    if not (module_name + ".").startswith(CLASS_HOMES):
+        return None
+    with contextlib.suppress(Exception):
+        _declare_vision_operators()
+        value = getattr(importlib.import_module(module_name), attribute)
+        runs_code = (torch.fx.GraphModule, torch.jit.ScriptModule)
+        if (
+            isinstance(value, type)
+            and value.__module__ == module_name
+            and issubclass(value, torch.nn.Module)
+            and not issubclass(value, runs_code)
+        ) or _is_plain_data(value, module_name):
+            return value
+    return None
+
+
+def _is_plain_data(value: Any, module_name: str) -> bool:
+    """Return whether this is an enum or data class defined in that module."""
+    from dataclasses import is_dataclass
+    from enum import Enum
+
+    return (
+        isinstance(value, type)
+        and value.__module__ == module_name
+        and (issubclass(value, Enum) or is_dataclass(value) or issubclass(value, tuple))
+    )
+
+
+def _declare_vision_operators() -> None:
+    from dippm.frontends.named import declare_vision_operators
+
+    declare_vision_operators()
+
+
+def _refused_name(message: str) -> str | None:
+    match = re.search(r"GLOBAL ([\w.]+) was not an allowed", message)
+    return match[1] if match else None
+
+
+def _unsafe(path: Path, names: list[str]) -> UnsafeModelError:
+    return UnsafeModelError(
+        f"{path.name}: loading this pickle would import or run {', '.join(names)}",
+        "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
+        "(--trust).",
+    )
+
+
+def _module_in(loaded: Any, path: Path) -> Any:
+    import torch
+
+    if isinstance(loaded, torch.nn.Module):
+        return loaded
+    if isinstance(loaded, Mapping):
+        modules = [v for v in loaded.values() if isinstance(v, torch.nn.Module)]
+        if len(modules) == 1:  # checkpoints of trainers keep the module under some key
+            return modules[0]
+        kind = "a state_dict: weights without an architecture"
+    else:
+        kind = f"a {type(loaded).__name__}, not a model"
+    raise ModelFileError(
+        f"{path.name} holds {kind}",
+        "Pass the nn.Module itself, save it whole with torch.save(model, ...), or export it to "
+        "ONNX.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,448 @@
+"""`nn.Module` → exported program at the marker batch, without touching a weight.
+
+The module is copied to the meta device first. Should its forward pass not work there, it is
+exported as it is, with fake inputs: `torch.export` then fakes the weights itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.overrides import TorchFunctionMode
+
+from dippm.errors import ConversionError, InputShapeError
+from dippm.frontends.frontend import FORMS, InputSpec, marker_batch
+
+INTEGER_NAME = re.compile(
+    r"(^|_)(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
+)
+_Arguments = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An exported program and the batch it was made at."""
+
+    program: ExportedProgram
+    batch: int
+    batch_is_symbolic: bool
+
+
+def export(
+    module: torch.nn.Module,
+    inputs: InputSpec,
+    *,
+    fixed_batch: int = 1,
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> Exported:
+    """Export a module at a marker batch; at `fixed_batch` if it accepts no other.
+
+    Args:
+        module: any module; neither it nor its training flags are changed.
+        inputs: shapes without the batch, of the parameters of `forward`.
+        fixed_batch: what to try if the marker batch does not pass through the model.
+        dtypes: of the inputs, where they are known.
+
+    Raises:
+        InputShapeError: if the inputs do not fit the model.
+        ConversionError: if `torch.export` cannot follow the model.
+    """
+    module = _unwrapped(module)
+    shapes = _bind(module, inputs)
+    marker = marker_batch(_sizes(module, shapes))
+    copied = _on_meta(module)
+    subject = copied if copied is not None else module
+    with _evaluating(subject), torch.no_grad():
+        attempt = _Attempt(subject, shapes, dtypes or {}, on_meta=copied is not None)
+        for batch in (marker, fixed_batch):
+            program = attempt.at(batch)
+            if program is not None:
+                return Exported(program, batch, batch == marker)
+    if copied is not None and not attempt.refused_inputs:
+        with _evaluating(module), torch.no_grad():
+            program = _Attempt(module, shapes, dtypes or {}, on_meta=False).at(marker)
+            if program is not None:
+                return Exported(_without_weights(program), marker, True)
+    raise attempt.error(inputs)
+
+
+def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
+    """Export a saved program again at a marker batch, or at its own batch if that is baked in.
+
+    Args:
+        program: loaded from a file.
+        inputs: shapes without the batch; the program's own if empty.
+
+    Raises:
+        InputShapeError: if the inputs do not fit the program.
+        ConversionError: if it cannot be traced again.
+    """
+    examples = _example_tensors(program)
+    if not examples:
+        raise ConversionError(
+            "the exported program has no tensor inputs", "Export the model with its inputs."
+        )
+    if any(not tensor.shape for tensor in examples.values()):
+        raise ConversionError(
+            "the exported program has an input without a batch dimension",
+            "Export it with the batch as first dimension of every input.",
+        )
+    module = program.module(check_guards=False)
+    module._forward_pre_hooks.clear()  # they compare sizes with those of the first export
+    own = InputSpec({name: tuple(map(int, t.shape[1:])) for name, t in examples.items()})
+    given = {next(iter(examples)) if n == "" else n: s for n, s in inputs.shapes.items()}
+    batch = int(next(iter(examples.values())).shape[0])
+    dtypes = {name: tensor.dtype for name, tensor in examples.items()}
+    spec = InputSpec({**own.shapes, **given})
+    return export(module, spec, fixed_batch=batch, dtypes=dtypes)
+
+
+def _example_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return the user inputs by parameter name, with the sizes of the first export."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    values = {name: nodes[name].meta["val"] for name in program.graph_signature.user_inputs}
+    return {
+        name: torch.empty(
+            [getattr(getattr(s, "node", None), "hint", s) for s in value.shape],
+            dtype=value.dtype,
+            device="meta",
+        )
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def slimmed(program: ExportedProgram) -> ExportedProgram:
+    """Drop what the importer does not read, in place: weights, examples and source positions."""
+    _without_weights(program)
+    program._example_inputs = None
+    for node in program.graph.nodes:
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node"):
+            node.meta.pop(key, None)
+    return program
+
+
+class _Attempt:
+    """Exports of one module, with every sensible choice of input types."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtypes: Mapping[str, torch.dtype],
+        *,
+        on_meta: bool,
+    ) -> None:
+        self.module, self.shapes, self.on_meta = module, shapes, on_meta
+        known = {name: dtypes[name] for name in shapes if name in dtypes}
+        unknown = {name: shape for name, shape in shapes.items() if name not in dtypes}
+        self.choices = [
+            {**known, **choice} for choice in _dtype_choices(unknown, _float_dtype(module))
+        ]
+        self.first_error: Exception | None = None
+        self.forward_error: Exception | None = None
+
+    def at(self, batch: int) -> ExportedProgram | None:
+        """Return the program, None if the module does not pass at this batch."""
+        program = self._export(batch, self.choices[0])
+        if program is not None:
+            return program
+        for dtypes in self.choices:
+            if self._runs(batch, dtypes):
+                return self._export(batch, dtypes) if dtypes != self.choices[0] else None
+        return None
+
+    @property
+    def refused_inputs(self) -> bool:
+        """Whether the model's own code refuses these inputs."""
+        error = self.forward_error
+        words = str(error)
+        return error is not None and not (
+            isinstance(error, NotImplementedError) or "meta" in words or "same device" in words
+        )
+
+    def error(self, inputs: InputSpec) -> Exception:
+        """Return what to raise when every attempt failed."""
+        if self.refused_inputs:
+            error: Exception = InputShapeError(
+                f"the model does not accept input {str(inputs) or 'as given'}: "
+                f"{_first_line(self.forward_error)}",
+                _shape_hint(self.module, self.shapes),
+            )
+            error.__cause__ = self.forward_error
+            return error
+        error = ConversionError(
+            f"torch.export cannot follow this model: {_first_line(self.first_error)}",
+            "Data-dependent control flow and tensors on other devices are the usual reasons; "
+            "export the model to ONNX, or simplify its forward().",
+        )
+        error.__cause__ = self.first_error
+        return error
+
+    def _export(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> ExportedProgram | None:
+        args, kwargs = self._arguments(batch, dtypes)
+        try:
+            return torch.export.export(_Flat(self.module), args, kwargs, strict=False)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.first_error = self.first_error or error
+            return None
+
+    def _runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
+        args, kwargs = self._arguments(batch, dtypes)
+        try:
+            if self.on_meta:
+                self.module(*args, **kwargs)
+            else:
+                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                    fake = [mode.from_tensor(a) for a in args]
+                    self.module(*fake, **{k: mode.from_tensor(v) for k, v in kwargs.items()})
+        except Exception as error:
+            self.forward_error = self.forward_error or error
+            return False
+        return True
+
+    def _arguments(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> _Arguments:
+        if self.on_meta:
+            context: Any = torch.device("meta")
+        else:
+            context = FakeTensorMode(allow_non_fake_inputs=True)
+        with context:
+            tensors = {
+                name: torch.empty((batch, *shape), dtype=dtypes[name])
+                for name, shape in self.shapes.items()
+            }
+        first = tensors.pop("", None)
+        return (() if first is None else (first,)), tensors
+
+
+class _Flat(torch.nn.Module):
+    """Returns the tensors of whatever a module returns, so that its output classes do not matter.
+
+    A scripted module is hidden from `torch.export`, which refuses it by type but follows the
+    operators that it runs.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        if isinstance(module, torch.jit.ScriptModule):
+            object.__setattr__(self, "module", module)
+        else:
+            self.module = module
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(_tensors(self.module(*args, **kwargs)))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    items: Sequence[Any] = ()
+    if isinstance(value, Mapping):
+        items = list(value.values())
+    elif isinstance(value, list | tuple):
+        items = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, item.name) for item in fields(value)]
+    for item in items:
+        yield from _tensors(item)
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    for name, attribute in (("OptimizedModule", "_orig_mod"), ("DataParallel", "module")):
+        if name in type(module).__name__ and isinstance(
+            inner := getattr(module, attribute, None), torch.nn.Module
+        ):
+            return _unwrapped(inner)
+    return module
+
+
+class _CopyToMeta(TorchFunctionMode):
+    """Makes `copy.deepcopy` copy tensors to the meta device, wherever a module keeps them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            memo[id(tensor)] = copied = tensor.detach().to("meta")
+            return copied
+        return func(*args, **(kwargs or {}))
+
+
+def _on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return a copy without data, None if the module cannot be copied."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    memo: dict[int, Any] = {}
+    try:
+        for parameter in module.parameters():
+            data = torch.empty_like(parameter, device="meta")
+            memo[id(parameter)] = torch.nn.Parameter(data, requires_grad=False)
+        with _CopyToMeta():
+            copied: torch.nn.Module = copy.deepcopy(module, memo)
+    except Exception:
+        return None
+    config = getattr(copied, "config", None)
+    if getattr(config, "use_cache", False):
+        config.use_cache = False  # a cache is an output that inference of one pass does not need
+    return copied
+
+
+@contextlib.contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    training = [m for m in module.modules() if m.training]
+    with contextlib.suppress(NotImplementedError):  # exported programs have no modes
+        module.eval()
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True
+
+
+def _without_weights(program: ExportedProgram) -> ExportedProgram:
+    """Replace the weights of a program, in place, by meta tensors."""
+    for name, tensor in program.state_dict.items():
+        data = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        program.state_dict[name] = torch.nn.Parameter(data, False) if is_parameter else data
+    for name, tensor in program.constants.items():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
+            program.constants[name] = torch.empty_like(tensor, device="meta")
+    return program
+
+
+def _bind(module: torch.nn.Module, inputs: InputSpec) -> dict[str, tuple[int, ...]]:
+    """Return shapes by parameter of `forward`; "" is the first one, passed by position."""
+    parameters = _forward_parameters(module)
+    shapes = dict(inputs.shapes) or _own_shapes(module, parameters)
+    by_name = {name for name in shapes if name}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    known = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for name in sorted(by_name - set(known)):
+        if not takes_any and known:
+            raise InputShapeError(
+                f"the model has no input {name!r}", f"Its inputs: {', '.join(known)}. {FORMS}"
+            )
+    required = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if "" in shapes and known and known[0] in by_name:
+        raise InputShapeError(f"input {known[0]!r} is given twice", FORMS)
+    covered = by_name | ({known[0]} if "" in shapes and known else set())
+    missing = [name for name in required if name not in covered]
+    if missing:
+        example = ";".join(f"{name}={'...'}" for name in required)
+        raise InputShapeError(
+            f"no shape for input {', '.join(missing)}",
+            f'The model has several inputs: give input="{example}".',
+        )
+    first = known[0] if known else ""
+    if "" in shapes and INTEGER_NAME.search(first):
+        shapes = {first if name == "" else name: shape for name, shape in shapes.items()}
+    return shapes
+
+
+def _forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
+    if isinstance(module, torch.jit.ScriptModule):
+        schema = module.forward.schema
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return [
+            inspect.Parameter(
+                a.name, kind, default=a.default_value if a.has_default_value() else _EMPTY
+            )
+            for a in schema.arguments[1:]
+        ]
+    try:
+        return list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+_EMPTY = inspect.Parameter.empty
+
+
+def _own_shapes(
+    module: torch.nn.Module, parameters: list[inspect.Parameter]
+) -> dict[str, tuple[int, ...]]:
+    """Return the input shape that a model states about itself."""
+    for attribute in ("pretrained_cfg", "default_cfg"):
+        settings = getattr(module, attribute, None)
+        if isinstance(settings, Mapping) and settings.get("input_size"):
+            return {"": tuple(settings["input_size"])}
+    config = getattr(module, "config", None)
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+    if isinstance(size, int) and isinstance(channels, int):
+        return {"": (channels, size, size)}
+    main = getattr(module, "main_input_name", "x")
+    names = [p.name for p in parameters if p.default is _EMPTY] or [main]
+    text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
+    example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
+    raise InputShapeError(
+        f"the model does not say its input shape (inputs: {', '.join(names)})",
+        f"Give input={example}, without the batch.",
+    )
+
+
+def _sizes(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> set[int]:
+    sizes = {size for shape in shapes.values() for size in shape}
+    for tensor in (*module.parameters(), *module.buffers()):
+        sizes.update(tensor.shape)
+    return sizes
+
+
+def _float_dtype(module: torch.nn.Module) -> torch.dtype:
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
+
+
+def _dtype_choices(
+    shapes: Mapping[str, tuple[int, ...]], floating: torch.dtype
+) -> list[dict[str, torch.dtype]]:
+    """Return types for all inputs, the likeliest first, without repetition."""
+    names = list(shapes)
+    guess = {n: torch.int64 if INTEGER_NAME.search(n) else floating for n in names}
+    choices = [guess]
+    for name in names:
+        other = floating if guess[name] is torch.int64 else torch.int64
+        choices.append({**guess, name: other})
+    choices += [dict.fromkeys(names, torch.int64), dict.fromkeys(names, floating)]
+    return [c for i, c in enumerate(choices) if c not in choices[:i]]
+
+
+def _shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Say what the first layer with weights expects."""
+    shape = next(iter(shapes.values()), ())
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if re.fullmatch(r"Conv[123]d", kind):
+            channels, rank = int(layer.in_channels), int(kind[4])  # type: ignore[arg-type]
+            sizes = ",".join("DHW"[3 - rank :])
+            text = f"The first layer ({name or kind}) is {kind}: input={channels},{sizes}."
+            if len(shape) == rank + 1 and shape[-1] == channels != shape[0]:
+                moved = ",".join(map(str, (shape[-1], *shape[:-1])))
+                text += f" The shape looks channels-last: try {moved}."
+            return text
+        if kind == "Linear":
+            return f"The first layer ({name or kind}) is Linear: last size {layer.in_features}."
+        if kind == "Embedding":
+            return f"The first layer ({name or kind}) is Embedding: input=TOKENS."
+    return FORMS
+
+
+def _first_line(error: Exception | None) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0][:400]

@@ -1,0 +1,406 @@
+"""The conversion worker: a fresh process with a memory limit, a time limit and no network.
+
+Caller side: `Worker`, `WorkerPool`. Worker side: `main`. Both speak frames of JSON text (a length
+of eight bytes, then the text), so nothing that a worker sends is unpickled. The process is a plain
+fresh interpreter and not one of `multiprocessing`, because that runs the caller's main script once
+more, which breaks scripts without a ``__main__`` guard.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from dippm import errors
+from dippm.errors import ConversionError, DippmError, ModelFileError
+from dippm.frontends.frontend import InputSpec
+from dippm.relax.raw_graph import RawGraph
+
+DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_MEMORY_LIMIT_MB = 4096
+CONVERSIONS_PER_PROCESS = 64
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "PIP_NO_INDEX": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_HEADER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one conversion may use.
+
+    Attributes:
+        timeout_s: wall time from request to answer, the start of the process included.
+        memory_limit_mb: private memory of the process (`RLIMIT_DATA`).
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process that converts, from the caller's side.
+
+    Attributes:
+        module: the frontend module whose `load` it calls; a worker never serves another one.
+        memory_limit_mb: limit that the process was started with.
+        conversions: how many it has done.
+        peak_memory_mb: resident peak that the process last reported.
+        step: what it last said it was doing.
+        worn_out: it must not be used again.
+    """
+
+    module: str
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
+    conversions: int = 0
+    peak_memory_mb: float = 0.0
+    step: str = "starting"
+    worn_out: bool = False
+    _process: subprocess.Popen[bytes] = field(init=False, repr=False)
+    _log: IO[bytes] = field(init=False, repr=False)
+    _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop()
+        self._folder = tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True)
+        start = f"from {__name__} import main; main({self.module!r}, {self.memory_limit_mb})"
+        command = [sys.executable, "-P", "-c", start]
+        path = os.pathsep.join(os.path.abspath(p or os.getcwd()) for p in sys.path)
+        environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "TMPDIR": self._folder.name}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            bufsize=0,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def folder(self) -> Path:
+        """A temporary folder that goes when the worker stops."""
+        return Path(self._folder.name)
+
+    def convert(
+        self, request: dict[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> RawGraph:
+        """Send one request and wait for its graph.
+
+        Args:
+            request: `source`, `inputs`, `trust` of a file or name, or `program` and its batch.
+            timeout_s: wall time until the process is ended.
+
+        Raises:
+            DippmError: what the frontend raised, with its own type.
+            ConversionError: if the process crashed or met a limit.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            _write(self._pipe_in, json.dumps(request).encode())
+            answer = self._receive(deadline)
+        except (BrokenPipeError, EOFError):
+            raise self._ended() from None
+        except TimeoutError:
+            self.stop()
+            raise ConversionError(
+                f"the conversion took longer than {timeout_s:g} s (step: {self.step})",
+                "Give it more time with timeout_s=..., or export the model to ONNX first.",
+            ) from None
+        self.conversions += 1
+        self.peak_memory_mb = answer["peak_memory_mb"]
+        self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
+        if "error" in answer:
+            raise _revive(answer["error"])
+        return RawGraph.from_json(answer["graph"])
+
+    def stop(self) -> None:
+        """End the process: politely, then for good."""
+        with contextlib.suppress(OSError):
+            self._pipe_in.close()
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(2.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._log.close()
+        self._folder.cleanup()
+
+    def log(self, characters: int = 2000) -> str:
+        """Return the end of what libraries printed."""
+        if self._log.closed:
+            return ""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - characters))
+        return self._log.read().decode(errors="replace").strip()
+
+    @property
+    def _pipe_in(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        while True:
+            frame: dict[str, Any] = json.loads(_read(self._process.stdout, deadline))
+            if "step" not in frame:
+                return frame
+            self.step = frame["step"]
+
+    def _ended(self) -> ConversionError:
+        code = self._process.wait()
+        words = self.log()
+        self.stop()
+        where = f"(step: {self.step})"
+        limit = f"{self.memory_limit_mb} MB"
+        if code == -signal.SIGKILL:
+            message = f"the conversion was killed, probably for memory {where}"
+            hint = "Close other programs or use a machine with more memory, then try again."
+        elif code == -signal.SIGSEGV:
+            message = f"the converter crashed with a segmentation fault {where}"
+            hint = "This is a fault of the framework's converter: export the model to ONNX instead."
+        elif code == -signal.SIGABRT and ("alloc" in words or "memory" in words.lower()):
+            message, hint = _memory_words(limit, where)
+        elif code < 0:
+            message = f"the converter was ended by {signal.Signals(-code).name} {where}"
+            hint = "Try again; if it repeats, export the model to ONNX instead."
+        else:
+            message = f"the conversion process ended early with exit code {code} {where}"
+            hint = "Run `dippm doctor` to see whether the framework's libraries load."
+        error = ConversionError(message, hint)
+        if words:
+            error.add_note("last words of the process:\n" + words)
+        return error
+
+
+class WorkerPool:
+    """Warm workers, one kind per frontend module."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    @contextlib.contextmanager
+    def borrow(self, module: str, memory_limit_mb: int) -> Iterator[Worker]:
+        """Yield a worker; it is kept for the next borrower unless it died or is worn out."""
+        worker = self._take(module, memory_limit_mb)
+        try:
+            yield worker
+        except ModelFileError:
+            self._return(worker)
+            raise
+        except BaseException:
+            worker.stop()
+            raise
+        else:
+            self._return(worker)
+
+    def warm(self, module: str, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
+        """Start a process for this frontend, which imports its libraries meanwhile."""
+        self._return(self._take(module, memory_limit_mb))
+
+    def close(self) -> None:
+        """End all idle processes."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.stop()
+
+    def _take(self, module: str, memory_limit_mb: int) -> Worker:
+        with self._lock:
+            for worker in self._idle:
+                if (worker.module, worker.memory_limit_mb) == (module, memory_limit_mb):
+                    self._idle.remove(worker)
+                    if worker.alive:
+                        return worker
+                    worker.stop()
+                    break
+        return Worker(module, memory_limit_mb)
+
+    def _return(self, worker: Worker) -> None:
+        full = worker.peak_memory_mb > 0.6 * worker.memory_limit_mb
+        if worker.worn_out or full or not worker.alive:
+            worker.stop()
+            return
+        with self._lock:
+            self._idle.append(worker)
+
+
+POOL = WorkerPool()
+
+
+def step(name: str) -> None:
+    """Tell the caller what a conversion is doing, for the message if it has to be ended."""
+    if _answers is not None:
+        _write(_answers, json.dumps({"step": name}).encode())
+
+
+def main(module: str, memory_limit_mb: int) -> None:
+    """Serve requests from standard input until it closes."""
+    global _answers
+    _answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit_memory(memory_limit_mb)
+    step("importing libraries")
+    with contextlib.suppress(Exception):
+        frontend = importlib.import_module(module)
+        getattr(frontend, "prepare", lambda: None)()
+    while True:
+        try:
+            request = json.loads(_read(requests))
+        except EOFError:
+            return
+        answer = _answer(module, request)
+        _write(_answers, json.dumps({**answer, "peak_memory_mb": _peak_memory_mb()}).encode())
+
+
+_answers: IO[bytes] | None = None
+
+
+def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:
+    step("converting")
+    try:
+        frontend = importlib.import_module(module)
+        if "program" in request:
+            graph = frontend.load_program(Path(request.pop("program")), **request)
+        else:
+            shapes = {name: tuple(shape) for name, shape in request["inputs"].items()}
+            path = Path(request["source"])
+            graph = frontend.load(path, InputSpec(shapes), trust=request["trust"])
+        return {"graph": graph.to_json()}
+    except BaseException as error:
+        return {"error": _as_data(error), "worn_out": is_out_of_memory(error)}
+
+
+def _as_data(error: BaseException) -> dict[str, str]:
+    """Turn an error into what crosses the process border."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, DippmError):
+        return {**error.to_dict(), "cause": _words(cause) if cause else ""}
+    if is_out_of_memory(error):
+        limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
+        message, hint = _memory_words(limit, f"({_words(error)})")
+        return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
+    if isinstance(error, ImportError):
+        missing = getattr(error, "name", None) or str(error)
+        return {
+            "type": "FrameworkNotInstalledError",
+            "message": f"a library that reads this file does not load: {missing}",
+            "hint": 'Install what is missing, for instance with pip install "dippm[all]".',
+            "cause": _words(error),
+        }
+    return {
+        "type": "ConversionError",
+        "message": f"the converter failed: {_words(error)}",
+        "hint": "Export the model to ONNX and try that file; if it fails too, report it.",
+        "cause": _words(cause) if cause else _words(error),
+    }
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception means that the memory limit was met."""
+    text = str(error)
+    return isinstance(error, MemoryError) or any(
+        words in text for words in ("can't allocate memory", "bad_alloc", "Unable to allocate")
+    )
+
+
+def _memory_words(limit: str, where: str) -> tuple[str, str]:
+    return (
+        f"the conversion needed more memory than {limit} {where}",
+        "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
+    )
+
+
+def _words(error: BaseException, characters: int = 1500) -> str:
+    return f"{type(error).__name__}: {error}"[:characters]
+
+
+def _revive(document: dict[str, str]) -> DippmError:
+    kind = getattr(errors, document["type"], ConversionError)
+    if not (isinstance(kind, type) and issubclass(kind, DippmError)):
+        kind = ConversionError
+    error: DippmError = kind(document["message"], document["hint"])
+    if document["cause"]:
+        error.__cause__ = RuntimeError(document["cause"])
+    return error
+
+
+def _limit_memory(limit_mb: int) -> None:
+    os.environ["DIPPM_WORKER_LIMIT"] = f"{limit_mb} MB"
+    if sys.platform != "linux":
+        return
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_mb << 20, limit_mb << 20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _peak_memory_mb() -> float:
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    rest = memoryview(_HEADER.pack(len(data)) + data)
+    while rest:
+        rest = rest[stream.write(rest) :]
+
+
+def _read(stream: IO[bytes], deadline: float | None = None) -> bytes:
+    (size,) = _HEADER.unpack(_exactly(stream, _HEADER.size, deadline))
+    return _exactly(stream, size, deadline)
+
+
+def _exactly(stream: IO[bytes], size: int, deadline: float | None) -> bytes:
+    chunks: list[bytes] = []
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while size:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not selector.select(left):
+                raise TimeoutError
+            chunk = stream.read(min(size, 1 << 20))
+            if not chunk:
+                raise EOFError
+            chunks.append(chunk)
+            size -= len(chunk)
+    return b"".join(chunks)
+

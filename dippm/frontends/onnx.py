@@ -1,0 +1,161 @@
+"""ONNX files → `RawGraph`.
+
+Weights are never read, so external data may be absent. The batch is bound to a marker; a file
+that fixes its batch is given the marker all the same, and only if its inner sizes do not allow
+that does the graph stay at the file's own batch.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dippm.errors import (
+    ConversionError,
+    FrameworkNotInstalledError,
+    InputShapeError,
+    ModelFileError,
+    ModelNotFoundError,
+)
+from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
+from dippm.relax.onnx_wire import looks_like_onnx, read_without_weights
+from dippm.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    import onnx
+
+    from dippm.relax.onnx_inputs import Binding
+    from dippm.relax.onnx_trace import Trace
+
+NAME = "onnx"
+
+
+def accepts(path: Path) -> bool:
+    """Return whether a file is an ONNX model; it may be cut short or lack its external data."""
+    try:
+        with Path(path).open("rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                with memoryview(mapped) as view:
+                    return looks_like_onnx(view)
+    except (OSError, ValueError):
+        return False
+
+
+def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
+    """Convert an ONNX file.
+
+    Args:
+        path: the `.onnx` file.
+        inputs: shapes without the batch; may be empty if the file says every size.
+        trust: unused, for nothing in an ONNX file is run.
+
+    Raises:
+        ModelNotFoundError: if there is no such file.
+        ModelFileError: if the file is damaged.
+        InputShapeError: if the shapes do not fit the model, or sizes stay open.
+        ConversionError: if an operator's result has no static shape.
+    """
+    path = Path(path)
+    try:
+        return load_bytes(read_without_weights(path), inputs, name=path.name, folder=path.parent)
+    except FileNotFoundError as error:
+        if isinstance(error, ModelNotFoundError):
+            raise
+        raise ModelNotFoundError(f"no file {str(path)!r}", "Check the path.") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise damaged(path.name, error) from error
+
+
+def load_bytes(
+    data: bytes, inputs: InputSpec, *, name: str = "model", folder: Path | None = None
+) -> RawGraph:
+    """Convert a serialized ONNX model.
+
+    Args:
+        data: the model, with or without the contents of its large tensors.
+        inputs: shapes without the batch.
+        name: how errors call the model.
+        folder: where small tensors in external files are looked for.
+
+    Raises:
+        ModelFileError: one of its subclasses, with the next step in `hint`.
+    """
+    _require_onnx()
+    from dippm.relax import onnx_model
+    from dippm.relax.onnx_inputs import Binding, declared_inputs, requested_shapes
+    from dippm.relax.without_torch import import_tvm
+
+    try:
+        model = onnx_model.parse(data, folder)
+    except ValueError as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise damaged(name, error) from error
+    declared = declared_inputs(model.graph)
+    binding = Binding(declared, requested_shapes(declared, inputs.shapes))
+    traced, batch, is_symbolic = _trace(model, binding)
+    if not traced.steps:
+        raise ConversionError(
+            f"{name}: the ONNX graph has no operators", "Check that the export kept the model."
+        )
+    import_tvm()
+    from dippm.relax.onnx_importer import import_trace
+
+    return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
+
+
+def damaged(name: str, error: BaseException) -> ModelFileError:
+    """Return the error for bytes that are no ONNX model."""
+    return ModelFileError(
+        f"{name}: not a complete ONNX model ({str(error)[:300] or type(error).__name__})",
+        "The file is cut short or damaged; copy or export it again.",
+    )
+
+
+def _trace(model: onnx.ModelProto, binding: Binding) -> tuple[Trace, int, bool]:
+    """Trace with a marker for the batch, else with the batch that the file fixes."""
+    from dippm.relax.onnx_trace import ShapeMismatchError, trace
+
+    marker = _free_marker(model, binding)
+    try:
+        return trace(model, binding.shapes(marker), marker), marker, True
+    except ShapeMismatchError as error:
+        with_marker = error
+    except ConversionError:
+        if binding.fixed_batch is None:
+            raise
+        with_marker = None
+    batch = binding.fixed_batch or 1
+    try:
+        return trace(model, binding.shapes(batch), 0), batch, False
+    except ShapeMismatchError as error:
+        raise InputShapeError(
+            f"the model does not take inputs of these sizes {_text(binding.shapes(batch))}: "
+            f"{error}",
+            "Give the sizes that the model was exported for, or export it again with dynamic "
+            "sizes.",
+        ) from (with_marker or error)
+
+
+def _text(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+
+
+def _free_marker(model: onnx.ModelProto, binding: Binding) -> int:
+    sizes = set(binding.sizes())
+    sizes.update(size for tensor in model.graph.initializer for size in tensor.dims)
+    sizes.discard(0)
+    free = (m for m in MARKER_BATCHES if not any(size % m == 0 for size in sizes))
+    return next(free, MARKER_BATCHES[0])
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise FrameworkNotInstalledError(
+            "the package onnx is not installed", "pip install onnx"
+        ) from error

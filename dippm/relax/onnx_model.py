@@ -1,0 +1,73 @@
+"""Serialized ONNX → a model that can be traced: parsed, functions inlined, small tensors at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, external_data_helper
+
+from dippm.errors import ConversionError
+from dippm.relax.onnx_trace import MAX_KNOWN_ELEMENTS
+from dippm.relax.onnx_wire import without_weights
+
+NEWEST_IR = 32
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+
+
+def parse(data: bytes, folder: Path | None = None) -> onnx.ModelProto:
+    """Return the model without the contents of its large tensors.
+
+    Args:
+        data: a serialized model.
+        folder: where small tensors in external files are looked for; None for nowhere.
+
+    Raises:
+        ValueError: if the bytes are no ONNX model.
+        ConversionError: if sizes stand in an external file that is not there.
+    """
+    try:
+        model = onnx.ModelProto.FromString(without_weights(data))
+    except (DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not model.graph.node:
+        raise ValueError("the graph has no operators")
+    if model.functions:
+        model = _inline(model)
+    _fetch_small_tensors(model.graph, folder)
+    return model
+
+
+def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        raise ValueError(f"its functions cannot be inlined: {error}") from error
+
+
+def _fetch_small_tensors(graph: onnx.GraphProto, folder: Path | None) -> None:
+    """Read what shapes may be computed from; weights stay where they are."""
+    for tensor in graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL or _size(tensor) > MAX_KNOWN_ELEMENTS:
+            continue
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder or "/nowhere"))
+            tensor.data_location = TensorProto.DEFAULT
+        except Exception as error:
+            if tensor.data_type in _INTEGERS:
+                raise ConversionError(
+                    f"tensor {tensor.name!r} holds sizes, and the external file that it is in "
+                    f"cannot be read: {error}",
+                    "Put the external data next to the model, or save small tensors inside it "
+                    "(size_threshold=1024).",
+                ) from error
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    size = 1
+    for dim in tensor.dims:
+        size *= dim
+    return size

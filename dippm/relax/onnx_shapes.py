@@ -1,0 +1,59 @@
+"""Result shapes of operators for which the installed `onnx` has none: newer opsets, contributed ones.
+
+To add one: a function from input shapes and attributes to the shapes of the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Shape = tuple[int, ...]
+ShapeRule = Callable[[Sequence[Shape | None], Mapping[str, Any]], list[Shape]]
+
+
+def _same(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
+    return [inputs[0] or ()]
+
+
+def _attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    """Scaled dot-product attention of opset 23: (batch, heads, steps, size) or without heads."""
+    query, key, value = (shape or () for shape in inputs[:3])
+    if len(query) == 4:
+        return [(*query[:3], value[3])]
+    heads = int(attributes.get("q_num_heads", 1))
+    key_heads = int(attributes.get("kv_num_heads", heads))
+    return [(*query[:2], heads * (value[2] // max(key_heads, 1)))]
+
+
+def _packed_attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    """Attention of com.microsoft: the projection is inside, packed as (in, q + k + v)."""
+    data, weight = inputs[0] or (), inputs[1] or ()
+    sizes = attributes.get("qkv_hidden_sizes")
+    width = int(sizes[2]) if sizes else weight[-1] // 3
+    return [(*data[:-1], width)]
+
+
+def _matmul(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    a, b = inputs[0] or (), inputs[1] or ()
+    a = (*a[:-2], a[-1], a[-2]) if attributes.get("transA") else a
+    b = (*b[:-2], b[-1], b[-2]) if attributes.get("transB") else b
+    return [(*(a[:-2] if len(a) >= len(b) else b[:-2]), a[-2], b[-1])]
+
+
+SHAPES: dict[str, ShapeRule] = {
+    **dict.fromkeys(
+        """
+        RMSNormalization RotaryEmbedding SimplifiedLayerNormalization SkipLayerNormalization
+        SkipSimplifiedLayerNormalization Gelu FastGelu QuickGelu BiasGelu Swish Silu
+        MultiHeadAttention GroupQueryAttention LayerNormalization GroupNorm
+        """.split(),
+        _same,
+    ),
+    "Attention": _attention,
+    "FusedMatMul": _matmul,
+}
+"""Rule by operator name, whatever its domain."""
+
+CONTRIBUTED: dict[str, ShapeRule] = {"Attention": _packed_attention}
+"""Rules that hold in the domain com.microsoft only."""

@@ -24,8 +24,8 @@ def peak_activation_bytes(graph: ModelGraph, *, in_place: bool = False) -> int:
     owner, last_use = _lifetimes(graph, in_place=in_place)
     inputs = sum(_spec_bytes(spec) for spec in graph.inputs)
     freed_at: dict[int, list[int]] = {}
-    for node, step in last_use.items():
-        freed_at.setdefault(step, []).append(node)
+    for index, step in last_use.items():
+        freed_at.setdefault(step, []).append(index)
     alive = peak = inputs
     for i, node in enumerate(graph.nodes):
         if owner[i] == i:

@@ -93,6 +93,11 @@ def _named(category: Category, flops: int, names: str, *attributes: str) -> list
     return [Operator(name, category, attributes, flops) for name in names.split()]
 
 
+_COMMUTATIVE = """
+    add multiply maximum minimum equal not_equal
+    logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+"""
+
 _OPERATORS: list[Operator] = [
     *(Operator(f"conv{rank}d", "compute", _CONV, 0, _conv) for rank in (1, 2, 3)),
     Operator("conv_transpose", "compute", _CONV, 0, _conv_transpose),
@@ -123,8 +128,7 @@ _OPERATORS: list[Operator] = [
     *_named("activation", 5, "glu"),
     *(
         Operator(name, "elementwise", (), 1, None, commutative=True)
-        for name in "add multiply maximum minimum equal not_equal logical_and logical_or "
-        "logical_xor bitwise_and bitwise_or bitwise_xor".split()
+        for name in _COMMUTATIVE.split()
     ),
     *_named("elementwise", 1, "subtract divide floor_divide mod remainder fill_like"),
     *_named("elementwise", 1, "abs neg sign floor ceil round trunc square reciprocal"),

@@ -13,7 +13,7 @@ _SAME = """
     abs sign floor ceil round trunc square reciprocal mod remainder where equal greater less
     sin cos tan asin acos atan atan2 sinh cosh lerp roll tile repeat flip gather nonzero pad
     cumsum cumprod
-""".split()
+"""
 
 _OTHER = """
     leakyrelu=leaky_relu hardswish=hard_swish hardsigmoid=hard_sigmoid swish=silu
@@ -47,11 +47,11 @@ _OTHER = """
     addcmul=multiply_add
     squareddifference=squared_difference
     linalgvectornorm=reduce_norm norm=reduce_norm
-""".split()
+"""
 
 NAMES: dict[str, str] = {
-    **{name.replace("_", ""): name for name in _SAME},
-    **dict(pair.split("=", 1) for pair in _OTHER),
+    **{name.replace("_", ""): name for name in _SAME.split()},
+    **dict(pair.split("=", 1) for pair in _OTHER.split()),
     "image.gridsample": "grid_sample",
     "tf.max": "reduce_max",
     "tf.min": "reduce_min",
@@ -65,14 +65,14 @@ NAMES: dict[str, str] = {
 }
 """Canonical name by folded dialect name."""
 
-IDENTITIES = frozenset(
-    """
+_IDENTITIES = """
     identity dropout featuredropout alphadropout featurealphadropout stopgradient detach alias
     contiguous clone lift liftfresh liftfreshcopy nativedropout makegraphidentity
     checknumerics ensureshape preventgradient identityn snapshot wrapparam hintondevice
-    toviesdevice assertmetadata requiresgrad resolveconj resolveneg
-    """.split()
-)
+    assertmetadata requiresgrad resolveconj resolveneg
+"""
+
+IDENTITIES = frozenset(_IDENTITIES.split())
 """Folded names of operators that compute nothing at inference."""
 
 

@@ -42,7 +42,7 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
 
 
 def _hidden(op: str, call: Call) -> int:
-    """Read the hidden size from the first weight, which is (gates · hidden, input) in some order."""
+    """Read the hidden size from the first weight: (gates · hidden, input) in some order."""
     gates, width = _GATES[op], call.inputs[0].shape[-1]
     for weight in call.inputs[1:]:
         sizes = [size for size in weight.shape if size != 1]

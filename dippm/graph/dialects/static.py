@@ -11,13 +11,12 @@ from dippm.graph.dialects.call import Call
 from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.operators import operator
 
-_FREE = frozenset(
-    """
+_FREE_NAMES = """
     reshape view unsafeview flatten unflatten squeeze unsqueeze expanddims broadcastto expand
     permutedims transpose permute swapaxes split slice stridedslice select take narrow unbind
     cast astype to tocopy shapeof shapetotensor tensortoshape
-    """.split()
-)
+"""
+_FREE = frozenset(_FREE_NAMES.split())
 
 
 def fold_static(call: Call) -> bool:

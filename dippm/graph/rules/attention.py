@@ -22,14 +22,18 @@ def recognise_attention(draft: Draft) -> None:
 
 
 def _recognise(draft: Draft, last: Node) -> None:
-    softmax, after = _softmax_before(draft, last)
+    weights, value = last.inputs
+    softmax, after = _softmax_before(draft, weights)
+    if softmax is None:  # value · weightsᵀ
+        weights, value = _untransposed(draft, value), weights
+        softmax, after = _softmax_before(draft, weights)
     if softmax is None or softmax.attributes["axis"] != len(softmax.out.shape) - 1:
         return
     found = _scores(draft, softmax.inputs[0])
     if found is None:
         return
     product, biases, on_scores = found
-    query, key, value = product.inputs[0], product.inputs[1], last.inputs[1]
+    query, key = product.inputs
     if product.out.shape[-2:] != softmax.out.shape[-2:]:
         return
     query, scaled_query = _unscaled(draft, query)
@@ -41,7 +45,7 @@ def _recognise(draft: Draft, last: Node) -> None:
         "query_length": shape[-2],
         "key_length": shape[-1],
         "head_dim": product.attributes["k"],
-        "value_dim": last.out.shape[-1],
+        "value_dim": last.out.size * shape[-1] // product.out.size,
     }
     last.op, last.absorbed = "attention", [*work, "batch_matmul"]
     draft.set_inputs(last, [query, _untransposed(draft, key), value, *biases])
@@ -56,8 +60,8 @@ def _heads(shape: tuple[int, ...], batch: int) -> int:
     return 1
 
 
-def _softmax_before(draft: Draft, last: Node) -> tuple[Node | None, list[str]]:
-    value, operators = last.inputs[0], []
+def _softmax_before(draft: Draft, value: Value) -> tuple[Node | None, list[str]]:
+    operators: list[str] = []
     for _ in range(4):
         softmax = producer_of(value, "softmax")
         if draft.sole_user(value) is None:

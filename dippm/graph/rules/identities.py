@@ -29,24 +29,18 @@ def _is_identity(node: Node) -> bool:
         return True
     if source.is_static:
         return False
-    if node.op in ("reshape", "broadcast", "slice", "repeat", "tile", "pad", "resize"):
-        return source.shape == out.shape and node.op not in ("tile", "resize") or (
-            node.op in ("tile", "resize") and source.shape == out.shape and _no_change(node)
-        )
+    if node.op in ("reshape", "broadcast", "slice", "repeat", "tile", "pad"):
+        return source.shape == out.shape
     if node.op == "transpose":
-        return node.attributes["permutation"] == tuple(range(len(out.shape)))
+        return bool(node.attributes["permutation"] == tuple(range(len(out.shape))))
     if node.op == "cast":
         return _is_float(source) == _is_float(out) or source.dtype == out.dtype
     if node.op == "concat":
         return len(node.inputs) == 1
     if node.op in ("max_pool", "avg_pool"):
         kernel, strides = node.attributes["kernel"], node.attributes["strides"]
-        return set((*kernel, *strides)) == {1} and source.shape == out.shape
+        return {*kernel, *strides} == {1} and source.shape == out.shape
     return _is_neutral(node)
-
-
-def _no_change(node: Node) -> bool:
-    return node.op == "tile"
 
 
 def _is_float(value: Value) -> bool:

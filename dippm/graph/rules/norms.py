@@ -8,7 +8,6 @@ follow belong to it.
 from __future__ import annotations
 
 from dippm.graph.draft import Draft, Node, Value, producer_of
-from dippm.graph.operators import operator
 from dippm.graph.rules.prune import prune
 
 _SQUARES = ("square", "multiply", "power")
@@ -129,7 +128,8 @@ def _same_difference(squared: Value, source: Value) -> bool:
 
 def _affine_tail(draft: Draft, node: Node) -> tuple[Node, list[str]]:
     """Follow `* scale` and `+ shift` by parameters of one axis at most."""
-    last, operators = node, []
+    last = node
+    operators: list[str] = []
     for op in ("multiply", "add"):
         user = draft.sole_user(last.out)
         if user is None or user.op != op or user.out.shape != node.out.shape:
@@ -139,8 +139,3 @@ def _affine_tail(draft: Draft, node: Node) -> tuple[Node, list[str]]:
             last = user
             operators.append(op)
     return last, operators
-
-
-def is_norm(op: str) -> bool:
-    """Tell whether a canonical operator is a normalisation."""
-    return operator(op).category == "norm"

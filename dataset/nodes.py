@@ -1,0 +1,133 @@
+"""Small graphs made directly from shapes, priced by the operator table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from dippm.graph.model_graph import Attribute, ModelGraph, OpNode, TensorSpec
+from dippm.graph.operators import operator
+
+Shape = tuple[int, ...]
+
+ITEM_BYTES = 4
+DTYPE = "float32"
+"""Graphs hold a model as written; the precision of a run is one of its conditions."""
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Collects nodes; each `add` returns the position that later nodes read from.
+
+    Attributes:
+        batch: the batch that all shapes are for.
+    """
+
+    batch: int
+    nodes: list[OpNode] = field(default_factory=list)
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    inputs: list[TensorSpec] = field(default_factory=list)
+    param_bytes: int = 0
+
+    def input(self, shape: Shape, dtype: str = DTYPE) -> TensorSpec:
+        """Declare a user input."""
+        spec = TensorSpec(f"x{len(self.inputs)}", shape, dtype)
+        self.inputs.append(spec)
+        return spec
+
+    def add(
+        self,
+        op: str,
+        sources: Sequence[int | TensorSpec],
+        out: Shape,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        weights: int = 0,
+        other_parameters: int = 0,
+        absorbed: tuple[str, ...] = (),
+    ) -> int:
+        """Append a node.
+
+        Args:
+            op: canonical name.
+            sources: nodes (by position) and inputs that it reads, in argument order.
+            out: shape of its result.
+            attributes: those that the operator table lists.
+            weights: elements of its parameters of rank 2 and more.
+            other_parameters: elements of its biases and other vectors.
+            absorbed: as in `OpNode`.
+        """
+        shapes = tuple(
+            self.nodes[s].out_shapes[0] if isinstance(s, int) else s.shape for s in sources
+        )
+        node = make_node(op, shapes, out, attributes=attributes, weights=weights, absorbed=absorbed)
+        position = len(self.nodes)
+        self.nodes.append(node)
+        self.edges |= {(s, position) for s in sources if isinstance(s, int)}
+        self.param_bytes += (weights + other_parameters) * ITEM_BYTES
+        return position
+
+    def graph(self, *, batch_is_symbolic: bool = False) -> ModelGraph:
+        """Return the graph; nodes that nobody reads are its results."""
+        read = {producer for producer, _ in self.edges}
+        results = [i for i in range(len(self.nodes)) if i not in read]
+        outputs = [
+            TensorSpec(f"y{n}", self.nodes[i].out_shapes[0], DTYPE) for n, i in enumerate(results)
+        ]
+        return ModelGraph(
+            nodes=tuple(self.nodes),
+            edges=tuple(sorted(self.edges)),
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+            param_bytes=self.param_bytes,
+            unknown_ops={},
+            version=graph_version(),
+            batch=self.batch,
+            batch_is_symbolic=batch_is_symbolic,
+        )
+
+
+def make_node(
+    op: str,
+    in_shapes: tuple[Shape, ...],
+    out: Shape,
+    *,
+    attributes: Mapping[str, Attribute] | None = None,
+    weights: int = 0,
+    absorbed: tuple[str, ...] = (),
+) -> OpNode:
+    """Return a node with its cost; see `GraphBuilder.add`.
+
+    Raises:
+        KeyError: if the operator table lacks the operator, or an attribute is missing or unknown.
+    """
+    row = operator(op)
+    if row.name != op:
+        raise KeyError(f"no operator {op!r} in the operator table")
+    attributes = dict(attributes or {})
+    if set(attributes) - set(row.attributes):
+        raise KeyError(f"{op} has no attributes {sorted(set(attributes) - set(row.attributes))}")
+    macs = row.macs(attributes, in_shapes, (out,)) if row.macs else 0
+    reduces = row.category in ("reduction", "pool")
+    elements = prod(in_shapes[0]) if reduces else prod(out)
+    return OpNode(
+        op=op,
+        attributes=attributes,
+        in_shapes=in_shapes,
+        out_shapes=(out,),
+        dtype=DTYPE,
+        macs=macs,
+        flops=2 * macs + row.flops_per_output * elements,
+        bytes_read=sum(prod(shape) for shape in in_shapes) * ITEM_BYTES,
+        bytes_written=prod(out) * ITEM_BYTES,
+        param_bytes=weights * ITEM_BYTES,
+        absorbed=absorbed,
+    )
+
+
+def graph_version() -> str:
+    """Return the version of the canonical rules that the graphs are written in."""
+    from dippm.graph import model_graph
+
+    return str(getattr(model_graph, "GRAPH_VERSION", "1"))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dataset import gpt
+from dataset.nodes import make_node
+from dataset.operators import graph_of
+
+
+@pytest.mark.parametrize(
+    ("row", "op", "macs", "bytes_moved"),
+    [
+        ({"operator": "bmm", "B": 2, "M": 3, "N": 5, "K": 7}, "batch_matmul", 2 * 3 * 5 * 7,
+         4 * 2 * (15 + 35 + 21)),
+        ({"operator": "linear", "B": 1, "M": 3, "N": 5, "K": 7}, "dense", 105, 4 * (15 + 35 + 21)),
+        ({"operator": "conv", "B": 2, "in_channels": 3, "out_channels": 4, "kernel_size": 3,
+          "input_size": 8, "stride": 1, "padding": 1}, "conv2d", 2 * 64 * 4 * 3 * 9,
+         4 * (2 * 3 * 64 + 3 * 4 * 9 + 2 * 4 * 64)),
+        ({"operator": "addu", "B": 4, "H": 8}, "add", 0, 4 * 64),
+        ({"operator": "add", "B": 4, "H": 8}, "add", 0, 4 * 96),
+        ({"operator": "ln", "B": 4, "H": 8}, "layer_norm", 0, 4 * 64),
+    ],
+)  # fmt: skip
+def test_neusight_rows(row: dict[str, Any], op: str, macs: int, bytes_moved: int) -> None:
+    graph = graph_of({"source": "neusight_ops", **row})
+    assert graph is not None
+    (node,) = graph.nodes
+    assert (node.op, node.macs) == (op, macs)
+    assert node.bytes_read + node.param_bytes + node.bytes_written == bytes_moved
+
+
+def attention_row(**shape: Any) -> dict[str, Any]:
+    row = {"batch": 2, "isl": 1, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64}
+    return {"source": "aiconfigurator", **row, "window_size": 0, "step": 99, **shape}
+
+
+def test_decoding_reads_the_cache_of_the_shared_heads() -> None:
+    graph = graph_of(attention_row(operator="generation_attention"))
+    assert graph is not None
+    (node,) = graph.nodes
+    assert node.in_shapes == ((2, 8, 1, 64), (2, 2, 100, 64), (2, 2, 100, 64))
+    assert node.macs == 2 * 2 * 8 * 100 * 64
+
+
+def test_a_sliding_window_is_stated_for_decoding_and_refused_for_prefill() -> None:
+    decode = graph_of(attention_row(operator="generation_attention", window_size=32))
+    assert decode is not None
+    assert decode.nodes[0].attributes["key_length"] == 32
+    prefill = attention_row(operator="context_attention", isl=64, step=0, window_size=32)
+    assert graph_of(prefill) is None
+
+
+def vidur_row(**row: Any) -> dict[str, Any]:
+    shape = {"tp": 2, "num_tokens": 10, "n_embd": 64, "n_head": 8, "n_kv_head": 2}
+    mlp = {"n_expanded_embd": 96, "vocab_size": 100, "use_gated_mlp": True}
+    return {"source": "vidur", **shape, **mlp, **row}
+
+
+@pytest.mark.parametrize(
+    ("operator", "macs"),
+    [
+        ("attn_pre_proj", 10 * 64 * (8 + 4) * 8 // 2),
+        ("attn_post_proj", 10 * 64 * 8 * 8 // 2),
+        ("mlp_up_proj", 10 * 64 * 2 * 96 // 2),
+        ("mlp_down_proj", 10 * 64 * 96 // 2),
+    ],
+)
+def test_vidur_projections_are_divided_among_the_gpus(operator: str, macs: int) -> None:
+    graph = graph_of(vidur_row(operator=operator))
+    assert graph is not None
+    assert graph.nodes[0].macs == macs
+
+
+def test_what_no_canonical_operator_states_is_none() -> None:
+    assert graph_of(vidur_row(operator="attn_rope")) is None
+
+
+def test_an_unknown_attribute_is_refused() -> None:
+    with pytest.raises(KeyError, match="no attributes"):
+        make_node("relu", ((1, 2),), (1, 2), attributes={"slope": 1})
+    with pytest.raises(KeyError, match="no operator"):
+        make_node("rellu", ((1, 2),), (1, 2))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gpt_has_the_published_macs_and_parameters(bias: bool) -> None:
+    width, heads, ratios = 128, [2, 4, 2], [2, 3, 4]
+    row = {
+        "embed_dim": width, "n_layer": 3, "n_head": heads, "mlp_ratio": ratios, "bias": bias,
+        "vocab": 50254, "seq_len": 1024, "batch_inferred": 4,
+    }  # fmt: skip
+    graph = gpt.graph_of(row)
+    products = sum(node.macs for node in graph.nodes if node.op == "dense")
+    inner = 256 * width * sum(heads) + 3 * width**2 * sum(ratios)
+    assert products == 4 * 1024 * (50254 * width + inner)
+    if not bias:
+        assert graph.param_bytes == 4 * (100510 * width + 4 * width * 3 + inner)
+    assert gpt.graph_of(row, batch=8).nodes[5].macs == 2 * graph.nodes[5].macs
+    assert [n.op for n in graph.nodes].count("attention") == 3

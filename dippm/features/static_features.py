@@ -13,6 +13,7 @@ from dippm.features.feature_spec import (
     MAC_OPERATORS,
     OPERATOR_CLASSES,
 )
+from dippm.graph.liveness import peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
 
 _WIDE_TOTALS = (
@@ -58,8 +59,6 @@ def wide_static_features(graph: ModelGraph) -> dict[str, float]:
 
     Bytes are bytes, everything else is a count; nothing is scaled.
     """
-    from dippm.graph.liveness import peak_activation_bytes
-
     levels = _levels(graph)
     counts = Counter(CLASS_OF_OPERATOR.get(node.op, 0) for node in graph.nodes)
     totals = (

@@ -1,0 +1,192 @@
+"""Training examples of `pmgns`: our graphs of timm models, with the latency that was measured.
+
+No public table has memory and energy of vision graphs, so their targets are missing (NaN) and the
+joint loss leaves them out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from rich.progress import track
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from dataset.families import architecture_id, family_of
+from dataset.location import data_dir
+from dataset.sources.timm import SOURCES
+from dippm.features import FEATURE_VERSION, GraphTensors
+from dippm.graph import build
+from dippm.models.pmgns_network import PmgnsConfig
+from dippm.models.readings import encode_as
+from dippm.relax.raw_graph import RawGraph
+
+GPU = "RTX-3090"
+SOFTWARE = "torch 2.4.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Graphs and labels, position by position.
+
+    Attributes:
+        graphs: encoded at the measured batch.
+        targets: (G, T) float32 in physical units, NaN where there is no label.
+        rows: row ids of the measured table, see `dataset.table`.
+        models: row names, for instance "timm:resnet50@224".
+        architectures: see `dataset.families.architecture_id`.
+        families: see `dataset.families.family_of`.
+        operators: every canonical operator that occurs.
+        graph_version: of the canonical rules.
+    """
+
+    graphs: list[GraphTensors]
+    targets: torch.Tensor
+    rows: tuple[str, ...]
+    models: tuple[str, ...]
+    architectures: tuple[str, ...]
+    families: tuple[str, ...]
+    operators: tuple[str, ...]
+    graph_version: str
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def part(self, rows: Sequence[str]) -> tuple[list[GraphTensors], torch.Tensor]:
+        """Return graphs and targets of some row ids."""
+        place = {row: i for i, row in enumerate(self.rows)}
+        chosen = [place[row] for row in rows]
+        return [self.graphs[i] for i in chosen], self.targets[chosen]
+
+    def table(self) -> pd.DataFrame:
+        """Return what the splits of `dataset.splits` need."""
+        columns = {
+            "row_id": self.rows,
+            "source": "timm_infer",
+            "model": self.models,
+            "arch_id": self.architectures,
+            "family_id": self.families,
+        }
+        return pd.DataFrame(columns)
+
+
+def measured_rows(folder: Path | None = None) -> pd.DataFrame:
+    """Return the timm rows that Table 3 is run on: one GPU, autocast, NCHW, eager, torch 2.4."""
+    source = next(source for source in SOURCES if source.name == "timm_infer")
+    rows = source.read(data_dir(folder))
+    chosen = (
+        (rows["gpu"] == GPU)
+        & (rows["precision"] == "amp")
+        & (rows["layout"] == "nchw")
+        & (rows["mode"] == "eager")
+        & rows["software"].str.startswith(SOFTWARE)
+    )
+    return rows[chosen].drop_duplicates(["model", "batch"]).reset_index(drop=True)
+
+
+def load_examples(
+    raw_folder: Path, cache_folder: Path, config: PmgnsConfig, *, data: Path | None = None
+) -> Examples:
+    """Return all measured rows that have a converted graph, from the cache if it is current.
+
+    Args:
+        raw_folder: raw graphs, `<model>@<size>.json.gz`.
+        cache_folder: where encoded examples are kept.
+        config: its reading of the graph decides the encoding.
+        data: folder of the measured tables.
+    """
+    rows = measured_rows(data)
+    files = [raw_folder / f"{name.removeprefix('timm:')}.json.gz" for name in rows["model"]]
+    found = [file.is_file() for file in files]
+    rows = rows[found]
+    key = _key(rows, config)
+    cached = cache_folder / f"pmgns-{key}.safetensors"
+    if not cached.is_file():
+        cache_folder.mkdir(parents=True, exist_ok=True)
+        present = [file for file, there in zip(files, found, strict=True) if there]
+        _save(_encode_all(rows, present, config), cached)
+    return _load(cached)
+
+
+def _encode_all(rows: pd.DataFrame, files: Sequence[Path], config: PmgnsConfig) -> Examples:
+    graphs, targets, architectures = [], [], []
+    operators: set[str] = set()
+    version = ""
+    latencies, batches = rows["latency_ms"].tolist(), rows["batch"].tolist()
+    work: Iterable[int] = track(range(len(files)), description="graphs")
+    for i in work:
+        raw = RawGraph.from_json(gzip.decompress(files[i].read_bytes()))
+        graph = build(raw).at_batch(int(batches[i]))
+        version = graph.version
+        operators |= {node.op for node in graph.nodes}
+        graphs.append(encode_as(graph, config))
+        architectures.append(architecture_id(graph))
+        labels = {"latency_ms": latencies[i]}
+        targets.append([labels.get(target, float("nan")) for target in config.targets])
+    models = tuple(rows["model"])
+    return Examples(
+        graphs=graphs,
+        targets=torch.tensor(targets),
+        rows=tuple(rows["row_id"]),
+        models=models,
+        architectures=tuple(architectures),
+        families=tuple(map(family_of, models)),
+        operators=tuple(sorted(operators)),
+        graph_version=version,
+    )
+
+
+def _key(rows: pd.DataFrame, config: PmgnsConfig) -> str:
+    from dippm.graph.model_graph import GRAPH_VERSION
+
+    document = [
+        FEATURE_VERSION,
+        GRAPH_VERSION,
+        config.targets,
+        (config.nodes, config.edges, config.shape),
+        rows[["model", "batch", "latency_ms"]].to_numpy().tolist(),
+    ]
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]
+
+
+def _save(examples: Examples, path: Path) -> None:
+    graphs = examples.graphs
+    tensors = {
+        "x": torch.cat([g.x for g in graphs]),
+        "edge_index": torch.cat([g.edge_index for g in graphs], dim=1),
+        "static": torch.cat([g.static for g in graphs]),
+        "nodes": torch.tensor([g.x.shape[0] for g in graphs]),
+        "edges": torch.tensor([g.edge_index.shape[1] for g in graphs]),
+        "targets": examples.targets,
+    }
+    names = ("rows", "models", "architectures", "families", "operators", "graph_version")
+    metadata = {name: json.dumps(getattr(examples, name)) for name in names}
+    unfinished = path.with_suffix(".part")
+    save_file(tensors, unfinished, metadata)
+    unfinished.replace(path)
+
+
+def _load(path: Path) -> Examples:
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = {name: json.loads(text) for name, text in file.metadata().items()}
+    nodes, edges = tensors["nodes"].tolist(), tensors["edges"].tolist()
+    graphs = [
+        GraphTensors(x, e, s, torch.zeros(x.shape[0], dtype=torch.int64))
+        for x, e, s in zip(
+            tensors["x"].split(nodes),
+            tensors["edge_index"].split(edges, dim=1),
+            tensors["static"].split(1),
+            strict=True,
+        )
+    ]
+    version = metadata.pop("graph_version")
+    lists = {name: tuple(value) for name, value in metadata.items()}
+    return Examples(graphs, tensors["targets"], **lists, graph_version=version)

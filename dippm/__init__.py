@@ -1,0 +1,59 @@
+"""DIPPM predicts what a deep learning model costs on a GPU, from the model file.
+
+>>> import dippm
+>>> dippm.predict("vgg16.onnx", batch=32, input="3,224,224", device="A100")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import DippmError, DippmWarning
+
+if TYPE_CHECKING:
+    from dippm.api import LoadedPredictor, compare, load, predict, read_graph
+    from dippm.comparison import Comparison
+    from dippm.conditions import Conditions
+    from dippm.graph import ModelGraph
+    from dippm.prediction import Prediction
+
+__version__ = "0.1.0"
+__all__ = [
+    "Comparison",
+    "Conditions",
+    "DippmError",
+    "DippmWarning",
+    "LoadedPredictor",
+    "ModelGraph",
+    "Prediction",
+    "compare",
+    "load",
+    "predict",
+    "read_graph",
+]
+
+_HOMES = {
+    "Comparison": "dippm.comparison",
+    "Conditions": "dippm.conditions",
+    "LoadedPredictor": "dippm.api",
+    "ModelGraph": "dippm.graph",
+    "Prediction": "dippm.prediction",
+    "compare": "dippm.api",
+    "load": "dippm.api",
+    "predict": "dippm.api",
+    "read_graph": "dippm.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load public names, and stages such as `dippm.graph`, when they are first used."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in {"devices", "errors", "features", "frontends", "graph", "models", "pretrained"}:
+        return import_module(f"dippm.{name}")
+    raise AttributeError(f"module 'dippm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

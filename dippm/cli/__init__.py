@@ -1,0 +1,1 @@
+"""The command `dippm`: parse, call the public function, show the answer."""

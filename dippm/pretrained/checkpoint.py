@@ -75,15 +75,15 @@ def _load(folder: Path, sha256: str) -> Checkpoint:
     _check_hash(folder, weights, sha256)
     try:
         predictor = kind.from_checkpoint(load_tensors(weights), info.config)
+    except CheckpointError:
+        raise
     except (KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the checkpoint in {folder} does not fit its predictor {info.kind!r}: {error}",
             "Use the version of DIPPM that it was trained with, or train it again.",
         ) from error
     metrics = store.read_metrics(folder)
-    return Checkpoint(
-        info.name, info.version, info.kind, predictor, info.config, metrics, folder
-    )
+    return Checkpoint(info.name, info.version, info.kind, predictor, info.config, metrics, folder)
 
 
 def verify(info: store.CheckpointInfo) -> None:

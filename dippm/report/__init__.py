@@ -1,0 +1,1 @@
+"""How answers are shown: terminal tables and an offline page."""

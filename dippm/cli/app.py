@@ -1,0 +1,47 @@
+"""The command line: one file per command, gathered here.
+
+Exit codes: 0 ok, 1 an error of ours, 2 usage. Data goes to stdout, talk to stderr.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from dippm.cli.compare import compare
+from dippm.cli.doctor import doctor
+from dippm.cli.graph import graph
+from dippm.cli.lists import devices, models
+from dippm.cli.predict import predict
+
+app = typer.Typer(
+    name="dippm",
+    help="Predict what a deep learning model costs on a GPU, from the model file.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (predict, compare, graph, devices, models, doctor):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from dippm import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

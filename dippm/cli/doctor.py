@@ -1,0 +1,24 @@
+"""`dippm doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import print_json
+
+
+def doctor(json: options.Json = False) -> None:
+    """Show what works here: frameworks, checkpoints, GPU, memory, cache."""
+    from dippm.report.console import console, findings_table
+    from dippm.report.health import examine
+
+    findings = examine()
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        console().print(findings_table(findings))
+    if any(finding.state == "broken" for finding in findings):
+        raise typer.Exit(1)

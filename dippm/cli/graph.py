@@ -1,0 +1,58 @@
+"""`dippm graph`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+
+
+def graph(
+    model: options.Source,
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    framework: options.Framework = None,
+    trust: options.Trust = False,
+    json: options.Json = False,
+) -> None:
+    """Show operators, MACs and bytes of a model, and operators without a rule."""
+    with errors_reported(as_json=json):
+        from dippm.api import graph_at
+
+        found = graph_at(model, framework, input=input, batch=batch, trust=trust)
+    if json:
+        print_json(_document(found))
+        return
+    from dippm.report.console import console, graph_table
+
+    console().print(graph_table(found, model))
+
+
+def _document(graph: Any) -> dict[str, Any]:
+    return {
+        "version": graph.version,
+        "batch": graph.batch,
+        "batch_is_symbolic": graph.batch_is_symbolic,
+        "macs": graph.macs,
+        "param_bytes": graph.param_bytes,
+        "unknown": dict(graph.unknown_ops),
+        "histogram": dict(graph.histogram()),
+        "inputs": {spec.name: [list(spec.shape), spec.dtype] for spec in graph.inputs},
+        "outputs": {spec.name: [list(spec.shape), spec.dtype] for spec in graph.outputs},
+        "nodes": [
+            {
+                "op": node.op,
+                "attributes": dict(node.attributes),
+                "in_shapes": node.in_shapes,
+                "out_shapes": node.out_shapes,
+                "dtype": node.dtype,
+                "macs": node.macs,
+                "bytes_read": node.bytes_read,
+                "bytes_written": node.bytes_written,
+                "param_bytes": node.param_bytes,
+            }
+            for node in graph.nodes
+        ],
+        "edges": graph.edges,
+    }

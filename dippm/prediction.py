@@ -1,0 +1,250 @@
+"""`Prediction`: the answer for one model under one set of conditions, and how it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from math import floor, log10
+from typing import Any
+
+from dippm.conditions import Conditions
+from dippm.devices import MigProfile, seed_profile, smallest_profile
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.targets import UNITS, Estimates, Interval, OperatorCost
+
+SEED_DEVICE = "A100-40GB"
+LABELS = {
+    "memory_mb": "memory",
+    "energy_j": "energy",
+    "latency_ms": "latency",
+    "power_w": "power",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a prediction comes from.
+
+    Attributes:
+        source: file name, specification or class of the model.
+        checkpoint: "name version".
+        kind: kind of predictor.
+        sha256: of the weights of the checkpoint.
+        graph_version: of the canonical rules.
+        dippm_version: of this package.
+    """
+
+    source: str
+    checkpoint: str
+    kind: str
+    sha256: str
+    graph_version: str
+    dippm_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model costs on a GPU; `dippm.predict` makes it.
+
+    It unpacks as memory, energy, latency, MIG profile: D3.5's order, rounded for print.
+
+    Attributes:
+        memory_mb: peak GPU memory in MiB; None, as every target, if it is in `absent`.
+        energy_j: energy of one forward pass of the batch in J.
+        latency_ms: time of one forward pass of the batch in ms.
+        power_w: mean power during it in W.
+        mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
+            or the GPU has none, with the reason in `absent`.
+        memory_bound_mb: one-sided 99 % upper bound of the memory.
+        intervals: range by target.
+        absent: reason by target (or "mig") that has no value.
+        warnings: what to know before relying on the numbers.
+        operators: cost per operator, the host's share last; empty for points of a grid.
+        conditions: what was asked for.
+        provenance: which weights and rules answered.
+        source_graph: the model as it was converted, see `graph`.
+    """
+
+    memory_mb: float | None
+    energy_j: float | None
+    latency_ms: float | None
+    power_w: float | None
+    mig: MigProfile | None
+    memory_bound_mb: float | None
+    intervals: Mapping[str, Interval]
+    absent: Mapping[str, str]
+    warnings: tuple[str, ...]
+    operators: tuple[OperatorCost, ...] = field(repr=False)
+    conditions: Conditions = field(repr=False)
+    provenance: Provenance = field(repr=False)
+    source_graph: ModelGraph = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        estimates: Estimates,
+        graph: ModelGraph,
+        *,
+        conditions: Conditions,
+        provenance: Provenance,
+    ) -> Prediction:
+        """Return the prediction that a predictor's estimates amount to."""
+        values = {target: estimate.value for target, estimate in estimates.values.items()}
+        absent = {
+            target: estimates.absent.get(target, f"{provenance.checkpoint} does not predict it")
+            for target in UNITS
+            if target not in values
+        }
+        bound = estimates.memory_bound_mb
+        mig, why_not = _advise(bound, conditions)
+        return cls(
+            memory_mb=values.get("memory_mb"),
+            energy_j=values.get("energy_j"),
+            latency_ms=values.get("latency_ms"),
+            power_w=values.get("power_w"),
+            mig=mig,
+            memory_bound_mb=bound,
+            intervals={target: e.interval for target, e in estimates.values.items()},
+            absent={**absent, "mig": why_not} if why_not else absent,
+            warnings=(*estimates.warnings, *_capacity_warnings(bound, conditions)),
+            operators=estimates.operators,
+            conditions=conditions,
+            provenance=provenance,
+            source_graph=graph,
+        )
+
+    @property
+    def graph(self) -> ModelGraph:
+        """The model's graph at the batch of the prediction."""
+        if not self.source_graph.batch_is_symbolic:
+            return self.source_graph
+        return self.source_graph.at_batch(self.conditions.batch)
+
+    @property
+    def seed_mig(self) -> MigProfile | None:
+        """D3.5's Eq. 2 on the predicted memory, without margin; None on other GPUs than its own."""
+        if self.memory_mb is None or self.conditions.device.name != SEED_DEVICE:
+            return None
+        return seed_profile(self.memory_mb)
+
+    def __iter__(self) -> Iterator[float | MigProfile | None]:
+        yield _rounded(self.memory_mb)
+        yield _rounded(self.energy_j)
+        yield _rounded(self.latency_ms)
+        yield self.mig
+
+    def __str__(self) -> str:
+        lines = [" " + self.title, f"{'':14}{'predicted':<14}{_coverage(self.intervals)}"]
+        lines += [f" {label:<13}{value:<14}{rest}".rstrip() for label, value, rest in self._rows()]
+        lines += [f" ! {warning}" for warning in self.warnings]
+        return "\n".join([*lines, " " + self.footer])
+
+    @property
+    def title(self) -> str:
+        """Model and conditions in one line."""
+        c = self.conditions
+        place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
+        return " · ".join([self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode])
+
+    @property
+    def footer(self) -> str:
+        """Checkpoint and graph in one line."""
+        unknown = sum(self.source_graph.unknown_ops.values())
+        operators = len(self.source_graph.nodes)
+        return f"{self.provenance.checkpoint} · {operators} operators, {unknown} unknown"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data; the graph is summed up."""
+        c, graph = self.conditions, self.source_graph
+        return {
+            "source": self.provenance.source,
+            "conditions": {
+                "device": c.device.name,
+                "batch": c.batch,
+                "precision": c.precision,
+                "mode": c.mode,
+                "timer": c.timer,
+                "mig": c.mig and c.mig.name,
+                "channels_last": c.channels_last,
+            },
+            **{target: getattr(self, target) for target in LABELS},
+            "mig": self.mig and self.mig.name,
+            "memory_bound_mb": self.memory_bound_mb,
+            "intervals": {target: asdict(i) for target, i in self.intervals.items()},
+            "absent": dict(self.absent),
+            "warnings": list(self.warnings),
+            "operators": [asdict(operator) for operator in self.operators],
+            "graph": {
+                "operators": len(graph.nodes),
+                "unknown": dict(graph.unknown_ops),
+                "param_bytes": graph.param_bytes,
+            },
+            "provenance": asdict(self.provenance),
+        }
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._rows()
+        )
+        head = f"<tr><th></th><th>predicted</th><th>{_coverage(self.intervals)}</th></tr>"
+        notes = "".join(f"<li>{escape(warning)}</li>" for warning in self.warnings)
+        return (
+            f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>"
+            f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
+        )
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        for target, label in LABELS.items():
+            value = getattr(self, target)
+            if value is None:
+                yield label, "not available: " + self.absent[target], ""
+                continue
+            interval = self.intervals[target]
+            between = f"{show(interval.low)} – {show(interval.high)}"
+            yield label, f"{show(value)} {UNITS[target]}", between
+        yield "MIG slice", *self._mig_row()
+
+    def _mig_row(self) -> tuple[str, str]:
+        if self.mig is None:
+            return "none: " + self.absent["mig"], ""
+        assert self.memory_bound_mb is not None
+        return self.mig.name, f"{show(self.memory_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
+
+
+def show(value: float) -> str:
+    """Return a number with four significant digits (at least all of its whole ones)."""
+    return f"{value:,.{_decimals(value)}f}"
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None:
+        return None
+    decimals = _decimals(value)
+    return round(value, decimals) if decimals else round(value)
+
+
+def _decimals(value: float) -> int:
+    return max(0, 3 - floor(log10(abs(value)))) if value else 0
+
+
+def _coverage(intervals: Mapping[str, Interval]) -> str:
+    levels = sorted({interval.coverage for interval in intervals.values()})
+    return f"{', '.join(f'{100 * level:g}' for level in levels)} % interval" if levels else ""
+
+
+def _advise(bound_mb: float | None, c: Conditions) -> tuple[MigProfile | None, str]:
+    if bound_mb is None:
+        return None, "the memory is not predicted"
+    if not c.device.mig_profiles:
+        return None, f"{c.device.name} has no MIG profiles"
+    mig = smallest_profile(bound_mb, c.device)
+    return mig, "" if mig else f"no slice of {c.device.name} holds {show(bound_mb)} MB"
+
+
+def _capacity_warnings(bound_mb: float | None, c: Conditions) -> tuple[str, ...]:
+    place, capacity = (c.mig, c.mig.memory_mb) if c.mig else (c.device.name, c.device.memory_mb)
+    if bound_mb is None or bound_mb <= capacity:
+        return ()
+    return (f"may run out of memory: needs up to {show(bound_mb)} MB, {place} has {capacity:,} MB",)

@@ -1,0 +1,108 @@
+"""What works on this machine, found without importing a framework."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from dippm.errors import DippmError
+from dippm.frontends import cache
+from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB
+from dippm.pretrained.checkpoint import verify
+from dippm.pretrained.store import DEFAULT, available, find
+
+State = Literal["ok", "absent", "broken"]
+REQUIRED = ("torch", "torch-geometric", "apache-tvm", "onnx", "onnxsim")
+OPTIONAL = {
+    "tensorflow": (("tensorflow-cpu", "tensorflow"), ("keras",), ("h5py",)),
+    "paddle": (("paddlepaddle",), ("paddle2onnx",)),
+    "timm": (("timm",), ("torchvision",)),
+    "hf": (("transformers",),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        state: "absent" is allowed, "broken" is not.
+        detail: version or place, else the reason and the next step.
+    """
+
+    what: str
+    state: State
+    detail: str
+
+
+def examine() -> tuple[Finding, ...]:
+    """Look at packages, checkpoints, GPU, memory and cache."""
+    return (*_packages(), *_checkpoints(), _gpu(), _memory(), _cache())
+
+
+def _packages() -> Iterator[Finding]:
+    for name in REQUIRED:
+        found = _version(name)
+        yield Finding(name, "ok" if found else "broken", found or f"pip install {name}")
+    for extra, packages in OPTIONAL.items():
+        for names in packages:
+            found = next(filter(None, map(_version, names)), "")
+            hint = f'absent: not installed, pip install "dippm[{extra}]"'
+            yield Finding(names[0], "ok" if found else "absent", found or hint)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _checkpoints() -> Iterator[Finding]:
+    try:
+        find(DEFAULT)
+    except DippmError as error:
+        yield Finding(f"default checkpoint {DEFAULT}", "broken", error.message)
+    for info in available():
+        what = f"checkpoint {info.name} {info.version}"
+        try:
+            verify(info)
+        except DippmError as error:
+            yield Finding(what, "broken", error.message)
+        else:
+            yield Finding(what, "ok", str(info.path))
+
+
+def _gpu() -> Finding:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return Finding("GPU", "absent", "absent: no nvidia-smi; predicting needs no GPU")
+    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("GPU", "absent", f"absent: nvidia-smi failed ({error})")
+    return Finding("GPU", "ok", "; ".join(answer.stdout.strip().splitlines()))
+
+
+def _memory() -> Finding:
+    total_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    detail = f"{total_mb:,} MB; one conversion may use {DEFAULT_MEMORY_LIMIT_MB:,} MB"
+    return Finding("memory", "ok" if total_mb > DEFAULT_MEMORY_LIMIT_MB else "absent", detail)
+
+
+def _cache() -> Finding:
+    folder = cache.folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Finding("cache", "absent", f"{folder} cannot be made ({error}); set DIPPM_CACHE_DIR")
+    if not os.access(folder, os.W_OK):
+        return Finding("cache", "absent", f"{folder} is not writable; set DIPPM_CACHE_DIR")
+    return Finding("cache", "ok", str(folder))

@@ -1,0 +1,252 @@
+"""Flat TensorFlow graph → Relax, without a weight value.
+
+Operators are translated on demand, from the outputs backwards: shape arithmetic, whose results
+TensorFlow's shape inference already holds, is never reached. What Relax has no operator for is
+carried as "tf.<Name>" with TensorFlow's own output types (see `opaque`). Layouts stay as they are
+and are named in the attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tvm
+from tvm import relax
+
+from dippm.errors import ConversionError
+from dippm.relax import (
+    tensorflow_layers,
+    tensorflow_norms,
+    tensorflow_operators,
+    tensorflow_recurrent,
+)
+from dippm.relax.opaque import opaque_call
+from dippm.relax.raw_graph import Attribute
+from dippm.relax.tensorflow_call import Call, Converter, Match
+from dippm.relax.tensorflow_graph import FlatGraph
+from dippm.relax.tensorflow_static import Statics
+
+CONVERTERS: dict[str, Converter] = {
+    **tensorflow_operators.CONVERTERS,
+    **tensorflow_layers.CONVERTERS,
+    **tensorflow_recurrent.CONVERTERS,
+}
+VIEWS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
+MAX_CONSTANT_ELEMENTS = 1024
+"""Larger float constants are weights of a frozen graph: parameters, not values."""
+
+
+def import_graph(flat: FlatGraph) -> tvm.IRModule:
+    """Return a module whose function "main" takes the user inputs, then the parameters.
+
+    Raises:
+        ConversionError: if an operator's result has no static shape, or is no tensor.
+    """
+    return _Importer(flat).module()
+
+
+class _Importer:
+    def __init__(self, flat: FlatGraph) -> None:
+        self.flat = flat
+        self.statics = Statics()
+        self.builder = relax.BlockBuilder()
+        self.bindings: list[relax.VarBinding] = []
+        self.expressions: dict[str, relax.Expr] = {}
+        self.parameters: list[relax.Var] = []
+        self.from_input = _reached_from(flat.inputs)
+        self.matches: dict[str, Match | None] = {}
+
+    def module(self) -> tvm.IRModule:
+        inputs = [self._variable(t, t.op.name) for t in self.flat.inputs]
+        for operation in self._needed():
+            self._translate(operation)
+        results = [self.expression(t) for t in self.flat.outputs]
+        result = results[0] if len(results) == 1 else relax.Tuple(results)
+        body = relax.SeqExpr([relax.BindingBlock(self.bindings)], self.builder.normalize(result))
+        function = relax.Function([*inputs, *self.parameters], body, body.body.ty)
+        return tvm.IRModule({"main": function.with_attr("num_input", len(inputs))})
+
+    def expression(self, tensor: tf.Tensor) -> relax.Expr:
+        """Return the Relax value of a tensor; leaves are made here."""
+        if tensor.name not in self.expressions:
+            same = self._unviewed(tensor)
+            self.expressions[tensor.name] = (
+                self._leaf(tensor) if same is tensor else self.expression(same)
+            )
+        return self.expressions[tensor.name]
+
+    def emit(self, expression: relax.Expr) -> relax.Var:
+        """Bind an expression, so that Relax infers its type."""
+        value = self.builder.normalize(expression)
+        variable = relax.Var(f"v{len(self.bindings)}", value.ty)
+        self.bindings.append(relax.VarBinding(variable, value))
+        return variable
+
+    def depends_on_input(self, tensor: tf.Tensor) -> bool:
+        """Return whether a tensor is an activation rather than made of weights alone."""
+        return tensor.op.name in self.from_input
+
+    def _needed(self) -> list[tf.Operation]:
+        """Return the operations whose results are read as tensors, producers first."""
+        needed: set[str] = {t.op.name for t in self.flat.outputs if not self._is_leaf(t)}
+        chosen = []
+        for operation in reversed(self.flat.graph.get_operations()):
+            if operation.name in needed:
+                chosen.append(operation)
+                reads = (self._unviewed(t) for t in self._reads(operation))
+                needed.update(t.op.name for t in reads if not self._is_leaf(t))
+        return chosen[::-1]
+
+    def _reads(self, operation: tf.Operation) -> Sequence[tf.Tensor]:
+        match = self._match(operation)
+        if match is not None:
+            return match.reads
+        inputs: list[tf.Tensor] = list(operation.inputs)
+        converter = CONVERTERS.get(operation.type)
+        if converter is not None and converter.reads is not None:
+            return [inputs[i] for i in converter.reads]
+        return inputs
+
+    def _match(self, operation: tf.Operation) -> Match | None:
+        if operation.name not in self.matches:
+            match = tensorflow_norms.match(operation, self.depends_on_input)
+            if match is None and operation.type in ("While", "StatelessWhile"):
+                match = tensorflow_recurrent.match(operation, self.flat, self.depends_on_input)
+            self.matches[operation.name] = match
+        return self.matches[operation.name]
+
+    def _unviewed(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Look through a weight's reshapes if they end in the shape that it began with."""
+        source = found = tensor
+        while source.op.type in VIEWS and not self.depends_on_input(source):
+            source = source.op.inputs[0]
+            found = source if source.shape.as_list() == tensor.shape.as_list() else found
+        return found
+
+    def _is_leaf(self, tensor: tf.Tensor) -> bool:
+        tensor = self._unviewed(tensor)
+        if tensor.op.type in ("Placeholder", "Const", "VarHandleOp"):
+            return True
+        return not self.depends_on_input(tensor) and self.statics.value(tensor) is not None
+
+    def _leaf(self, tensor: tf.Tensor) -> relax.Expr:
+        if tensor.op.type == "Placeholder":
+            variable = self._variable(tensor, tensor.op.name)
+            self.parameters.append(variable)
+            return variable
+        value = self.statics.value(tensor)
+        if tensor.op.type == "Const" and _is_weight(tensor):
+            variable = self._variable(tensor, tensor.op.name)
+            self.parameters.append(variable)
+            return variable
+        if value is None:
+            raise ConversionError(f"{tensor.op.type} ({tensor.name}) was read out of order")
+        if value.dtype.kind in "OSU":
+            raise ConversionError(
+                f"{tensor.op.name} is text",
+                "Export the model without its text processing.",
+            )
+        return relax.const(value, tensor.dtype.name)
+
+    def _variable(self, tensor: tf.Tensor, name: str) -> relax.Var:
+        shape, dtype = static_type(tensor)
+        variable = relax.Var(name, relax.TensorType(shape, dtype))
+        self.expressions[tensor.name] = variable
+        return variable
+
+    def _translate(self, operation: tf.Operation) -> None:
+        call = Call(operation, self)
+        match = self._match(operation)
+        if match is not None:
+            results = match.build(call)
+        elif (converter := CONVERTERS.get(operation.type)) is not None:
+            results = converter.build(call)
+        else:
+            results = None
+        if results is None:
+            results = _carry(self, operation)
+        if isinstance(results, relax.Expr):
+            results = [results]
+        for tensor, result in zip(operation.outputs, results, strict=False):
+            if result is not None:
+                bound = result if isinstance(result, relax.Var) else self.emit(result)
+                self.expressions[tensor.name] = bound
+
+
+def _carry(importer: _Importer, operation: tf.Operation) -> list[relax.Expr | None]:
+    """Emit an operator that Relax lacks as one opaque call over its tensor arguments."""
+    arguments = [t for t in operation.inputs if _is_tensor(t)]
+    outputs = [t for t in operation.outputs if _is_tensor(t)]
+    if not outputs:
+        raise ConversionError(
+            f"the model's result depends on {operation.type} ({operation.name}), "
+            "which makes no tensor",
+            "Export the model's inference signature only.",
+        )
+    call = opaque_call(
+        "tf." + operation.type,
+        [importer.expression(t) for t in arguments],
+        [static_type(t) for t in outputs],
+        attributes(operation),
+    )
+    bound = importer.emit(call)
+    if len(outputs) == 1:
+        return [bound if t is outputs[0] else None for t in operation.outputs]
+    items = iter(range(len(outputs)))
+    return [
+        importer.emit(relax.TupleGetItem(bound, next(items))) if _is_tensor(t) else None
+        for t in operation.outputs
+    ]
+
+
+def static_type(tensor: tf.Tensor) -> tuple[tuple[int, ...], str]:
+    """Return a tensor's shape and dtype.
+
+    Raises:
+        ConversionError: if the shape is not static.
+    """
+    if not tensor.shape.is_fully_defined():
+        raise ConversionError(
+            f"the shape of {tensor.op.type} ({tensor.name}) depends on data: {tensor.shape}",
+            "Export the model with static sizes apart from the batch.",
+        )
+    return tuple(tensor.shape.as_list()), tensor.dtype.name
+
+
+def attributes(operation: tf.Operation) -> dict[str, Attribute]:
+    """Return the numbers and texts among an operation's attributes."""
+    found: dict[str, Attribute] = {}
+    for name, value in operation.node_def.attr.items():
+        kind = value.WhichOneof("value")
+        if kind in ("i", "f", "b"):
+            number = getattr(value, kind)
+            found[name] = int(number) if kind == "b" else number
+        elif kind == "s" and len(value.s) < 64:
+            found[name] = value.s.decode(errors="replace")
+        elif kind == "list" and value.list.i:
+            found[name] = tuple(value.list.i)
+    return found
+
+
+def _is_tensor(tensor: tf.Tensor) -> bool:
+    return tensor.dtype not in (tf.resource, tf.variant, tf.string)
+
+
+def _is_weight(tensor: tf.Tensor) -> bool:
+    elements = tensor.shape.num_elements() or 0
+    return bool(tensor.dtype.is_floating and elements > MAX_CONSTANT_ELEMENTS)
+
+
+SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
+
+
+def _reached_from(inputs: Sequence[tf.Tensor]) -> set[str]:
+    """Return the names of operations whose results depend on the values of the inputs."""
+    reached = {t.op.name for t in inputs}
+    operations = inputs[0].graph.get_operations() if inputs else []
+    for operation in operations:
+        by_value = operation.type not in SHAPE_ONLY
+        if by_value and any(t.op.name in reached for t in operation.inputs):
+            reached.add(operation.name)
+    return reached

@@ -1,0 +1,179 @@
+"""A loop around a recurrent cell → one node "tf.LSTM", "tf.GRU" or "tf.RNN".
+
+Keras writes a recurrent layer as a `While` that takes one step's row from a tensor list, runs the
+cell, and writes the new state to another list. The cell is told by the width of what it computes
+from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tvm import relax
+
+from dippm.relax.opaque import opaque_call
+from dippm.relax.tensorflow_call import (
+    Call,
+    Converter,
+    Match,
+    Results,
+    converts,
+    dtype_of,
+    shape_of,
+)
+from dippm.relax.tensorflow_graph import FlatGraph, flatten_function
+
+CONVERTERS: dict[str, Converter] = {}
+CELLS = {(4, 2): "LSTM", (3, 1): "GRU", (1, 1): "RNN"}
+PRODUCTS = ("MatMul", "BatchMatMulV2")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    name: str
+    input_size: int
+    hidden_size: int
+    sequence: int
+    """Position of the list of steps among the loop's arguments."""
+    weights: tuple[int, ...]
+    states: tuple[int, ...]
+
+
+def match(
+    loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tensor], bool]
+) -> Match | None:
+    """Return the recurrent layer that a loop is, None if it is another loop."""
+    cell = _read_cell(loop, flat)
+    if cell is None:
+        return None
+    source = loop.inputs[cell.sequence].op
+    if source.type != "TensorListFromTensor":
+        return None
+    rows = source.inputs[0]
+    if not rows.shape.is_fully_defined():
+        return None
+    weights = [flat.variables.get(t.op.name, t) for t in (loop.inputs[i] for i in cell.weights)]
+    weights = [t for t in weights if t.dtype.is_floating and not is_activation(t)]
+    states = [t for t in (loop.inputs[i] for i in cell.states) if is_activation(t)]
+    return Match(
+        (rows, *weights, *states), lambda call: _build(call, cell, rows, [*weights, *states])
+    )
+
+
+def _build(call: Call, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) -> Results:
+    x = call.expression(rows)
+    steps, batch = rows.shape.as_list()[:2]
+    dtype = dtype_of(x)
+    state = ((batch, cell.hidden_size), dtype)
+    states = [state] * (2 if cell.name == "LSTM" else 1)
+    types = [((steps, batch, cell.hidden_size), dtype), *states]
+    marks = {
+        "hidden_size": cell.hidden_size,
+        "input_size": cell.input_size,
+        "steps": steps,
+        "layers": 1,
+        "bidirectional": 0,
+    }
+    inputs = [x, *(call.expression(t) for t in others)]
+    result = call.emit(opaque_call("tf." + cell.name, inputs, types, marks))
+    sequence, *finals = [call.emit(relax.TupleGetItem(result, i)) for i in range(len(types))]
+    outputs: list[relax.Expr | None] = []
+    for i, tensor in enumerate(call.operation.outputs):
+        if tensor.dtype == tf.variant:
+            outputs.append(None if i == cell.sequence else _kept(call, sequence, i))
+        else:
+            outputs.append(finals[cell.states.index(i)] if i in cell.states else None)
+    return outputs
+
+
+def _kept(call: Call, sequence: relax.Var, position: int) -> relax.Expr:
+    """Return what the loop wrote to a list: all steps, or the last ones only."""
+    steps = shape_of(sequence)[0]
+    reserved = call.operation.inputs[position].op
+    kept = steps
+    if reserved.type == "TensorListReserve":
+        found = call.importer.statics.value(reserved.inputs[1])
+        kept = steps if found is None else min(int(found), steps)
+    if kept == steps:
+        return sequence
+    return relax.op.strided_slice(sequence, [0], [steps - kept], [steps], [1])
+
+
+@converts(CONVERTERS, "TensorListStack", reads=(0,))
+def _stacked(call: Call) -> Results:
+    return call.x()
+
+
+@converts(CONVERTERS, "TensorListGetItem", reads=(0,))
+def _item(call: Call) -> Results:
+    rows = shape_of(call.x())
+    last = call.integers(1) or (rows[0] - 1,)
+    start = min(last[0], rows[0] - 1)
+    row = call.emit(relax.op.strided_slice(call.x(), [0], [start], [start + 1], [1]))
+    return relax.op.squeeze(row, [0])
+
+
+def _read_cell(loop: tf.Operation, flat: FlatGraph) -> _Cell | None:
+    function = flat.functions.get(loop.get_attr("body").name)
+    if function is None:
+        return None
+    shapes = [tuple(t.shape.as_list()) if t.shape.rank is not None else None for t in loop.inputs]
+    handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if t.op.type == "VarHandleOp"}
+    body = flatten_function(function, flat.functions, shapes, handles)
+    changed = [a is not b for a, b in zip(body.inputs, body.outputs, strict=True)]
+    states = [i for i, given in enumerate(body.inputs) if changed[i] and _is_state(given)]
+    weights = [i for i in range(len(changed)) if not changed[i]]
+    reads = [
+        o
+        for o in body.graph.get_operations()
+        if o.type == "TensorListGetItem" and o.outputs[0].dtype.is_floating
+    ]
+    if not states or len(reads) != 1:
+        return None
+    return _cell(body, tuple(states), tuple(weights), reads[0])
+
+
+def _cell(
+    body: FlatGraph, states: tuple[int, ...], weights: tuple[int, ...], read: tf.Operation
+) -> _Cell | None:
+    from_state = _reached(body.graph, (body.inputs[i].op.name for i in states))
+    from_row = _reached(body.graph, [read.name])
+    hidden = body.inputs[states[0]].shape.as_list()[-1]
+    if hidden is None:
+        return None
+    recurrent_width, input_size = 0, 0
+    for operation in body.graph.get_operations():
+        if operation.type not in PRODUCTS:
+            continue
+        depth, width = _weight_size(operation)
+        if operation.inputs[0].op.name in from_state:
+            recurrent_width += width
+        elif operation.inputs[0].op.name in from_row:
+            input_size = depth
+    name = CELLS.get((recurrent_width // hidden, len(states)))
+    if name is None or recurrent_width % hidden:
+        return None
+    arguments = [t.name for t in body.inputs]
+    sequence = arguments.index(read.inputs[0].name)
+    return _Cell(name, input_size, hidden, sequence, weights, states)
+
+
+def _weight_size(operation: tf.Operation) -> tuple[int, int]:
+    sizes = operation.inputs[1].shape.as_list()[-2:]
+    transposed = operation.get_attr("transpose_b" if operation.type == "MatMul" else "adj_y")
+    depth, width = reversed(sizes) if transposed else sizes
+    return int(depth or 0), int(width or 0)
+
+
+def _reached(graph: tf.Graph, names: Iterable[str]) -> set[str]:
+    reached = set(names)
+    for operation in graph.get_operations():
+        if any(t.op.name in reached for t in operation.inputs):
+            reached.add(operation.name)
+    return reached
+
+
+def _is_state(tensor: tf.Tensor) -> bool:
+    return bool(tensor.dtype.is_floating and tensor.shape.rank == 2)

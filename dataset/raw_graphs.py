@@ -1,0 +1,207 @@
+"""Models by name → raw graphs on disk: the slow half of building the training table.
+
+    python -m dataset.raw_graphs --workers 2
+
+Specs are "timm:resnet50@224" and "torchvision:resnet50@224". One file for each, compressed JSON;
+a model that cannot be converted leaves a file with the reason instead, so that a second run does
+only what is missing. Weights are never made: models stand on the meta device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import multiprocessing
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.relax.raw_graph import RawGraph
+
+BATCH = MARKER_BATCHES[0]
+SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")
+MODELS_PER_WORKER = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a model: `error` is empty if its graph is on disk."""
+
+    spec: str
+    error: str = ""
+
+
+def cache_dir() -> Path:
+    """Return where raw graphs lie by default: in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dippm" / "raw_graphs"
+
+
+def path_of(spec: str, folder: Path) -> Path:
+    """Return the file of a spec: "resnet50@224.json.gz" for timm, other zoos with their name."""
+    zoo, _, name = spec.rpartition(":")
+    stem = name if zoo in ("", "timm") else f"{zoo}.{name}"
+    return folder / f"{stem}.json.gz"
+
+
+def error_path_of(spec: str, folder: Path) -> Path:
+    """Return the file that holds the reason if a spec could not be converted."""
+    path = path_of(spec, folder)
+    return path.with_name(path.name + ".err")
+
+
+def read(spec: str, folder: Path) -> RawGraph:
+    """Return the raw graph of a spec.
+
+    Raises:
+        FileNotFoundError: if it was not made, or could not be; the message has the reason.
+    """
+    error = error_path_of(spec, folder)
+    if error.is_file():
+        raise FileNotFoundError(f"{spec} could not be converted: {error.read_text()}")
+    with gzip.open(path_of(spec, folder), "rb") as file:
+        return RawGraph.from_json(file.read())
+
+
+def convert(spec: str) -> RawGraph:
+    """Convert a model by name; imports its zoo, torch and TVM.
+
+    Raises:
+        ValueError: if the spec names no known zoo or lacks its image size.
+        RuntimeError: if the zoo does not know the model.
+    """
+    import torch
+
+    from dippm.relax.torch_importer import ShapeOnlyImporter
+    from dippm.relax.walk import walk
+
+    zoo, _, name = spec.partition(":")
+    name, _, size = name.partition("@")
+    if not size.isdigit():
+        raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
+    model, channels = _model(zoo, name, int(size))
+    image = torch.empty(BATCH, channels, int(size), int(size), device="meta")
+    with torch.no_grad():
+        program = torch.export.export(model, (image,), strict=False)
+    return walk(ShapeOnlyImporter().import_program(program), BATCH)
+
+
+def build(specs: Iterable[str], folder: Path, workers: int = 2) -> Iterator[Outcome]:
+    """Convert what is missing in a folder; yields each model as it is done or was found done.
+
+    A model whose earlier conversion failed is not tried again: delete its ".err" file for that.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    todo = []
+    for spec in specs:
+        error = error_path_of(spec, folder)
+        if path_of(spec, folder).is_file():
+            yield Outcome(spec)
+        elif error.is_file():
+            yield Outcome(spec, error.read_text(encoding="utf-8"))
+        else:
+            todo.append((spec, folder))
+    if not todo:
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, maxtasksperchild=MODELS_PER_WORKER) as pool:
+        yield from pool.imap_unordered(_convert_to_file, todo)
+
+
+def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list[str]:
+    """Return the models that the tables of some sources name, without repetition."""
+    from dataset import sources as readers
+
+    names = [name for source in sources for name in readers.read(source, data_dir)["model"]]
+    return list(dict.fromkeys(names))
+
+
+def _convert_to_file(task: tuple[str, Path]) -> Outcome:
+    spec, folder = task
+    warnings.filterwarnings("ignore")
+    path = path_of(spec, folder)
+    partial = path.with_name(path.name + ".tmp")
+    try:
+        text = convert(spec).to_json()
+    except Exception as error:  # one model of a zoo must not stop the others
+        reason = f"{type(error).__name__}: {error}"[:1000]
+        error_path_of(spec, folder).write_text(reason, encoding="utf-8")
+        return Outcome(spec, reason)
+    with gzip.open(partial, "wt", compresslevel=3, encoding="utf-8") as file:
+        file.write(text)
+    partial.replace(path)
+    return Outcome(spec)
+
+
+def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
+    import torch
+
+    _define_detection_operators()
+    if zoo == "torchvision":
+        import torchvision
+
+        with torch.device("meta"):
+            return torchvision.models.get_model(name, weights=None).eval(), 3
+    if zoo != "timm":
+        raise ValueError(f"unknown zoo {zoo!r}; known: timm, torchvision")
+    import timm
+
+    try:
+        with torch.device("meta"):
+            model = timm.create_model(name).eval()
+    except RuntimeError as error:
+        if "Unknown model" in str(error):
+            raise
+        model = timm.create_model(name).eval().to("meta")
+    except (NotImplementedError, TypeError, ValueError):
+        # Some models compute tables while they are built, which needs real numbers.
+        model = timm.create_model(name).eval().to("meta")
+    config = model.pretrained_cfg
+    return model, int(config.get("input_size", (3, size, size))[0])
+
+
+def _define_detection_operators() -> None:
+    """Declare torchvision's C++ operators where its build does not match torch's.
+
+    Its Python part registers shapes for them on import and fails if they do not exist.
+    """
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        for operator in ("nms", "qnms"):
+            library.define(operator + signature)
+        _KEPT_ALIVE.append(library)
+
+
+_KEPT_ALIVE: list[Any] = []
+
+
+def main() -> None:
+    """Convert every model that the measured tables name."""
+    from rich.progress import track
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=cache_dir(), help="folder of the raw graphs")
+    parser.add_argument("--data-dir", type=Path, help="folder of the measured tables")
+    parser.add_argument("--sources", nargs="+", default=SOURCES)
+    parser.add_argument("--specs", nargs="+", help="instead of what the sources name")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    specs = arguments.specs or specs_of(arguments.sources, arguments.data_dir)
+    outcomes = build(specs, arguments.out, arguments.workers)
+    failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
+    print(f"{len(specs) - len(failed)} graphs in {arguments.out}")
+    for outcome in failed:
+        print(f"not converted: {outcome.spec}: {outcome.error.splitlines()[0][:120]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -61,7 +61,7 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
         edges=tuple(edges),
         inputs=tuple(_spec(v, v.name or f"input_{i}") for i, v in enumerate(draft.inputs)),
         outputs=tuple(_spec(v, f"output_{i}") for i, v in enumerate(draft.outputs)),
-        param_bytes=_parameter_bytes(draft),
+        param_bytes=_parameter_bytes(draft, raw),
         unknown_ops=dict(sorted(unknown.items())),
         version=GRAPH_VERSION,
         batch=raw.batch,
@@ -114,10 +114,14 @@ def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
     return total
 
 
-def _parameter_bytes(draft: Draft) -> int:
-    """Return the bytes of all parameters and constant tensors that hold numbers."""
+def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
+    """Return the bytes of the parameters and constant tensors of numbers that anything reads.
+
+    Some exporters list a tied parameter once for each of its names, but read it by one.
+    """
+    read = {i for call in raw.operators for i in call.inputs} | set(raw.outputs)
     return sum(
         prod(shape) * item_bytes(dtype)
-        for shape, dtype in draft.parameters.values()
-        if "float" in dtype
+        for i, (shape, dtype) in draft.parameters.items()
+        if i in read and "float" in dtype
     )

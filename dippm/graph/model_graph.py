@@ -100,7 +100,7 @@ class ModelGraph:
         edges: (producer, consumer) positions in `nodes`, sorted, without duplicates.
         inputs: user inputs, batch included.
         outputs: results, batch included.
-        param_bytes: unique parameters, tied weights once, biases included.
+        param_bytes: unique parameters that are read, tied weights once, biases included.
         unknown_ops: operators without a canonical name, with their counts; they stay in `nodes`.
         version: of the canonical rules; checkpoints refuse another version.
         batch: the batch size that the shapes are for.

@@ -19,6 +19,7 @@ from dippm.graph.rules.norms import recognise_norms
 from dippm.graph.rules.pools import unify_pools
 from dippm.graph.rules.products import name_products
 from dippm.graph.rules.prune import prune
+from dippm.graph.rules.recurrent import settle_recurrent
 
 Rule = Callable[[Draft], None]
 
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     drop_identities,
     name_products,
     settle_layout,
+    settle_recurrent,
     drop_identities,
     unify_pools,
     name_activations,

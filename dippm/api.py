@@ -16,6 +16,7 @@ from dippm.conditions import Conditions, Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
 from dippm.errors import UnknownNameError
 from dippm.frontends import InputSpec
+from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.prediction import Prediction, Provenance
 
@@ -41,6 +42,8 @@ def predict(
     mig: str | MigProfile | None = None,
     channels_last: bool = False,
     trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
 ) -> Prediction:
     """Predict memory, energy, latency and MIG profile of a model on a GPU.
 
@@ -60,6 +63,8 @@ def predict(
         mig: a slice of the GPU to predict for; None is the whole GPU.
         channels_last: memory layout of images.
         trust: allow a file that can run code when it is read.
+        timeout_s: wall time that the conversion may take.
+        memory_limit_mb: private memory that the conversion may use.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
@@ -81,7 +86,14 @@ def predict(
     # The conversion runs in another process; meanwhile this one imports and loads the predictor.
     with ThreadPoolExecutor(max_workers=1) as background:
         loading = background.submit(pretrained.load, info.path)
-        model_graph = read_graph(model, framework, input=input, trust=trust)
+        model_graph = read_graph(
+            model,
+            framework,
+            input=input,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
         predictor = LoadedPredictor(loading.result())
     return predictor.predict_at(model_graph, conditions, name=source_name(model))
 
@@ -133,15 +145,27 @@ def read_graph(
     *,
     input: Input = None,
     trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
 ) -> ModelGraph:
     """Convert a model to its canonical graph, or return the graph that was given.
+
+    The graph is at the batch of its conversion, which can be a marker; see `ModelGraph.at_batch`.
+    The arguments are those of `predict`.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
     """
     if isinstance(source, ModelGraph):
         return source
-    raw = frontends.load(source, InputSpec.parse(input), framework=framework, trust=trust)
+    raw = frontends.load(
+        source,
+        InputSpec.parse(input),
+        framework=framework,
+        trust=trust,
+        timeout_s=timeout_s,
+        memory_limit_mb=memory_limit_mb,
+    )
     return graph.build(raw)
 
 

@@ -39,3 +39,5 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Read the file even if that can run code from it.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Timeout = Annotated[float, typer.Option("--timeout-s", help="Limit of the conversion.")]
+MemoryLimit = Annotated[int, typer.Option("--memory-limit-mb", help="Limit of the conversion.")]

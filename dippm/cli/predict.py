@@ -31,6 +31,8 @@ def predict(
     html: Annotated[
         Path | None, typer.Option("--html", help="Also write a report that opens offline.")
     ] = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
 ) -> None:
     """Predict memory, energy, latency and MIG slice of a model."""
@@ -49,6 +51,8 @@ def predict(
             timer=cast(Any, timer),
             mig=mig,
             trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
         )
         if html:
             from dippm.report.html import write_report

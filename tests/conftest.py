@@ -1,0 +1,139 @@
+"""What all tests share: a private cache, small model files, a predictor that needs no training."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dippm.conditions import Conditions
+from dippm.graph import GRAPH_VERSION, ModelGraph
+from dippm.models.predictor import predictor
+from dippm.models.targets import Estimate, Estimates, Interval, OperatorCost
+from dippm.pretrained import save_checkpoint
+
+PACKAGES = {"tensorflow": "tensorflow", "paddle": "paddle"}
+
+
+def pytest_collection_modifyitems(items):
+    """Skip, and say so, what needs something that is not here."""
+    missing = {m for m, package in PACKAGES.items() if importlib.util.find_spec(package) is None}
+    if not torch.cuda.is_available():
+        missing.add("gpu")
+    for item in items:
+        for marker in missing.intersection(mark.name for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.skip(reason=f"{marker} is not available here"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory):
+    """Keep converted graphs of the tests away from the user's."""
+    before = os.environ.get("DIPPM_CACHE_DIR")
+    os.environ["DIPPM_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["DIPPM_CACHE_DIR"]
+    else:
+        os.environ["DIPPM_CACHE_DIR"] = before
+
+
+@predictor("test-roofline")
+class Roofline:
+    """Time is arithmetic over the peak rate times one number; memory is the weights thrice."""
+
+    feature_version = "1"
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+
+    @classmethod
+    def from_checkpoint(cls, tensors, config):
+        return cls(float(tensors["slowdown"]))
+
+    def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
+        bound = graph if graph.batch == conditions.batch else graph.at_batch(conditions.batch)
+        peak = conditions.device.peak_tflops["fp32"] * 1e9
+        times = [self.slowdown * node.flops / peak for node in bound.nodes]
+        latency = sum(times)
+        memory = 400 + 3 * graph.param_bytes / 2**20
+        return Estimates(
+            values={"latency_ms": _estimate(latency), "memory_mb": _estimate(memory)},
+            absent={"energy_j": "no power was measured", "power_w": "no power was measured"},
+            memory_bound_mb=1.2 * memory,
+            operators=tuple(
+                OperatorCost(i, node.op, 1, t, t / latency, "compute", node.macs, node.bytes_read)
+                for i, (node, t) in enumerate(zip(bound.nodes, times, strict=True))
+            ),
+            warnings=tuple(f"unknown operator {name}" for name in graph.unknown_ops),
+        )
+
+    def predict_many(self, graph, conditions):
+        return [self.predict(graph, point) for point in conditions]
+
+
+def _estimate(value: float) -> Estimate:
+    return Estimate(value, Interval(0.8 * value, 1.25 * value, 0.9))
+
+
+@pytest.fixture(scope="session")
+def checkpoint_folder(tmp_path_factory) -> Path:
+    """A checkpoint of the predictor above, on disk."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "roofline-test" / "1.0.0"
+    config = {
+        "kind": "test-roofline",
+        "graph_version": GRAPH_VERSION,
+        "feature_version": "1",
+        "card": {"summary": "For tests.", "limits": ["everything"]},
+    }
+    row = {"gpu": "A100-40GB", "target": "latency_ms", "n": 3, "median_ape": 5.25}
+    save_checkpoint(folder, {"slowdown": torch.tensor(2.0)}, config, {"summary": [row]})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def onnx_file(tmp_path_factory) -> Path:
+    """Convolution, ReLU, pool, dense; any batch."""
+    return write_onnx(tmp_path_factory.mktemp("models") / "small.onnx", batch="batch")
+
+
+@pytest.fixture(scope="session")
+def fixed_batch_file(tmp_path_factory) -> Path:
+    """The same with batch 4 in its input and in a reshape."""
+    return write_onnx(tmp_path_factory.mktemp("models") / "fixed.onnx", batch=4)
+
+
+def write_onnx(path: Path, *, batch: str | int) -> Path:
+    import numpy as np
+    from onnx import TensorProto, checker, helper, numpy_helper, save
+
+    weights = {"kernel": (8, 3, 3, 3), "matrix": (8, 10)}
+    constants = [
+        numpy_helper.from_array(np.ones(shape, np.float32), name)
+        for name, shape in weights.items()
+    ]
+    flatten = helper.make_node("Flatten", ["p"], ["f"])
+    if isinstance(batch, int):
+        constants.append(numpy_helper.from_array(np.array([batch, 8]), "sizes"))
+        flatten = helper.make_node("Reshape", ["p", "sizes"], ["f"])
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Conv", ["x", "kernel"], ["c"], pads=[1, 1, 1, 1]),
+                helper.make_node("Relu", ["c"], ["r"]),
+                helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+                flatten,
+                helper.make_node("MatMul", ["f", "matrix"], ["y"]),
+            ],
+            "small",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 32, 32])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 10])],
+            constants,
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+    )
+    checker.check_model(model)
+    save(model, path)
+    return path

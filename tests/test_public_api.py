@@ -1,0 +1,100 @@
+"""The public surface: what it is, and that it costs nothing to import."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import dippm
+
+SURFACE = {
+    "Comparison",
+    "Conditions",
+    "DippmError",
+    "DippmWarning",
+    "LoadedPredictor",
+    "ModelGraph",
+    "Prediction",
+    "compare",
+    "load",
+    "predict",
+    "read_graph",
+}
+HEAVY = {"torch", "tvm", "tensorflow", "keras", "paddle", "onnx", "transformers", "timm", "numpy"}
+
+
+def test_surface():
+    assert set(dippm.__all__) == SURFACE
+    for name in SURFACE:
+        assert getattr(dippm, name).__doc__
+    assert set(dir(dippm)) >= SURFACE
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="prdict"):
+        _ = dippm.prdict
+
+
+@pytest.mark.parametrize("statement", ["import dippm", "import dippm.cli.app"])
+def test_importing_loads_nothing_heavy(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not HEAVY.intersection(loaded)
+
+
+def test_the_documented_call_fits_the_signature():
+    signature = inspect.signature(dippm.predict)
+    signature.bind(framework="pytorch", path="vgg16.pt", batch=32, input="3,224,224", device="A100")
+    positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in positional] == ["source", "framework"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"source": "a.onnx", "path": "a.onnx"}])
+def test_the_model_is_given_once(arguments):
+    with pytest.raises(TypeError, match="give the model once"):
+        dippm.predict(**arguments)
+
+
+def test_one_file_three_ways(onnx_file, checkpoint_folder):
+    by_path = dippm.predict(path=str(onnx_file), batch=4, checkpoint=checkpoint_folder)
+    predictor = dippm.load(checkpoint_folder)
+    by_graph = predictor.predict(dippm.read_graph(onnx_file), batch=4)
+    (by_grid,) = predictor.predict_grid(onnx_file, batches=[4])
+    assert list(by_path) == list(by_graph) == list(by_grid)
+    assert by_path.graph.batch == 4
+    assert by_path.graph.macs == 4 * (8 * 27 * 32 * 32 + 80)
+
+
+def test_a_module_object(checkpoint_folder):
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+    out = dippm.predict(module, input=(64,), batch=16, checkpoint=checkpoint_folder)
+    assert out.provenance.source == "Sequential"
+    assert out.graph.macs == 16 * (64 * 32 + 32 * 8)
+
+
+def test_a_grid_leaves_out_slices_that_a_gpu_does_not_have(onnx_file, checkpoint_folder):
+    table = dippm.load(checkpoint_folder).predict_grid(
+        onnx_file, batches=[1, 2], devices=["A100", "T4"], migs=[None, "1g.5gb"]
+    )
+    assert [(row["device"], row["slice"], row["batch"]) for row in table.rows()] == [
+        ("A100-40GB", None, 1),
+        ("A100-40GB", None, 2),
+        ("A100-40GB", "1g.5gb", 1),
+        ("A100-40GB", "1g.5gb", 2),
+        ("T4", None, 1),
+        ("T4", None, 2),
+    ]
+
+
+def test_compare(onnx_file, fixed_batch_file, checkpoint_folder):
+    table = dippm.compare([onnx_file, fixed_batch_file], batch=4, checkpoint=checkpoint_folder)
+    first, second = table
+    assert first.latency_ms == second.latency_ms
+    assert [p.provenance.source for p in table] == ["small.onnx", "fixed.onnx"]

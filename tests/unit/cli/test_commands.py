@@ -1,0 +1,103 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dippm.cli.app import app
+from dippm.pretrained import store
+
+
+@pytest.fixture
+def run(checkpoint_folder, monkeypatch):
+    """Call the command line with the test predictor as the only shipped one."""
+    monkeypatch.setattr(store, "roots", lambda: (checkpoint_folder.parents[1],))
+    monkeypatch.setattr(store, "DEFAULT", "roofline-test")
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_predict_prints_a_table(run, onnx_file):
+    answer = run("predict", onnx_file, "--batch", "32", "--device", "A100", "--operators", "2")
+    assert answer.exit_code == 0, answer.output
+    assert "small.onnx · batch 32 · A100-40GB" in answer.stdout
+    assert "MIG slice    1g.5gb" in answer.stdout
+    assert "conv2d" in answer.stdout
+    assert "\x1b[" not in answer.stdout
+
+
+def test_predict_json_is_one_document(run, onnx_file):
+    answer = run("predict", onnx_file, "--batch", "8", "--precision", "fp16", "--json")
+    document = json.loads(answer.stdout)
+    assert document["conditions"]["batch"] == 8
+    assert document["conditions"]["precision"] == "fp16"
+    assert document["latency_ms"] > 0
+    assert document["energy_j"] is None
+    assert document["absent"]["energy_j"] == "no power was measured"
+    assert document["provenance"]["checkpoint"] == "roofline-test 1.0.0"
+
+
+def test_predict_latency_grows_with_the_batch(run, onnx_file):
+    one, many = (
+        json.loads(run("predict", onnx_file, "--batch", batch, "--json").stdout)["latency_ms"]
+        for batch in (1, 10)
+    )
+    assert many == pytest.approx(10 * one)
+
+
+def test_predict_writes_a_page(run, onnx_file, tmp_path):
+    page = tmp_path / "out.html"
+    assert run("predict", onnx_file, "--html", page).exit_code == 0
+    text = page.read_text()
+    assert "global_avg_pool" in text
+    assert "http" not in text
+
+
+def test_compare_is_a_grid(run, onnx_file):
+    answer = run(
+        "compare", onnx_file, "--batch", "1,8", "--device", "A100,H100", "--sort", "latency_ms", "--json"
+    )
+    rows = json.loads(answer.stdout)
+    assert len(rows) == 4
+    assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
+
+
+def test_graph_lists_operators(run, onnx_file):
+    assert "conv2d" in run("graph", onnx_file).stdout
+    document = json.loads(run("graph", onnx_file, "--batch", "2", "--json").stdout)
+    assert document["macs"] == 2 * (8 * 27 * 32 * 32 + 80)
+    assert document["inputs"]["x"] == [[2, 3, 32, 32], "float32"]
+    assert document["unknown"] == {}
+
+
+def test_devices(run):
+    assert "A100-40GB" in run("devices").stdout
+    a100 = next(d for d in json.loads(run("devices", "--json").stdout) if d["name"] == "A100-40GB")
+    assert a100["mig_profiles"][0]["name"] == "1g.5gb"
+
+
+def test_models(run):
+    assert "roofline-test (default)" in run("models").stdout
+    (row,) = json.loads(run("models", "--json").stdout)
+    assert row["version"] == "1.0.0"
+
+
+def test_doctor_sees_a_damaged_checkpoint(run, checkpoint_folder, tmp_path, monkeypatch):
+    import shutil
+
+    healthy = run("doctor", "--json")
+    assert healthy.exit_code == 0, healthy.output
+    copy = shutil.copytree(checkpoint_folder, tmp_path / "roofline-test" / "1.0.0")
+    (copy / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr(store, "roots", lambda: (tmp_path,))
+    ill = run("doctor", "--json")
+    assert ill.exit_code == 1
+    broken = [finding for finding in json.loads(ill.stdout) if finding["state"] == "broken"]
+    assert [finding["what"] for finding in broken] == ["checkpoint roofline-test 1.0.0"]
+
+
+@pytest.mark.parametrize(
+    "words", [["predict"], ["predict", "x.onnx", "--batch", "many"], ["conquer"], ["devices", "--fast"]]
+)
+def test_usage_errors_exit_with_2(run, words):
+    answer = run(*words)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""

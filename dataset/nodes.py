@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
-from dippm.graph.model_graph import Attribute, ModelGraph, OpNode, TensorSpec
+from dippm.graph.model_graph import (
+    GRAPH_VERSION,
+    Attribute,
+    ModelGraph,
+    OpNode,
+    TensorSpec,
+    price,
+)
 from dippm.graph.operators import operator
 
 Shape = tuple[int, ...]
@@ -82,9 +88,10 @@ class GraphBuilder:
             outputs=tuple(outputs),
             param_bytes=self.param_bytes,
             unknown_ops={},
-            version=graph_version(),
+            version=GRAPH_VERSION,
             batch=self.batch,
             batch_is_symbolic=batch_is_symbolic,
+            output_nodes=tuple(results),
         )
 
 
@@ -96,6 +103,7 @@ def make_node(
     attributes: Mapping[str, Attribute] | None = None,
     weights: int = 0,
     absorbed: tuple[str, ...] = (),
+    in_dtypes: tuple[str, ...] = (),
 ) -> OpNode:
     """Return a node with its cost; see `GraphBuilder.add`.
 
@@ -108,26 +116,13 @@ def make_node(
     attributes = dict(attributes or {})
     if set(attributes) - set(row.attributes):
         raise KeyError(f"{op} has no attributes {sorted(set(attributes) - set(row.attributes))}")
-    macs = row.macs(attributes, in_shapes, (out,)) if row.macs else 0
-    reduces = row.category in ("reduction", "pool")
-    elements = prod(in_shapes[0]) if reduces else prod(out)
-    return OpNode(
-        op=op,
-        attributes=attributes,
+    return price(
+        op,
+        attributes,
         in_shapes=in_shapes,
+        in_dtypes=in_dtypes or (DTYPE,) * len(in_shapes),
         out_shapes=(out,),
         dtype=DTYPE,
-        macs=macs,
-        flops=2 * macs + row.flops_per_output * elements,
-        bytes_read=sum(prod(shape) for shape in in_shapes) * ITEM_BYTES,
-        bytes_written=prod(out) * ITEM_BYTES,
         param_bytes=weights * ITEM_BYTES,
         absorbed=absorbed,
     )
-
-
-def graph_version() -> str:
-    """Return the version of the canonical rules that the graphs are written in."""
-    from dippm.graph import model_graph
-
-    return str(getattr(model_graph, "GRAPH_VERSION", "1"))

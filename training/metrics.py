@@ -73,7 +73,7 @@ def errors(actual: ArrayLike, predicted: ArrayLike) -> Errors:
         rmspe=float(np.sqrt((ape**2).mean())),
         geo=float(100 * np.expm1(np.abs(log_ratio).mean())),
         log_bias=float(log_ratio.mean()),
-        tau=float(kendalltau(y, p).statistic),
+        tau=float(kendalltau(y, p).statistic) if len(y) > 1 else float("nan"),
     )
 
 
@@ -106,7 +106,7 @@ def grouped_errors(actual: ArrayLike, predicted: ArrayLike, groups: Sequence[Any
     names = np.asarray([str(group) for group in groups])
     by_group = {str(g): errors(y[names == g], p[names == g]) for g in np.unique(names)}
     fields = [f for f in Errors.__dataclass_fields__ if f != "n"]
-    means = {f: float(np.nanmean([getattr(e, f) for e in by_group.values()])) for f in fields}
+    means = {f: _mean([getattr(e, f) for e in by_group.values()]) for f in fields}
     worst = max(by_group, key=lambda name: by_group[name].mape)
     return Grouped(errors(y, p), Errors(n=len(by_group), **means), worst, by_group)
 
@@ -191,6 +191,11 @@ def bias_by_decile(
     y, p = _pair(actual, predicted)
     order = np.argsort(np.asarray(size, dtype=float), kind="stable")
     return [float(np.log(p[part] / y[part]).mean()) for part in np.array_split(order, n_bins)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _rows_of(architectures: Sequence[Any]) -> list[NDArray[np.intp]]:

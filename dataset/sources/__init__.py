@@ -11,7 +11,21 @@ from dataset.location import data_dir
 from dataset.table import Source
 from dippm.errors import UnknownNameError
 
-MODULES = ("timm", "hwgpt", "neusight_ops", "aiconfigurator", "pytorch_gpu_benchmark")
+MODULES = (
+    "timm",
+    "pytorch_gpu_benchmark",
+    "hwgpt",
+    "neusight_ops",
+    "aiconfigurator",
+    "vidur",
+    "kernelbench",
+    "flagperf",
+    "migperf",
+    "miso",
+    "optimum_benchmark",
+    "raphischer",
+    "zeus",
+)
 
 
 def all_sources() -> dict[str, Source]:

@@ -25,7 +25,7 @@ def read(folder: Path) -> pd.DataFrame:
     parts = [pd.read_parquet(folder / file).assign(operator=op) for file, op in FILES.items()]
     table = pd.concat(parts, ignore_index=True)
     shapes = ["m", "n", "k", "isl", "num_heads", "num_kv_heads", "head_dim", "window_size", "step"]
-    table = table.astype({name: "Int64" for name in shapes})
+    table = table.astype(dict.fromkeys(shapes, "Int64"))
     dtype = table["gemm_dtype"].fillna(table["attn_dtype"])
     return tidy(
         "aiconfigurator",

@@ -38,7 +38,7 @@ def read(folder: Path) -> pd.DataFrame:
     kept = ["op", "gpu", "split", "latency_ms", *SHAPE_COLUMNS]
     tables = [table[[c for c in kept if c in table.columns]] for table in tables]
     table = pd.concat(tables, ignore_index=True)
-    table = table.astype({name: "Int64" for name in SHAPE_COLUMNS})
+    table = table.astype(dict.fromkeys(SHAPE_COLUMNS, "Int64"))
     return tidy(
         "neusight_ops",
         table.rename(columns={"split": "published_split"}).drop(columns=["op"]),

@@ -50,7 +50,8 @@ def test_the_random_split_has_its_shares(table: pd.DataFrame) -> None:
 def test_no_architecture_sits_on_two_sides(split, table: pd.DataFrame) -> None:  # type: ignore[no-untyped-def]
     for train, validation, test in sides(split(table), table):
         groups = [set(part["arch_id"]) for part in (train, validation, test)]
-        assert groups[0] and groups[2]
+        assert groups[0]
+        assert groups[2]
         assert not groups[0] & groups[2]
         assert not groups[1] & groups[2]
         assert not groups[0] & groups[1]

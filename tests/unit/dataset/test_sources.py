@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dataset.location import DataNotFoundError, data_dir
+from dataset.sources import all_sources, read
+from dataset.table import COLUMNS, tidy
+from dippm.devices import all_devices
+from dippm.errors import UnknownNameError
+
+GPUS = {device.name for device in all_devices()}
+
+
+def available() -> list[str]:
+    try:
+        folder = data_dir()
+    except DataNotFoundError:
+        return []
+    return [
+        name
+        for name, source in all_sources().items()
+        if all((folder / source.folder / file).is_file() for file in source.files)
+    ]
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_source_keeps_the_schema(name: str) -> None:
+    table = read(name)
+    assert tuple(table.columns[: len(COLUMNS)]) == COLUMNS
+    assert table["row_id"].is_unique
+    assert set(table["gpu"]) <= GPUS
+    assert set(table["timer"]) <= set("KEWCD")
+    assert set(table["phase"]) <= {"inference", "train"}
+    assert not (table[["latency_ms", "power_w", "memory_mb"]] <= 0).any(axis=None)
+    assert (table["model"].notna() ^ table["operator"].notna()).all()
+
+
+def timm_folder(root: Path) -> Path:
+    folder = root / "timm"
+    folder.mkdir()
+    row = {
+        "gpu": "NVIDIA GeForce RTX 3090", "device_type": "gpu", "precision": "amp",
+        "layout": "nchw", "torch": "2.4.0", "cuda": "12.4", "compiled": False,
+        "model": "resnet50", "batch": 256, "img_size": 224, "step_ms": 80.5,
+    }  # fmt: skip
+    cpu = {**row, "gpu": "Intel Core i9", "device_type": "cpu"}
+    pd.DataFrame([cpu, row]).to_parquet(folder / "infer.parquet")
+    return root
+
+
+def test_a_row_says_what_was_measured(tmp_path: Path) -> None:
+    table = read("timm_infer", timm_folder(tmp_path))
+    (row,) = table.to_dict("records")
+    assert row["row_id"] == "timm_infer/1"
+    assert (row["gpu"], row["mode"], row["software"]) == (
+        "RTX-3090",
+        "eager",
+        "torch 2.4.0, cuda 12.4",
+    )
+    assert (row["model"], row["batch"], row["latency_ms"]) == ("timm:resnet50@224", 256, 80.5)
+    assert row["memory_mb"] != row["memory_mb"]
+
+
+def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPPM_DATA_DIR", str(timm_folder(tmp_path)))
+    assert len(read("timm_infer")) == 1
+
+
+def test_a_missing_table_says_where_it_comes_from(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError, match="HW-GPT-Bench"):
+        read("hwgpt", tmp_path)
+    with pytest.raises(DataNotFoundError, match="DIPPM_DATA_DIR"):
+        data_dir(tmp_path / "absent")
+
+
+def test_an_unknown_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="timm_infer"):
+        read("timm_inference", tmp_path)
+
+
+def test_a_column_outside_of_the_schema_is_refused() -> None:
+    with pytest.raises(KeyError, match="latency_s"):
+        tidy("x", pd.DataFrame({"a": [1]}), {"latency_s": 1})

@@ -9,7 +9,7 @@ from typing import Any
 
 from dippm.errors import UnknownFormatError
 from dippm.frontends import cache as graph_cache
-from dippm.frontends import registry
+from dippm.frontends import named, registry
 from dippm.frontends.frontend import Frontend, InputSpec
 from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, POOL
 from dippm.relax.raw_graph import RawGraph
@@ -100,7 +100,7 @@ def _load_module(module: Any, spec: InputSpec, limits: tuple[float, int]) -> Raw
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:
     shapes = {name: list(shape) for name, shape in spec.shapes.items()}
     text = str(source)
-    if registry.named.is_name(text):
+    if named.is_name(text):
         prefix, _, name = text.partition(":")
         text = f"{prefix}:{Path(name).expanduser().resolve()}" if prefix == "hf-config" else text
     else:

@@ -35,7 +35,7 @@ DISTRIBUTIONS = {
     "paddle2onnx": "paddle2onnx",
     "onnx": "onnx",
 }
-NAMED_DISTRIBUTIONS = ("torch", "timm", "torchvision", "transformers")
+NAMED_DISTRIBUTIONS: tuple[str, ...] = ("torch", "timm", "torchvision", "transformers")
 
 
 def folder() -> Path:
@@ -51,9 +51,9 @@ def folder() -> Path:
 
 def key(source: str | Path, entry: Entry, inputs: InputSpec, *, trust: bool) -> str:
     """Return the name under which the graph of this source is kept."""
+    distributions = NAMED_DISTRIBUTIONS
     if entry.module == named.__name__:
         content = _named_digest(str(source))
-        distributions = NAMED_DISTRIBUTIONS
     else:
         content = digest(Path(source))
         distributions = tuple(DISTRIBUTIONS.get(name, name) for name in entry.needs)

@@ -179,7 +179,7 @@ def _hf_config(name: str) -> _Built:
 def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     """Build the architecture that the configuration names, the bare model if it names none."""
     for name in config.architectures or ():
-        kind = getattr(transformers, name, None)
+        kind: Any = getattr(transformers, name, None)
         if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
             return kind._from_config(config)  # type: ignore[no-any-return]
     return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]

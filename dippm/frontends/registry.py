@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import zipfile
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -102,6 +103,7 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     Raises:
         ModelNotFoundError: if the path does not exist; names close ones.
         UnknownFormatError: if no frontend knows the content.
+        ModelFileError: if the file is a truncated archive.
         UnknownNameError: if `framework` is none of ours.
         FrameworkNotInstalledError: if its packages are missing.
     """
@@ -150,12 +152,25 @@ def _not_found(path: Path) -> ModelNotFoundError:
     return ModelNotFoundError(f"no such file: {path}", hint)
 
 
-def _unknown_format(path: Path, framework: str | None) -> UnknownFormatError:
+def _is_broken_zip(path: Path) -> bool:
+    if not path.is_file() or zipfile.is_zipfile(path):
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
     if framework is not None:
         others = [e.framework for e in entries() if _accepts(e, path)]
         hint = f"It looks like {others[0]}: leave framework= out. " if others else ""
         return UnknownFormatError(
             f"{path.name} is not a {framework} model: {_content(path)}", hint + FORMATS
+        )
+    if _is_broken_zip(path):
+        return ModelFileError(
+            f"{path.name}: a truncated or damaged archive (PyTorch and Keras files are zip "
+            "archives; the list of members at its end is missing)",
+            "Copy or write the file again.",
         )
     meant = [e.framework for e in entries() if path.suffix.lower() in e.suffixes]
     ending = f"; by its suffix it should be {meant[0]}" if meant else ""

@@ -294,7 +294,7 @@ def _on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
             copied: torch.nn.Module = copy.deepcopy(module, memo)
     except Exception:
         return None
-    config = getattr(copied, "config", None)
+    config: Any = getattr(copied, "config", None)
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache is an output that inference of one pass does not need
     return copied
@@ -359,7 +359,7 @@ def _bind(module: torch.nn.Module, inputs: InputSpec) -> dict[str, tuple[int, ..
 
 def _forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
     if isinstance(module, torch.jit.ScriptModule):
-        schema = module.forward.schema
+        schema: Any = module.forward.schema  # type: ignore[attr-defined]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return [
             inspect.Parameter(
@@ -430,7 +430,7 @@ def _shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) 
     for name, layer in module.named_modules():
         kind = type(layer).__name__
         if re.fullmatch(r"Conv[123]d", kind):
-            channels, rank = int(layer.in_channels), int(kind[4])  # type: ignore[arg-type]
+            channels, rank = int(layer.in_channels), int(kind[4])
             sizes = ",".join("DHW"[3 - rank :])
             text = f"The first layer ({name or kind}) is {kind}: input={channels},{sizes}."
             if len(shape) == rank + 1 and shape[-1] == channels != shape[0]:

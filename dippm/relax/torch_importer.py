@@ -34,12 +34,17 @@ BROKEN_APART_BY_TVM = frozenset(
     """.split()
 )
 
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
 
 class ShapeOnlyImporter(ExportedProgramImporter):
     """Import an exported program without reading parameter data."""
 
     def import_program(self, program: torch.export.ExportedProgram) -> tvm.IRModule:
         """Return the Relax module; parameters stay inputs of its function "main"."""
+        if mutates_shared_memory(program.graph):
+            program = program.run_decompositions({})  # decomposes nothing, makes data flow explicit
+        _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
         return self.from_exported_program(program, True, False, False, None)
 
@@ -89,14 +94,72 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             name,
             [self.env[n] for n in _flat_nodes(node) if isinstance(self.env.get(n), relax.Expr)],
             [(tuple(t.shape), self._convert_data_type(t.dtype)) for t in outputs],
-            _attributes(node),
+            {**_attributes(node), **_recurrent_sizes(node)},
         )
         emitted = self.block_builder.emit(call)
         if isinstance(value, torch.Tensor):
             return emitted
-        return [
-            self.block_builder.emit(relax.TupleGetItem(emitted, i)) for i in range(len(outputs))
-        ] if len(outputs) > 1 else [emitted]
+        return (
+            [self.block_builder.emit(relax.TupleGetItem(emitted, i)) for i in range(len(outputs))]
+            if len(outputs) > 1
+            else [emitted]
+        )
+
+
+def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
+    """Return whether an in-place update is read later through another view of the same memory.
+
+    ``y[:, :2] = x`` updates a slice and is read through `y`: only functional operators show that.
+    Updates that are read through the updated value itself (``relu_``) are followed as they are.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    memory: dict[Node, Node] = {}
+    views: dict[Node, set[Node]] = {}
+    for node in graph.nodes:
+        base, written = _aliased(node)
+        root = memory.get(base, base) if base is not None else node
+        memory[node] = root
+        views.setdefault(root, {root}).add(node)
+        if written is not None:
+            others = views[memory.get(written, written)] - {written, node}
+            if any(order[user] > order[node] for view in others for user in view.users):
+                return True
+    return False
+
+
+def _aliased(node: Node) -> tuple[Node | None, Node | None]:
+    """Return the argument whose memory the result shares, and the argument that is written to."""
+    if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+        source = node.args[0]
+        return (source if isinstance(source, Node) else None), None
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return None, None
+    shared = written = None
+    for argument, value in zip(schema.arguments, node.args, strict=False):
+        if argument.alias_info is None or not isinstance(value, Node):
+            continue
+        shared = shared or value
+        if argument.alias_info.is_write:
+            written = value
+    return shared, written
+
+
+def _keep_weights_as_inputs(program: torch.export.ExportedProgram) -> None:
+    """Turn lifted weights (of scripted modules, of plain attributes) into parameters, in place."""
+    kinds = torch.export.graph_signature.InputKind
+    for spec in program.graph_signature.input_specs:
+        value = program.constants.get(spec.target) if spec.target else None
+        if (
+            spec.kind is kinds.CONSTANT_TENSOR
+            and isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.numel() > 1
+        ):
+            spec.kind = kinds.PARAMETER
+            data = torch.empty_like(value, device="meta")
+            program.state_dict[spec.target] = torch.nn.Parameter(data, requires_grad=False)
+            del program.constants[spec.target]
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -112,6 +175,24 @@ def _flat_nodes(node: Node) -> list[Node]:
     return [a for a in _flat(arguments) if isinstance(a, Node)]
 
 
+def _recurrent_sizes(node: Node) -> dict[str, Attribute]:
+    """Return sizes of a recurrent layer that its scalar arguments leave out."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.name.partition("::")[2] not in RECURRENT:
+        return {}
+    names = [argument.name for argument in schema.arguments]
+    given = dict(zip(names, node.args, strict=False))
+    states = [n.meta["val"] for n in _flat([given.get("hx")]) if isinstance(n, Node)]
+    sequence = given.get("input", given.get("data"))
+    if not states or not isinstance(sequence, Node):
+        return {}
+    return {
+        "hidden_size": int(states[-1].shape[-1]),  # of the cell: an LSTM may project its output
+        "output_size": int(states[0].shape[-1]),
+        "input_size": int(sequence.meta["val"].shape[-1]),
+    }
+
+
 def _attributes(node: Node) -> dict[str, Attribute]:
     """Return the non-tensor arguments by their schema names."""
     schema = getattr(node.target, "_schema", None)
@@ -125,8 +206,10 @@ def _attributes(node: Node) -> dict[str, Attribute]:
             attributes[name] = int(value)
         elif isinstance(value, int | float | str):
             attributes[name] = value
-        elif isinstance(value, list | tuple) and value and all(
-            isinstance(item, int | float) for item in value
+        elif (
+            isinstance(value, list | tuple)
+            and value
+            and all(isinstance(item, int | float) for item in value)
         ):
             attributes[name] = tuple(value)
     return attributes

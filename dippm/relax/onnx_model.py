@@ -51,7 +51,9 @@ def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
 def _fetch_small_tensors(graph: onnx.GraphProto, folder: Path | None) -> None:
     """Read what shapes may be computed from; weights stay where they are."""
     for tensor in graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL or _size(tensor) > MAX_KNOWN_ELEMENTS:
+        if tensor.data_location != TensorProto.EXTERNAL or not tensor.external_data or (
+            _size(tensor) > MAX_KNOWN_ELEMENTS
+        ):
             continue
         try:
             external_data_helper.load_external_data_for_tensor(tensor, str(folder or "/nowhere"))

@@ -329,7 +329,7 @@ def stored(tensor: onnx.TensorProto) -> Tensor:
         raise ModelFileError(f"ONNX tensor {tensor.name!r} has a negative size")
     size = prod(shape)
     data = None
-    if size <= MAX_KNOWN_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+    if _has_contents(tensor, size):
         try:
             data = numpy_helper.to_array(tensor)
         except Exception as error:
@@ -338,10 +338,14 @@ def stored(tensor: onnx.TensorProto) -> Tensor:
                 "The file is damaged; export it again.",
             ) from error
     is_float = tensor.data_type in _FLOATS
-    is_weight = size > 1 if is_float else data is None
+    is_weight = size > 1 if is_float and data is not None else data is None
     return Tensor(
         tensor.name, shape, tensor.data_type, data, is_learned=is_weight, is_parameter=is_weight
     )
+
+
+def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
+    return size <= MAX_KNOWN_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL
 
 
 def _constant(node: onnx.NodeProto) -> Tensor:

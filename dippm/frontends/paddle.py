@@ -1,0 +1,247 @@
+"""PaddlePaddle programs (`.json` or `.pdmodel`, beside `.pdiparams`) → `RawGraph`, by way of ONNX.
+
+The parameter file is not read as long as the exporter does not ask for it: the program itself
+says the shape of every parameter. Paddle must never share a process with TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import (
+    ConversionError,
+    FrameworkNotInstalledError,
+    ModelFileError,
+    ModelNotFoundError,
+)
+from dippm.frontends.frontend import InputSpec
+from dippm.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    import onnx
+
+NAME = "paddle"
+OPSET = 17
+
+_PROGRAM_SUFFIXES = (".json", ".pdmodel")
+_PARAMETER_SUFFIX = ".pdiparams"
+_MAGIC = b'"magic":"pir"'
+_ELEMENT_TYPES = {
+    "t_f32": 1, "t_ui8": 2, "t_i8": 3, "t_i16": 5, "t_i32": 6, "t_i64": 7, "t_bool": 9,
+    "t_f16": 10, "t_f64": 11, "t_bf16": 16,
+}  # fmt: skip
+
+
+def accepts(path: Path) -> bool:
+    """Return whether this is a Paddle program: a file, a folder with one, or their common prefix."""
+    try:
+        return _is_program(find_program(Path(path)))
+    except (ModelFileError, OSError):
+        return False
+
+
+def find_program(path: Path) -> Path:
+    """Return the program file that a path stands for.
+
+    Args:
+        path: the program, its parameter file, the prefix of both, or the folder that they are in.
+
+    Raises:
+        ModelNotFoundError: if there is no such program.
+        ModelFileError: if a folder holds several.
+    """
+    if path.is_file() and path.suffix != _PARAMETER_SUFFIX:
+        return path
+    if path.is_dir():
+        found = [p for s in _PROGRAM_SUFFIXES for p in sorted(path.glob("*" + s)) if _is_program(p)]
+        where = f"the folder {str(path)!r}"
+    else:
+        stem = path.with_suffix("") if path.suffix == _PARAMETER_SUFFIX else path
+        found = [p for s in _PROGRAM_SUFFIXES if (p := Path(f"{stem}{s}")).is_file()]
+        where = f"{str(stem)!r} with {' or '.join(_PROGRAM_SUFFIXES)}"
+    stems = sorted({p.stem for p in found})
+    if not found:
+        raise ModelNotFoundError(
+            f"no Paddle program at {where}",
+            "Save the model with paddle.jit.save, and pass its .json or .pdmodel file.",
+        )
+    if len(stems) > 1:
+        raise ModelFileError(
+            f"{where} holds several Paddle programs: {', '.join(stems)}", "Pass one of the files."
+        )
+    return found[0]
+
+
+def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
+    """Convert a Paddle program.
+
+    Args:
+        path: see `find_program`.
+        inputs: shapes without the batch; may be empty if the program says every size.
+        trust: unused, for the exporter reads the program as data.
+
+    Raises:
+        ModelNotFoundError: if there is no such program.
+        FrameworkNotInstalledError: if Paddle or Paddle2ONNX is not installed.
+        ModelFileError: if a file is damaged.
+        ConversionError: if Paddle2ONNX cannot export an operator.
+    """
+    program = find_program(Path(path))
+    _check(program)
+    exporter = _exporter()
+    from dippm.frontends.onnx import load_bytes
+
+    with _as_json(program) as (document, parameters):
+        data = _export(exporter, document, parameters, program)
+    return load_bytes(data, inputs, name=program.name)
+
+
+def _is_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if path.suffix == ".pdmodel":
+        return head[:1] == b"\x0a"
+    return head[:1] == b"{" and _MAGIC in head.replace(b" ", b"")
+
+
+def _check(program: Path) -> None:
+    if not _is_program(program):
+        raise ModelFileError(
+            f"{program.name}: not a Paddle program", "Save the model with paddle.jit.save."
+        )
+    parameters = program.with_suffix(_PARAMETER_SUFFIX)
+    if parameters.is_file() and not parameters.stat().st_size and _has_parameters(program):
+        raise ModelFileError(
+            f"{parameters.name}: the parameter file is empty",
+            "Copy or save the model again: the file was cut off.",
+        )
+
+
+def _has_parameters(program: Path) -> bool:
+    return program.suffix != ".json" or any(_stored_shapes(_document(program)))
+
+
+def _document(program: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(program.read_bytes())
+        document["program"]["regions"][0]["blocks"][0]["ops"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelFileError(
+            f"{program.name}: not a complete Paddle program ({str(error)[:200]})",
+            "The file is cut short or damaged; copy or save it again.",
+        ) from error
+    return dict(document)
+
+
+def _stored_shapes(document: dict[str, Any]) -> Iterator[tuple[str, list[int], int]]:
+    """Yield name, shape and ONNX element type of each parameter of a program."""
+    for operator in document["program"]["regions"][0]["blocks"][0]["ops"]:
+        if operator["#"] != "p":
+            continue
+        kind, shape = operator["O"]["TT"]["D"][:2]
+        yield operator["A"][3], shape, _ELEMENT_TYPES[kind["#"].rpartition(".")[2]]
+
+
+def _exporter() -> Callable[..., bytes]:
+    try:
+        import paddle2onnx.paddle2onnx_cpp2py_export as compiled
+    except ImportError as error:
+        raise FrameworkNotInstalledError(
+            f"reading Paddle models needs paddlepaddle and paddle2onnx ({error})",
+            'pip install "dippm[paddle]"',
+        ) from error
+    export: Callable[..., bytes] = compiled.export
+    return export
+
+
+@contextmanager
+def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
+    """Give a program in Paddle's present form, and its parameter file, which may not exist."""
+    parameters = program.with_suffix(_PARAMETER_SUFFIX)
+    if program.suffix != ".pdmodel":
+        yield program, parameters
+        return
+    import paddle
+
+    with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
+        document = Path(folder) / "program.json"
+        try:
+            with paddle.pir_utils.OldIrGuard():
+                old = paddle.static.deserialize_program(program.read_bytes())
+                new = paddle.pir.translate_to_pir(old.desc)
+            with paddle.pir_utils.IrGuard():
+                paddle.save(new, str(document))
+        except Exception as error:
+            raise ModelFileError(
+                f"{program.name}: Paddle cannot read this program ({str(error)[-300:]})",
+                "The file is damaged, or older than this version of Paddle reads.",
+            ) from error
+        yield document, parameters
+
+
+def _export(
+    exporter: Callable[..., bytes], document: Path, parameters: Path, program: Path
+) -> bytes:
+    """Export without weights; if the exporter asks for their values, with them."""
+    shapes = _stored_shapes(_document(document))
+    try:
+        return _with_shapes(_run(exporter, document, ""), list(shapes))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        if not parameters.is_file():
+            raise _failed(program, error, f"; its parameter file {parameters.name} is absent") from (
+                error
+            )
+    try:
+        return _run(exporter, document, str(parameters))
+    except (ValueError, RuntimeError) as error:
+        raise _failed(program, error) from error
+
+
+def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> bytes:
+    auto_upgrade_opset, is_verbose, runs_checker, experimental, optimizes = (
+        True, False, False, True, True,
+    )  # fmt: skip
+    data = exporter(
+        os.fspath(document), parameters, OPSET, auto_upgrade_opset, is_verbose, runs_checker,
+        experimental, optimizes, {}, "onnxruntime", "", "", False,
+    )  # fmt: skip
+    if not data:
+        raise ValueError("Paddle2ONNX returned nothing")
+    return data
+
+
+def _with_shapes(data: bytes, stored: list[tuple[str, list[int], int]]) -> bytes:
+    """Add the parameters as tensors without contents."""
+    import onnx
+
+    model: onnx.ModelProto = onnx.load_from_string(data)
+    read = {name for node in model.graph.node for name in node.input}
+    for name, shape, element_type in stored:
+        if name in read:
+            tensor = model.graph.initializer.add(name=name, data_type=element_type, dims=shape)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+    written = {name for node in model.graph.node for name in node.output}
+    written.update(v.name for v in model.graph.input)
+    written.update(t.name for t in model.graph.initializer)
+    missing = sorted(name for name in read - written if name)
+    if missing and not any(_has_subgraph(node) for node in model.graph.node):
+        raise ValueError(f"without weights the exporter leaves out {missing[:3]}")
+    return bytes(model.SerializeToString())
+
+
+def _has_subgraph(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") for attribute in node.attribute)
+
+
+def _failed(program: Path, error: BaseException, more: str = "") -> ConversionError:
+    return ConversionError(
+        f"{program.name}: Paddle2ONNX cannot export this program ({str(error)[-400:].strip()})"
+        + more,
+        "Replace the operator that it names, or export the model to ONNX yourself.",
+    )

@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python -m
 INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt
 
 demo: setup
-	$(VENV)/bin/python scripts/demo.py
+	$(RUN) scripts.demo
 
 test: setup-test check
 	$(RUN) pytest
@@ -24,10 +24,10 @@ quick:
 	$(RUN) pytest -m "not slow" -x tests/unit tests/test_public_api.py
 
 readme:
-	$(VENV)/bin/python scripts/readme_output.py
+	$(RUN) scripts.readme_output
 
 benchmark:
-	$(VENV)/bin/python benchmarks/prediction.py
+	$(RUN) benchmarks.prediction
 
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready

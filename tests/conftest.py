@@ -111,8 +111,7 @@ def write_onnx(path: Path, *, batch: str | int) -> Path:
 
     weights = {"kernel": (8, 3, 3, 3), "matrix": (8, 10)}
     constants = [
-        numpy_helper.from_array(np.ones(shape, np.float32), name)
-        for name, shape in weights.items()
+        numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()
     ]
     flatten = helper.make_node("Flatten", ["p"], ["f"])
     if isinstance(batch, int):

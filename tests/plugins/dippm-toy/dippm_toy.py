@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from dippm.errors import ConversionError
@@ -25,7 +26,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     batch = MARKER_BATCHES[0]
     values = [RawValue((batch, widths[0]), "float32", "input", "x")]
     operators = []
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         last = len(values) - 1
         values.append(RawValue((fan_in, fan_out), "float32", "parameter", f"w{last}"))
         values.append(RawValue((batch, fan_out), "float32", "operator"))

@@ -53,7 +53,15 @@ def test_predict_writes_a_page(run, onnx_file, tmp_path):
 
 def test_compare_is_a_grid(run, onnx_file):
     answer = run(
-        "compare", onnx_file, "--batch", "1,8", "--device", "A100,H100", "--sort", "latency_ms", "--json"
+        "compare",
+        onnx_file,
+        "--batch",
+        "1,8",
+        "--device",
+        "A100,H100",
+        "--sort",
+        "latency_ms",
+        "--json",
     )
     rows = json.loads(answer.stdout)
     assert len(rows) == 4
@@ -95,7 +103,8 @@ def test_doctor_sees_a_damaged_checkpoint(run, checkpoint_folder, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    "words", [["predict"], ["predict", "x.onnx", "--batch", "many"], ["conquer"], ["devices", "--fast"]]
+    "words",
+    [["predict"], ["predict", "x.onnx", "--batch", "many"], ["conquer"], ["devices", "--fast"]],
 )
 def test_usage_errors_exit_with_2(run, words):
     answer = run(*words)

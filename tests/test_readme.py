@@ -1,0 +1,67 @@
+"""The README and the notebook are tests: what they print is what the code prints."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from scripts import readme_output
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_block_has_its_maker():
+    assert {match["name"] for match in readme_output.BLOCK.finditer(TEXT)} == set(
+        readme_output.BLOCKS
+    )
+
+
+@pytest.mark.parametrize("name", ["accuracy", "devices"])
+def test_tables_are_current(name):
+    assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
+
+
+def test_links_lead_somewhere():
+    for document in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (ROOT / target).exists(), f"{document} links to {target}"
+
+
+def test_the_map_names_what_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:dippm|dataset|training|tests|checkpoints)/[\w/.-]*[\w/])`", text)
+    assert len(paths) > 10
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set()
+    for document in ("README.md", "CONTRIBUTING.md"):
+        named.update(re.findall(r"^make (\w+)", (ROOT / document).read_text(), re.MULTILINE))
+    assert named
+    assert named <= targets
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("torchvision"), reason="torchvision is not installed")
+@pytest.mark.parametrize("name", ["session", "command"])
+def test_the_session_prints_what_it_says(name):
+    assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs():
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    notebook = nbformat.read(ROOT / "examples" / "predict_and_sweep.ipynb", as_version=4)
+    assert any(output for cell in notebook.cells for output in cell.get("outputs", ())), (
+        "the notebook is committed with its outputs"
+    )
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()

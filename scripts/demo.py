@@ -17,7 +17,8 @@ def main() -> None:
     out = dippm.predict(
         framework="pytorch", path="vgg16.pt", batch=32, input="3,224,224", device="A100"
     )
-    print("Predicted Memory {0} MB, Energy {1} J, Latency {2} ms, MIG {3}".format(*out))
+    line = "Predicted Memory {0} MB, Energy {1} J, Latency {2} ms, MIG {3}"
+    print(line.format(*out))
     print()
     print(out)
 

@@ -188,9 +188,7 @@ def price(
     written = sum(prod(s) for s in out_shapes) * item_bytes(dtype) if moves_data else 0
     read = 0
     if moves_data:
-        read = sum(
-            prod(s) * item_bytes(d) for s, d in zip(in_shapes, in_dtypes, strict=True)
-        )
+        read = sum(prod(s) * item_bytes(d) for s, d in zip(in_shapes, in_dtypes, strict=True))
     elements = in_shapes if row.category in ("reduction", "pool") else out_shapes
     flops = 2 * macs + row.flops_per_output * (prod(elements[0]) if elements else 0)
     return OpNode(

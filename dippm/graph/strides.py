@@ -12,6 +12,7 @@ from dippm.graph.operators import is_elementwise
 Strides = tuple[int, ...] | None
 """Strides in elements; None: laid out in some other way that is not followed further."""
 
+_KEEPS_CHANNELS_LAST = ("conv2d", "batch_norm", "max_pool", "avg_pool", "resize")
 _WANTS_CONTIGUOUS = ("layer_norm", "rms_norm", "group_norm", "dense")
 
 
@@ -58,8 +59,15 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
         flat = (source.size // max(source.shape[-1], 1), source.shape[-1])
         if view_strides(source.shape, given, flat) is None or given[-1] != 1:
             _note_copy(node, source)
+    elif node.op in _KEEPS_CHANNELS_LAST and given and is_channels_last(source.shape, given):
+        strides[id(node.out)] = _dense_in_order(node.out.shape, given)
     elif is_elementwise(node.op) and source.shape == node.out.shape and given is not None:
         strides[id(node.out)] = _dense_in_order(source.shape, given)
+
+
+def is_channels_last(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Return whether an N, C, H, W tensor holds its channels next to each other in memory."""
+    return len(shape) == 4 and shape[1] > 1 and strides[1] == 1 and strides != contiguous(shape)
 
 
 def _note_copy(node: Node, source: Value) -> None:

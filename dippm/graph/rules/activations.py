@@ -99,7 +99,7 @@ def _gelu(draft: Draft, node: Node) -> tuple[Value, list[str], str] | None:
     factors, operators = _factors(draft, node)
     halves = [f for f in factors if isinstance(f, float)]
     values = [f for f in factors if isinstance(f, Value)]
-    if len(values) != 2 or len(halves) > 1 or (halves and not _near(halves[0], 0.5)):
+    if len(values) != 2 or len(halves) != 1 or not _near(halves[0], 0.5):
         return None
     for x, gate in ((values[0], values[1]), (values[1], values[0])):
         spelling = _gate(gate, x)

@@ -58,19 +58,33 @@ def _drop_bias(draft: Draft, node: Node) -> None:
     if pair is None:
         return
     source, bias = pair
-    axis_from_end = 1
-    value = source
-    while (view := producer_of(value, "reshape")) and view.inputs[0].shape[-1:] == value.shape[-1:]:
-        value = view.inputs[0]
-    owner = producer_of(source, *CONVOLUTIONS) or producer_of(value, "dense")
-    if owner is None and (product := producer_of(source, "batch_matmul")):
-        owner = product if any(v.is_static for v in product.inputs) else None
-    if owner is None or bias.scalar is not None or draft.sole_user(source) is None:
+    if bias.scalar is not None or draft.sole_user(source) is None:
         return
-    rank = len(source.shape)
-    axis = 1 if owner.op in CONVOLUTIONS else rank - axis_from_end
-    if bias.size == source.shape[axis] and is_per_channel(bias, source.shape, axis):
+    if (owner := producer_of(source, *CONVOLUTIONS)) is not None:
+        is_bias = bias.size == source.shape[1] and is_per_channel(bias, source.shape, 1)
+    else:
+        owner = _product_behind(source)
+        is_bias = owner is not None and _covers(bias, source.shape, owner.out.shape[-1])
+    if is_bias:
         draft.bypass(node, source)
+
+
+def _product_behind(value: Value) -> Node | None:
+    """Return the product with a parameter that a value is a view of."""
+    while view := producer_of(value, "reshape"):
+        value = view.inputs[0]
+    dense = producer_of(value, "dense")
+    product = producer_of(value, "batch_matmul")
+    weighted = product is not None and any(v.is_static for v in product.inputs)
+    return dense or (product if weighted else None)
+
+
+def _covers(bias: Value, shape: tuple[int, ...], features: int) -> bool:
+    """Tell whether a bias has one entry for each feature, which may be split over the last axes."""
+    sizes = list(bias.shape)
+    while sizes and sizes[0] == 1:
+        sizes.pop(0)
+    return bias.size == features and tuple(sizes) == shape[len(shape) - len(sizes) :]
 
 
 def _join_pieces(draft: Draft, last: Node) -> None:
@@ -85,8 +99,10 @@ def _join_pieces(draft: Draft, last: Node) -> None:
         if pair is None or (chain and draft.sole_user(node.out) is None):
             break
         rank = len(node.out.shape)
-        if rank < 2 or not is_per_channel(pair[1], node.out.shape, 1) or pair[0].shape != (
-            node.out.shape
+        if (
+            rank < 2
+            or not is_per_channel(pair[1], node.out.shape, 1)
+            or pair[0].shape != (node.out.shape)
         ):
             break
         chain.append(node)

@@ -13,6 +13,7 @@ _ONE_AXIS = ("concat", "split", "softmax", "log_softmax", "batch_norm")
 
 def settle_layout(draft: Draft) -> None:
     """Sink layout changes, let inverse ones cancel, make the rest plain views."""
+    _enter_channels_first(draft)
     if not any(_is_to_last(node) for node in draft.nodes):
         return
     for node in list(draft.nodes):
@@ -32,6 +33,40 @@ def _is_to_last(node: Node) -> bool:
         return False
     rank = len(node.out.shape)
     return rank in (3, 4, 5) and node.attributes["permutation"] == (0, *range(2, rank), 1)
+
+
+def _enter_channels_first(draft: Draft) -> None:
+    """Put a layout change and its inverse behind image inputs that are N, spatial, C.
+
+    The inverse then sinks to the first operator that wants channels first, and cancels there.
+    """
+    for image in draft.inputs:
+        rank = len(image.shape)
+        if rank not in (3, 4, 5) or not _reaches_layout_change(image):
+            continue
+        first = (0, rank - 1, *range(1, rank - 1))
+        last = (0, *range(2, rank), 1)
+        readers = list(image.uses)
+        shape = tuple(image.shape[axis] for axis in first)
+        there = draft.make("transpose", [image], shape=shape, permutation=first, layout=1)
+        back = draft.make("transpose", [there.out], shape=image.shape, permutation=last, layout=1)
+        for reader in readers:
+            inputs = [back.out if v is image else v for v in reader.inputs]
+            draft.set_inputs(reader, inputs)
+        draft.nodes[:0] = [there, back]
+
+
+def _reaches_layout_change(image: Value) -> bool:
+    """Tell whether a change to channels first follows, behind operators that it can pass."""
+    pending, steps = [image], 0
+    while pending and steps < 64:
+        steps += 1
+        for user in pending.pop().uses:
+            if user.op == "transpose" and user.attributes.get("layout"):
+                return True
+            if user.op == "pad" or user.op in _ONE_AXIS or is_elementwise(user.op):
+                pending.extend(user.outputs)
+    return False
 
 
 def _source(value: Value) -> Node | None:
@@ -101,9 +136,7 @@ def _moved_static(value: Value, rank: int) -> Value | None:
     return moved
 
 
-def _move_results(
-    draft: Draft, node: Node, permutation: Permutation, *, virtual: bool
-) -> None:
+def _move_results(draft: Draft, node: Node, permutation: Permutation, *, virtual: bool) -> None:
     """Let the node write N, C, spatial, and put the layout change behind it."""
     for i, out in enumerate(node.outputs):
         inner = [0] * len(out.shape)

@@ -62,9 +62,9 @@ def _from_pieces(draft: Draft, node: Node) -> None:
     pieces = ["reduce_mean", "subtract"] if op == "layer_norm" else []
     pieces += ["reduce_variance"] if squared is None else ["square", "reduce_mean"]
     last, affine = _affine_tail(draft, node)
+    last.absorbed = [*pieces, *spelled, node.op, *affine]
     last.op = op
     last.attributes = {"axes": axes, "normalized_size": _span(source, axes)}
-    last.absorbed = [*pieces, *spelled, node.op, *affine]
     draft.set_inputs(last, [source])
 
 

@@ -1,0 +1,180 @@
+"""The twins in PaddlePaddle; written by `paddle.jit.save`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import paddle
+from paddle import nn
+
+from tests.frontends.twins.sizes import (
+    DENSENET121_BLOCKS,
+    ENCODER,
+    GROWTH,
+    INPUTS,
+    LSTM,
+    MOBILENETV2_BLOCKS,
+    RESNET50_BLOCKS,
+    VGG16_BLOCKS,
+)
+
+
+def conv_norm(ins, outs, size, *, stride=1, groups=1):
+    conv = nn.Conv2D(ins, outs, size, stride, size // 2, groups=groups, bias_attr=False)
+    return nn.Sequential(conv, nn.BatchNorm2D(outs))
+
+
+class Bottleneck(nn.Layer):
+    def __init__(self, ins, width, stride):
+        super().__init__()
+        self.body = nn.Sequential(
+            conv_norm(ins, width, 1),
+            nn.ReLU(),
+            conv_norm(width, width, 3, stride=stride),
+            nn.ReLU(),
+            conv_norm(width, 4 * width, 1),
+        )
+        same = stride == 1 and ins == 4 * width
+        self.shortcut = nn.Identity() if same else conv_norm(ins, 4 * width, 1, stride=stride)
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50():
+    layers = [conv_norm(3, 64, 7, stride=2), nn.ReLU(), nn.MaxPool2D(3, 2, 1)]
+    ins = 64
+    for repeats, width, stride in RESNET50_BLOCKS:
+        for i in range(repeats):
+            layers.append(Bottleneck(ins, width, stride if i == 0 else 1))
+            ins = 4 * width
+    layers += [nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(ins, 1000)]
+    return nn.Sequential(*layers)
+
+
+class Inverted(nn.Layer):
+    def __init__(self, ins, outs, *, expansion, stride):
+        super().__init__()
+        width = ins * expansion
+        expand = [conv_norm(ins, width, 1), nn.ReLU6()] if expansion != 1 else []
+        self.body = nn.Sequential(
+            *expand,
+            conv_norm(width, width, 3, stride=stride, groups=width),
+            nn.ReLU6(),
+            conv_norm(width, outs, 1),
+        )
+        self.residual = stride == 1 and ins == outs
+
+    def forward(self, x):
+        return x + self.body(x) if self.residual else self.body(x)
+
+
+def mobilenetv2():
+    layers = [conv_norm(3, 32, 3, stride=2), nn.ReLU6()]
+    ins = 32
+    for expansion, outs, repeats, stride in MOBILENETV2_BLOCKS:
+        for i in range(repeats):
+            step = stride if i == 0 else 1
+            layers.append(Inverted(ins, outs, expansion=expansion, stride=step))
+            ins = outs
+    layers += [conv_norm(ins, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2D(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(1280, 1000))
+
+
+def vgg16():
+    layers, ins = [], 3
+    for repeats, width in VGG16_BLOCKS:
+        for _ in range(repeats):
+            layers += [nn.Conv2D(ins, width, 3, padding=1), nn.ReLU()]
+            ins = width
+        layers.append(nn.MaxPool2D(2, 2))
+    layers += [nn.Flatten(), nn.Linear(ins * 49, 4096), nn.ReLU(), nn.Dropout()]
+    return nn.Sequential(*layers, nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
+
+
+class DenseLayer(nn.Layer):
+    def __init__(self, ins):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.BatchNorm2D(ins),
+            nn.ReLU(),
+            nn.Conv2D(ins, 4 * GROWTH, 1, bias_attr=False),
+            nn.BatchNorm2D(4 * GROWTH),
+            nn.ReLU(),
+            nn.Conv2D(4 * GROWTH, GROWTH, 3, padding=1, bias_attr=False),
+        )
+
+    def forward(self, x):
+        return paddle.concat([x, self.body(x)], 1)
+
+
+def densenet121():
+    layers = [conv_norm(3, 64, 7, stride=2), nn.ReLU(), nn.MaxPool2D(3, 2, 1)]
+    ins = 64
+    for i, repeats in enumerate(DENSENET121_BLOCKS):
+        for _ in range(repeats):
+            layers.append(DenseLayer(ins))
+            ins += GROWTH
+        layers += [nn.BatchNorm2D(ins), nn.ReLU()]
+        if i < len(DENSENET121_BLOCKS) - 1:
+            layers += [nn.Conv2D(ins, ins // 2, 1, bias_attr=False), nn.AvgPool2D(2, 2)]
+            ins //= 2
+    layers += [nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(ins, 1000)]
+    return nn.Sequential(*layers)
+
+
+class EncoderLayer(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        width, hidden = ENCODER["width"], ENCODER["hidden"]
+        self.attention = nn.MultiHeadAttention(width, ENCODER["heads"])
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.grow, self.shrink = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x):
+        x = self.first(x + self.attention(x, x, x))
+        return self.second(x + self.shrink(nn.functional.gelu(self.grow(x))))
+
+
+def encoder():
+    return nn.Sequential(*(EncoderLayer() for _ in range(ENCODER["layers"])))
+
+
+class Lstm(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(LSTM["features"], LSTM["hidden"], LSTM["layers"])
+        self.head = nn.Linear(LSTM["hidden"], LSTM["classes"])
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+BUILDERS = {
+    "resnet50": resnet50,
+    "mobilenetv2": mobilenetv2,
+    "vgg16": vgg16,
+    "densenet121": densenet121,
+    "encoder": encoder,
+    "lstm": Lstm,
+}
+
+
+def write(folder: Path, name: str, values: str) -> Path:
+    paddle.seed(0)
+    model = BUILDERS[name]()
+    model.eval()
+    if values != "random":
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.set_value(paddle.full_like(tensor, float(values == "ones")))
+    spec = paddle.static.InputSpec([None, *INPUTS[name]], "float32", "x")
+    path = folder / f"{name}-{values}"
+    paddle.jit.save(model, str(path), input_spec=[spec])
+    return path.with_suffix(".json")
+
+
+if __name__ == "__main__":
+    where, which, content = sys.argv[1:]
+    print(write(Path(where), which, content))

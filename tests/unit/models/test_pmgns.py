@@ -99,7 +99,7 @@ def test_the_comparators_of_d35_exist() -> None:
 
 
 def test_the_network_has_the_size_of_the_released_one() -> None:
-    parameters = sum(p.numel() for p in Pmgns(PmgnsConfig()).parameters())
+    parameters = sum(p.numel() for p in Pmgns(PmgnsConfig.reading("code")).parameters())
     assert parameters == pytest.approx(3.45e6, rel=0.1)
 
 

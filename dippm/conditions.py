@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from dippm.devices import Device, MigProfile
 from dippm.errors import ConditionsError
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
+Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "wall", "wall+copy"]
 
@@ -25,7 +25,9 @@ class Conditions:
     Attributes:
         device: the GPU.
         batch: samples per inference.
-        precision: "fp32" is IEEE single; "amp" and "amp-bf16" are autocast over fp32 weights.
+        precision: "fp32" is float32 as PyTorch runs it by default (convolutions may use TF32 tensor
+            cores, matrix products are IEEE), "fp32-ieee" has TF32 off everywhere, "tf32" has it on
+            everywhere; "amp" and "amp-bf16" are autocast over float32 weights.
         mode: "eager" launches one kernel per operator, "compiled" fuses.
         timer: "kernel" is the sum of kernel times, "wall" a synchronised forward with the input on
             the device (the default regime), "wall+copy" adds the host-to-device copy.

@@ -1,0 +1,70 @@
+"""What a compiler fuses: chains of element-wise kernels become one, with one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dippm.features.kernels import Kernel
+from dippm.graph.model_graph import ModelGraph
+
+FUSIBLE = frozenset(
+    "batch_norm activation costly_activation elementwise broadcast cast copy layer_norm softmax "
+    "group_norm reduction concat gather".split()
+)
+ANCHORS = ("softmax", "layer_norm", "group_norm", "reduction", "concat", "gather")
+
+
+def fuse(graph: ModelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Merge kernels that follow each other in data flow and only stream memory.
+
+    A group holds at most one reduction-like kernel, reads what comes from outside and writes what
+    leaves it; what passed between its members stays in registers.
+    """
+    producers: dict[int, set[int]] = {}
+    for producer, consumer in graph.edges:
+        producers.setdefault(consumer, set()).add(producer)
+    groups: list[list[Kernel]] = []
+    group_of_node: dict[int, list[Kernel]] = {}
+    for kernel in kernels:
+        group = _group_to_join(kernel, producers, group_of_node)
+        if group is None:
+            group = []
+            groups.append(group)
+        group.append(kernel)
+        group_of_node[kernel.node] = group
+    return [_merged(group) for group in groups]
+
+
+def _group_to_join(
+    kernel: Kernel, producers: dict[int, set[int]], group_of_node: dict[int, list[Kernel]]
+) -> list[Kernel] | None:
+    if kernel.kind not in FUSIBLE:
+        return None
+    for node in (kernel.node, *sorted(producers.get(kernel.node, ()), reverse=True)):
+        group = group_of_node.get(node)
+        if group and all(k.kind in FUSIBLE for k in group):
+            anchored = any(k.kind in ANCHORS for k in group)
+            if not (anchored and kernel.kind in ANCHORS):
+                return group
+    return None
+
+
+def _merged(group: list[Kernel]) -> Kernel:
+    if len(group) == 1:
+        return group[0]
+    anchors = [k for k in group if k.kind in ANCHORS]
+    first, last = group[0], group[-1]
+    side_inputs = sum(max(0.0, k.read_bytes - p.write_bytes) for p, k in zip(group, group[1:]))
+    body = anchors[0] if anchors else last
+    return replace(
+        body,
+        node=last.node,
+        flops=sum(k.flops for k in group),
+        read_bytes=first.read_bytes + side_inputs,
+        write_bytes=last.write_bytes,
+        weight_bytes=sum(k.weight_bytes for k in group),
+        in_bytes=first.in_bytes,
+        out_bytes=last.out_bytes,
+        strided=any(k.strided for k in group),
+    )

@@ -1,0 +1,167 @@
+"""Kernels on a device: roofline time and what the efficiency network sees.
+
+Features are relative to the device (how full it is, which side of the roofline), so that they mean
+the same on a GPU that was never measured; raw descriptors come last, behind dropout in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.devices import Device, MigProfile
+from dippm.features.kernel_table import QUANTITIES, SETTINGS, UNITS, KernelTable
+from dippm.features.kernels import KERNEL_CLASSES
+
+Floats = NDArray[np.float64]
+
+KERNEL_FEATURE_VERSION = "2"
+LAUNCH_MS = 0.002
+"""Shortest time of a kernel on the device; no kernel of the training data is faster."""
+
+SERIAL_STEP_MS = 0.0003
+"""One step of a serial walk over images and channels: about 0.3 µs, the latency of memory."""
+
+GENERATIONS = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+SHAPE_FEATURES = (
+    "log_ridge log_roofline log_m log_n log_k log_copies log_window stride log_waves wave_fill "
+    "fill_n8 fill_n64 fill_k8 fill_k64 fill_m64 log_l2 weight_share write_share in_half out_half "
+    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width serial"
+).split()
+DEVICE_FEATURES = ("log_sm", "log_ridge_half", "log_ridge_fp32", "log_l2_mb", *GENERATIONS)
+N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(UNITS)
+FEATURE_NAMES = (*KERNEL_CLASSES, *UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
+N_FEATURES = len(FEATURE_NAMES)
+N_DEVICE_FEATURES = len(DEVICE_FEATURES)
+_MATRIX = np.array(
+    [k.startswith(("conv", "gemm", "batched", "attention", "recurrent")) for k in KERNEL_CLASSES]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device, or a slice of it, as the roofline sees it.
+
+    Attributes:
+        peak_flops_per_ms: by unit in the order of UNITS, shape (3,).
+        bytes_per_ms: memory bandwidth.
+        l2_bytes: second-level cache.
+        sm_count: streaming multiprocessors.
+        descriptors: DEVICE_FEATURES, shape (11,).
+    """
+
+    peak_flops_per_ms: Floats
+    bytes_per_ms: float
+    l2_bytes: float
+    sm_count: int
+    descriptors: Floats
+
+    @classmethod
+    def of(cls, device: Device, mig: MigProfile | None = None) -> DeviceView:
+        """Scale a device to a slice: compute by multiprocessors, memory by memory slices of 8."""
+        compute = mig.sm_count / device.sm_count if mig else 1.0
+        memory = mig.memory_slices / 8 if mig else 1.0
+        peak = device.peak_tflops
+        fp32 = peak["fp32"]
+        half = peak.get("fp16") or peak.get("bf16") or fp32
+        tf32 = peak.get("tf32") or fp32
+        bandwidth = device.bandwidth_gb_s * 1e6 * memory
+        generation = [float(device.architecture.startswith(g)) for g in GENERATIONS]
+        descriptors = [
+            np.log(device.sm_count / 80),
+            np.log(half * 1e3 / device.bandwidth_gb_s / 150),
+            np.log(fp32 * 1e3 / device.bandwidth_gb_s / 20),
+            np.log(device.l2_mb / 16),
+            *generation,
+        ]
+        return cls(
+            peak_flops_per_ms=np.array([half, tf32, fp32]) * 1e9 * compute,
+            bytes_per_ms=bandwidth,
+            l2_bytes=device.l2_mb * 2**20 * memory,
+            sm_count=mig.sm_count if mig else device.sm_count,
+            descriptors=np.array(descriptors, dtype=np.float64),
+        )
+
+
+def roofline_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
+    """Return the least time of each kernel, in ms, shape (K,): max(F/P, Q/B) + launch."""
+    quantities = table.quantities(batch)
+    compute, memory = roofline_parts_ms(quantities, table.unit, view)
+    launches = table.settings[:, SETTINGS.index("launches")]
+    serial = SERIAL_STEP_MS * quantities[:, QUANTITIES.index("serial")]
+    return np.asarray(np.maximum(np.maximum(compute, memory), serial) + LAUNCH_MS * launches)
+
+
+def roofline_parts_ms(
+    quantities: Floats, unit: NDArray[np.int64], view: DeviceView
+) -> tuple[Floats, Floats]:
+    """Return (compute, memory) time of each kernel at peak rates, in ms, each of shape (K,)."""
+    flops, read, write, weight = quantities[:, :4].T
+    return flops / view.peak_flops_per_ms[unit], (read + write + weight) / view.bytes_per_ms
+
+
+def kernel_features(
+    table: KernelTable,
+    batch: int,
+    view: DeviceView,
+    *,
+    channels_last: bool = False,
+    compiled: bool = False,
+) -> NDArray[np.float32]:
+    """Return what the efficiency network sees, shape (K, N_FEATURES)."""
+    q = table.quantities(batch)
+    flops, read, write, weight, m, n, k, copies, serial = q.T
+    window, stride, in_bytes, out_bytes, strided, _ = table.settings.T
+    compute, memory = roofline_parts_ms(q, table.unit, view)
+    roofline = roofline_ms(table, batch, view)
+    moved = read + write + weight
+    matrix = _MATRIX[table.kind]
+    tiles = np.where(matrix, np.ceil(m / 128) * np.ceil(n / 128) * copies, write / 4 / 2048)
+    waves = np.maximum(tiles, 1.0) / view.sm_count
+    columns = [
+        np.log((compute + 1e-7) / (memory + 1e-7)),
+        np.log(roofline),
+        np.log1p(m),
+        np.log1p(n),
+        np.log1p(k),
+        np.log1p(copies),
+        np.log(window),
+        np.minimum(stride, 4),
+        np.log(waves),
+        waves / np.ceil(waves),
+        _fill(n, 8) * matrix,
+        _fill(n, 64) * matrix,
+        _fill(k, 8) * matrix,
+        _fill(k, 64) * matrix,
+        _fill(m, 64) * matrix,
+        np.log((moved + 1.0) / view.l2_bytes),
+        weight / (moved + 1.0),
+        write / (moved + 1.0),
+        in_bytes == 2,
+        out_bytes == 2,
+        in_bytes != out_bytes,
+        strided,
+        np.full_like(m, channels_last),
+        np.full_like(m, compiled),
+        np.log1p(write / out_bytes),
+        np.log1p(flops),
+        (n % 8 == 0) * matrix,
+        (k % 8 == 0) * matrix,
+        np.log(in_bytes),
+        SERIAL_STEP_MS * serial > np.maximum(compute, memory),
+    ]
+    shape = np.stack([np.asarray(c, dtype=np.float64) for c in columns], axis=1)
+    kind = np.eye(N_KINDS)[table.kind]
+    unit = np.eye(N_UNITS)[table.unit]
+    device = np.broadcast_to(view.descriptors, (len(m), N_DEVICE_FEATURES))
+    return np.concatenate([kind, unit, shape, device], axis=1).astype(np.float32)
+
+
+def _fill(size: Floats, tile: int) -> Floats:
+    """Return the useful share of tiles."""
+    return np.asarray(size / (np.ceil(np.maximum(size, 1e-9) / tile) * tile))
+
+
+assert QUANTITIES[:4] == ("flops", "read_bytes", "write_bytes", "weight_bytes")

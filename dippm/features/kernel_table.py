@@ -1,0 +1,128 @@
+"""`KernelTable`: the kernels of a graph as arrays that follow the batch without another walk.
+
+Every quantity of a kernel is affine in the batch (activations scale, parameters do not), so two
+expansions give it for all batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.conditions import Mode, Precision
+from dippm.features.kernels import KERNEL_CLASSES, Kernel, launched
+from dippm.graph.model_graph import ModelGraph
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+QUANTITIES = (
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "weight_bytes",
+    "m",
+    "n",
+    "k",
+    "copies",
+    "serial",
+)
+SETTINGS = ("window", "stride", "in_bytes", "out_bytes", "strided", "launches")
+UNITS = ("half", "tf32", "fp32")
+_KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
+_PROBES = (2, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """Kernels as columns.
+
+    Attributes:
+        node: position of each kernel's operator, shape (K,).
+        kind: index in KERNEL_CLASSES, shape (K,).
+        unit: index in UNITS, shape (K,).
+        settings: SETTINGS, which do not depend on the batch, shape (K, 6).
+        per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
+        fixed: QUANTITIES at batch 0, shape (K, 9).
+        input_bytes: (per sample, fixed) bytes of the user inputs.
+        batch: the only batch that may be asked for; None if any may.
+    """
+
+    node: Integers
+    kind: Integers
+    unit: Integers
+    settings: Floats
+    per_sample: Floats
+    fixed: Floats
+    input_bytes: tuple[float, float]
+    batch: int | None
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        *,
+        channels_last: bool = False,
+    ) -> KernelTable:
+        """Expand a graph into its kernels."""
+        if not graph.batch_is_symbolic:
+            kernels = launched(graph, precision, mode, channels_last=channels_last)
+            values = _quantities(kernels)
+            return cls._from(
+                kernels, np.zeros_like(values), values, (0.0, _input_bytes(graph)), graph.batch
+            )
+        low, high = _PROBES
+        graphs = graph.at_batch(low), graph.at_batch(high)
+        kernels, others = (
+            launched(g, precision, mode, channels_last=channels_last) for g in graphs
+        )
+        at_low, at_high = _quantities(kernels), _quantities(others)
+        per_sample = (at_high - at_low) / (high - low)
+        bytes_low, bytes_high = (_input_bytes(g) for g in graphs)
+        slope = (bytes_high - bytes_low) / (high - low)
+        return cls._from(
+            kernels, per_sample, at_low - low * per_sample, (slope, bytes_low - low * slope), None
+        )
+
+    @classmethod
+    def _from(
+        cls,
+        kernels: list[Kernel],
+        per_sample: Floats,
+        fixed: Floats,
+        input_bytes: tuple[float, float],
+        batch: int | None,
+    ) -> KernelTable:
+        settings = [[float(getattr(k, name)) for name in SETTINGS] for k in kernels]
+        return cls(
+            node=np.array([k.node for k in kernels], dtype=np.int64),
+            kind=np.array([_KIND[k.kind] for k in kernels], dtype=np.int64),
+            unit=np.array([UNITS.index(k.unit) for k in kernels], dtype=np.int64),
+            settings=np.array(settings, dtype=np.float64).reshape(-1, len(SETTINGS)),
+            per_sample=per_sample,
+            fixed=fixed,
+            input_bytes=input_bytes,
+            batch=batch,
+        )
+
+    def quantities(self, batch: int) -> Floats:
+        """Return QUANTITIES at a batch, shape (K, 9)."""
+        return np.maximum(self.fixed + batch * self.per_sample, 0.0)
+
+    @property
+    def launches(self) -> float:
+        """Kernels launched in one inference."""
+        return float(self.settings[:, SETTINGS.index("launches")].sum())
+
+
+def _quantities(kernels: list[Kernel]) -> Floats:
+    rows = [[float(getattr(k, name)) for name in QUANTITIES] for k in kernels]
+    return np.array(rows, dtype=np.float64).reshape(-1, len(QUANTITIES))
+
+
+def _input_bytes(graph: ModelGraph) -> float:
+    return float(sum(4 * np.prod(spec.shape, dtype=np.float64) for spec in graph.inputs))

@@ -1,0 +1,66 @@
+"""The efficiency network, as numpy: predicting needs no deep-learning framework.
+
+It maps the features of a kernel on a device to the logarithm of its slow-down over the roofline.
+Training lives in `training/`; the weights arrive as plain arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+SLOWDOWN_RANGE = (-1.5, 4.0)
+"""Clamp of the log slow-down: Winograd convolutions beat the roofline, strided copies of small
+tensors take dozens of times as long; nothing measured lies beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class EfficiencyNetwork:
+    """An ensemble of perceptrons with SiLU activations.
+
+    Attributes:
+        mean, scale: of the features on the training part, shape (F,).
+        layers: per member, per layer (weight (out, in), bias (out,)).
+    """
+
+    mean: Array
+    scale: Array
+    layers: tuple[tuple[tuple[Array, Array], ...], ...]
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Any], members: int, depth: int
+    ) -> EfficiencyNetwork:
+        """Read the arrays "mean", "scale" and "<member>.<layer>.weight|bias"."""
+        arrays = {name: np.asarray(t, dtype=np.float32) for name, t in tensors.items()}
+        layers = tuple(
+            tuple(
+                (arrays[f"{member}.{layer}.weight"], arrays[f"{member}.{layer}.bias"])
+                for layer in range(depth)
+            )
+            for member in range(members)
+        )
+        return cls(arrays["mean"], arrays["scale"], layers)
+
+    def log_slowdown(self, features: Array) -> Array:
+        """Return one value per member and kernel, shape (members, K).
+
+        Args:
+            features: shape (K, F), see `dippm.features.kernel_features`.
+        """
+        x = (features - self.mean) / self.scale
+        return np.stack([_perceptron(x, member) for member in self.layers])
+
+
+def _perceptron(x: Array, layers: tuple[tuple[Array, Array], ...]) -> Array:
+    for weight, bias in layers[:-1]:
+        x = x @ weight.T + bias
+        x = x / (1.0 + np.exp(-np.clip(x, -30, 30)))
+    weight, bias = layers[-1]
+    low, high = SLOWDOWN_RANGE
+    return np.clip((x @ weight.T + bias)[:, 0], low, high).astype(np.float32)

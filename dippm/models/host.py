@@ -1,0 +1,48 @@
+"""From kernel times to what a clock on the host shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dippm.conditions import Timer
+
+OVERLAP_POWER = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that launches the kernels.
+
+    Attributes:
+        launch_ms: host time of one eager launch.
+        copy_bytes_per_ms: host-to-device copy rate of pageable memory.
+    """
+
+    launch_ms: float
+    copy_bytes_per_ms: float
+
+
+def wall_ms(device_ms: float, launches: float, host: Host) -> float:
+    """Return the time of a synchronised forward, in ms.
+
+    Kernels run while later ones are launched, so the longer of the two wins, with a soft corner:
+    (a^p + b^p)^(1/p) with p = 8.
+    """
+    return _smooth_max(device_ms, launches * host.launch_ms)
+
+
+def latency_ms(
+    device_ms: float, launches: float, input_bytes: float, timer: Timer, host: Host
+) -> float:
+    """Return the latency that a timer regime shows, in ms; see `Conditions.timer`."""
+    if timer == "kernel":
+        return device_ms
+    wall = wall_ms(device_ms, launches, host)
+    return wall + input_bytes / host.copy_bytes_per_ms if timer == "wall+copy" else wall
+
+
+def _smooth_max(a: float, b: float) -> float:
+    high, low = max(a, b), min(a, b)
+    if high <= 0.0:
+        return 0.0
+    return float(high * (1.0 + (low / high) ** OVERLAP_POWER) ** (1.0 / OVERLAP_POWER))

@@ -1,0 +1,269 @@
+"""`hybrid`: roofline time per kernel × learned efficiency, host floor, liveness memory, power × time.
+
+t_i = r_i · exp(s(x_i))          r_i roofline, s the efficiency network
+T   = smoothmax(Σ t_i, launches · h)      then the timer regime
+M   = context + weights + a · peak of live activations
+E   = P · T with P between idle power and power limit
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from math import exp
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.conditions import Conditions
+from dippm.devices import Device
+from dippm.errors import CheckpointError, ConditionsError
+from dippm.features.kernel_features import (
+    KERNEL_FEATURE_VERSION,
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+    roofline_parts_ms,
+)
+from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
+from dippm.features.kernels import KERNEL_CLASSES, KERNEL_VERSION
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.efficiency import EfficiencyNetwork
+from dippm.models.host import Host, latency_ms
+from dippm.models.memory import MemoryFootprint, MemoryModel
+from dippm.models.power import PowerModel
+from dippm.models.predictor import predictor
+from dippm.models.targets import Bound, Estimate, Estimates, Interval, OperatorCost
+
+Floats = NDArray[np.float64]
+COVERAGE = 0.9
+Z90, Z99 = 1.645, 2.326
+_REMEMBERED_GRAPHS = 8
+
+
+@predictor("hybrid")
+class Hybrid:
+    """The gray-box predictor; see the module docstring for its equations."""
+
+    def __init__(self, network: EfficiencyNetwork, config: Mapping[str, Any]) -> None:
+        for key, version in (("kernels", KERNEL_VERSION), ("features", KERNEL_FEATURE_VERSION)):
+            if config["versions"][key] != version:
+                raise CheckpointError(
+                    f"checkpoint made for {key} version {config['versions'][key]},"
+                    f" this is {version}",
+                    "Install the release that the checkpoint names, or retrain it.",
+                )
+        self.network, self.config = network, config
+        self.host = Host(**config["host"])
+        self.memory = MemoryModel(**config["memory"])
+        power = config["power"]
+        self.power = PowerModel(
+            power["idle_fraction"], tuple(power["coefficients"]), power["log_error"]
+        )
+        self._graphs: OrderedDict[int, tuple[ModelGraph, dict[Any, Any]]] = OrderedDict()
+
+    @classmethod
+    def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
+        """Build from the arrays of `EfficiencyNetwork.from_tensors` and the configuration."""
+        network = EfficiencyNetwork.from_tensors(tensors, config["members"], config["depth"])
+        return cls(network, config)
+
+    def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
+        """Predict one point, with its operator table.
+
+        Raises:
+            ConditionsError: if the file fixes another batch than the one asked for.
+        """
+        return self._estimate(graph, conditions, with_operators=True)
+
+    def predict_many(self, graph: ModelGraph, conditions: Sequence[Conditions]) -> list[Estimates]:
+        """Predict many points of one model, without operator tables."""
+        return [self._estimate(graph, c, with_operators=False) for c in conditions]
+
+    def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
+        table = self._table(graph, c)
+        batch = _batch(table, c)
+        view = DeviceView.of(c.device, c.mig)
+        times, spread = self.kernel_ms(table, batch, view, c)
+        device_ms = float(times.sum())
+        input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
+        total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
+        latency = self._latency_estimate(total_ms, spread, c.device)
+        power_w = self.power.power_w(
+            c.device, device_ms / max(total_ms, 1e-12), power_features(table, batch, view, times)
+        )
+        footprint = self._footprint(graph)
+        memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
+        values = {
+            "latency_ms": latency,
+            "memory_mb": _around(memory_mb, Z90 * self.memory.log_error),
+        }
+        absent: dict[str, str] = {}
+        if c.mig is None:
+            half = Z90 * self.power.log_error
+            values["power_w"] = _around(power_w, half)
+            values["energy_j"] = _energy(values["power_w"], latency)
+        else:
+            absent = dict.fromkeys(
+                ("power_w", "energy_j"),
+                "power is measured for the board, not for a MIG slice",
+            )
+        return Estimates(
+            values=values,
+            absent=absent,
+            memory_bound_mb=memory_mb * exp(Z99 * self.memory.log_error),
+            operators=self._operators(graph, table, batch, view, times, total_ms)
+            if with_operators
+            else (),
+            warnings=self._warnings(graph, table, c),
+        )
+
+    def kernel_ms(
+        self, table: KernelTable, batch: int, view: DeviceView, conditions: Conditions
+    ) -> tuple[Floats, float]:
+        """Return (time of each kernel in ms, log spread of the total between members)."""
+        features = kernel_features(
+            table,
+            batch,
+            view,
+            channels_last=conditions.channels_last,
+            compiled=conditions.mode == "compiled",
+        )
+        slow = self.network.log_slowdown(features).astype(np.float64)
+        times = roofline_ms(table, batch, view) * np.exp(slow)
+        totals = times.sum(axis=1)
+        spread = float(np.log(np.maximum(totals, 1e-12)).std())
+        return np.exp(np.log(times).mean(axis=0)), spread
+
+    def _latency_estimate(self, total_ms: float, spread: float, device: Device) -> Estimate:
+        errors = self.config["intervals"]["latency_ms"]
+        group = device.name if device.name in errors else "unseen GPU"
+        return _around(total_ms, max(errors[group], Z90 * spread))
+
+    def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
+        held = self._graphs.get(id(graph))
+        if held is None or held[0] is not graph:
+            held = (graph, {})
+            self._graphs[id(graph)] = held
+            while len(self._graphs) > _REMEMBERED_GRAPHS:
+                self._graphs.popitem(last=False)
+        return held[1]
+
+    def _table(self, graph: ModelGraph, c: Conditions) -> KernelTable:
+        tables = self._remembered(graph)
+        key = (c.precision, c.mode, c.channels_last)
+        if key not in tables:
+            tables[key] = KernelTable.of(
+                graph, c.precision, c.mode, channels_last=c.channels_last
+            )
+        table: KernelTable = tables[key]
+        return table
+
+    def _footprint(self, graph: ModelGraph) -> MemoryFootprint:
+        held = self._remembered(graph)
+        if "footprint" not in held:
+            held["footprint"] = MemoryFootprint.of(graph)
+        footprint: MemoryFootprint = held["footprint"]
+        return footprint
+
+    def _operators(
+        self,
+        graph: ModelGraph,
+        table: KernelTable,
+        batch: int,
+        view: DeviceView,
+        times: Floats,
+        total_ms: float,
+    ) -> tuple[OperatorCost, ...]:
+        quantities = table.quantities(batch)
+        compute, memory = roofline_parts_ms(quantities, table.unit, view)
+        launches = table.settings[:, SETTINGS.index("launches")]
+        rows = []
+        for node in sorted(set(table.node.tolist())):
+            mine = table.node == node
+            time_ms = float(times[mine].sum())
+            rows.append(
+                OperatorCost(
+                    node=node,
+                    op=graph.nodes[node].op,
+                    kernels=int(launches[mine].sum()),
+                    time_ms=time_ms,
+                    share=time_ms / total_ms,
+                    bound=_bound(float(compute[mine].sum()), float(memory[mine].sum())),
+                    macs=int(quantities[mine, 0].sum() / 2) if graph.nodes[node].macs else 0,
+                    bytes_moved=int(quantities[mine, 1:4].sum()),
+                )
+            )
+        host_ms = total_ms - float(times.sum())
+        if host_ms > 1e-9 * total_ms:
+            rows.append(OperatorCost(None, "host", 0, host_ms, host_ms / total_ms, "host", 0, 0))
+        return tuple(rows)
+
+    def _warnings(self, graph: ModelGraph, table: KernelTable, c: Conditions) -> tuple[str, ...]:
+        seen = self.config["seen"]
+        warnings = []
+        unknown = dict(graph.unknown_ops)
+        if unknown:
+            listed = ", ".join(f"{name} ×{count}" for name, count in sorted(unknown.items()))
+            warnings.append(f"operators without a cost rule, taken as memory-bound: {listed}")
+        kinds = {KERNEL_CLASSES[k] for k in set(table.kind.tolist())}
+        unseen = sorted(kinds - set(seen["kernel_classes"]))
+        if unseen:
+            warnings.append(f"kernel classes never measured: {', '.join(unseen)}")
+        precisions = seen["devices"].get(c.device.name)
+        if precisions is None:
+            warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")
+        elif c.precision not in precisions:
+            warnings.append(
+                f"{c.precision} was never measured on {c.device.name} (only {', '.join(precisions)})"
+            )
+        low, high = seen["batch_range"]
+        if not low <= c.batch <= high:
+            warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
+        return tuple(warnings)
+
+
+def power_features(
+    table: KernelTable, batch: int, view: DeviceView, times: Floats
+) -> tuple[float, ...]:
+    """Return POWER_FEATURES of `dippm.models.power`, weighted by kernel time."""
+    compute, memory = roofline_parts_ms(table.quantities(batch), table.unit, view)
+    total = max(float(times.sum()), 1e-12)
+    by_unit = [float(times[table.unit == u].sum()) / total for u in range(len(UNITS))]
+    return (
+        1.0,
+        min(1.0, float(compute.sum()) / total),
+        min(1.0, float(memory.sum()) / total),
+        by_unit[UNITS.index("half")],
+        by_unit[UNITS.index("tf32")],
+    )
+
+
+def _batch(table: KernelTable, c: Conditions) -> int:
+    if table.batch is not None and table.batch != c.batch:
+        raise ConditionsError(
+            f"the model file fixes the batch to {table.batch}, {c.batch} was asked for",
+            f"Ask for batch {table.batch}, or export the model with a dynamic batch dimension.",
+        )
+    return c.batch
+
+
+def _around(value: float, log_half_width: float) -> Estimate:
+    factor = exp(log_half_width)
+    return Estimate(value, Interval(value / factor, value * factor, COVERAGE))
+
+
+def _energy(power_w: Estimate, latency: Estimate) -> Estimate:
+    value = power_w.value * latency.value / 1e3
+    half = np.hypot(
+        np.log(power_w.interval.high / power_w.value),
+        np.log(latency.interval.high / latency.value),
+    )
+    return _around(value, float(half))
+
+
+def _bound(compute_ms: float, memory_ms: float) -> Bound:
+    if max(compute_ms, memory_ms) < 0.002:
+        return "launch"
+    return "compute" if compute_ms > memory_ms else "memory"

@@ -1,0 +1,218 @@
+"""Which measured tables the hybrid predictor learns from, as `Examples`, cached on disk.
+
+Whole models teach the sum, operators teach the classes apart. Where a source is one grammar
+measured ten thousand times, a sample speaks for it. Tables of older software than the newest two
+generations are left out, so that one GPU is not counted six times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.progress import Progress
+
+from dataset import gpt, operators
+from dataset.families import architecture_id, family_of
+from dataset.sources import read
+from dippm.conditions import PRECISIONS, Timer
+from dippm.devices import find
+from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
+from dippm.features.kernels import KERNEL_VERSION
+from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
+from training.graph_store import GraphStore
+from training.hybrid_examples import Examples, Row, build_examples, join_examples
+
+TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
+RECENT_TORCH = ("torch 2.4", "torch 2.9")
+SAMPLES = {"hwgpt": 1600, "neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
+MIGPERF_MODELS = {
+    "resnet50": "torchvision:resnet50@224",
+    "vision_transformer": "torchvision:vit_b_16@224",
+}
+Table = pd.DataFrame
+CHUNK = 200
+_SHARED: dict[str, Any] = {}
+"""Rows and graphs for the forked workers: graphs are made by closures, which do not pickle."""
+
+
+def load_examples(data: Path, graphs: Path, work: Path) -> Examples:
+    """Return all training examples; built once per version of graph, kernels and features."""
+    version = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"
+    cache = work / f"examples-{version}"
+    if not (cache / "arrays.npz").exists():
+        _save(cache, _build(data, GraphStore(graphs)))
+    return _load(cache)
+
+
+def _build(data: Path, store: GraphStore) -> Examples:
+    lookup = _Graphs(data, store)
+    rows = [*_model_rows(data, lookup), *_operator_rows(data, lookup)]
+    rows.sort(key=lambda row: (row.graph, row.precision, row.mode))
+    _SHARED.update(rows=rows, lookup=lookup)
+    starts = range(0, len(rows), CHUNK)
+    with Progress() as progress, get_context("fork").Pool() as pool:
+        task = progress.add_task("kernels of measured rows", total=len(starts))
+        parts = []
+        for part in pool.imap(_chunk, starts):
+            parts.append(part)
+            progress.advance(task)
+    return join_examples(parts)
+
+
+def _chunk(start: int) -> Examples:
+    return build_examples(_SHARED["rows"][start : start + CHUNK], _SHARED["lookup"])
+
+
+class _Graphs:
+    """Graphs by key: files for models, made on the spot for operators and GPTs."""
+
+    def __init__(self, data: Path, store: GraphStore) -> None:
+        self.store = store
+        self.made: dict[str, Callable[[], ModelGraph]] = {}
+        self.data = data
+
+    def __call__(self, key: str) -> ModelGraph:
+        return self.made[key]() if key in self.made else self.store[key]
+
+    def keys_of(self, models: Iterable[str]) -> Table:
+        """Return architecture and family of the models whose graph is at hand."""
+        records = []
+        for model in sorted(set(models)):
+            if model in self.store:
+                family = "bert" if model.startswith("hf:bert") else family_of(model)
+                records.append((model, architecture_id(self.store[model]), family))
+        columns = ["model", "architecture", "family"]
+        return pd.DataFrame(records, columns=columns).set_index("model")
+
+
+def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    tables = [
+        _recent(read("timm_infer", data)),
+        read("pytorch_gpu_benchmark", data),
+        _migperf(read("migperf", data)),
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    table = table[table["phase"] == "inference"]
+    table = table[table["n_gpus"].fillna(1) == 1]
+    table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
+    keys = lookup.keys_of(table["model"])
+    table = table[table["model"].isin(keys.index)]
+    rows = [_row(r, r["model"], *keys.loc[r["model"]]) for r in table.to_dict("records")]
+    return rows + _gpt_rows(data, lookup)
+
+
+def _recent(table: Table) -> Table:
+    return table[table["software"].str.startswith(RECENT_TORCH)]
+
+
+def _migperf(table: Table) -> Table:
+    named = table["model"].str.removeprefix("migperf:")
+    text = "hf:bert-base@" + table["seq_len"].astype("Int64").astype(str)
+    return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
+
+
+def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    table = _sampled(read("hwgpt", data), SAMPLES["hwgpt"])
+    rows = []
+    for record in table.to_dict("records"):
+        key = record["model"]
+        lookup.made[key] = lambda record=record: gpt.graph_of(record)
+        rows.append(_row(record, key, f"gpt {record['embed_dim']} {record['n_layer']}", "gpt"))
+    return rows
+
+
+def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    rows = []
+    for source in ("neusight_ops", "aiconfigurator", "vidur", "flagperf"):
+        table = read(source, data)
+        table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
+        if source in SAMPLES:
+            table = _sampled(table, SAMPLES[source])
+        for record in table.to_dict("records"):
+            if source == "neusight_ops":
+                record["precision"] = "fp32-ieee"
+            if operators.graph_of(record) is None:
+                continue
+            key = f"operator:{record['row_id']}"
+            lookup.made[key] = lambda record=record: _graph_of_operator(record)
+            rows.append(_row(record, key, key, f"operator {record['operator']}"))
+    return rows
+
+
+def _graph_of_operator(record: Mapping[str, Any]) -> ModelGraph:
+    graph = operators.graph_of(record)
+    assert graph is not None
+    return graph
+
+
+def _sampled(table: Table, count: int) -> Table:
+    """Return rows with every (GPU, operator or scale) equally present."""
+    by = ["gpu"] + [c for c in ("operator", "scale") if c in table and table[c].notna().any()]
+    groups = table.groupby(by, dropna=False, sort=True)
+    each = -(-count // groups.ngroups)
+    parts = [g.sample(min(each, len(g)), random_state=0) for _, g in groups]
+    return pd.concat(parts)
+
+
+def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) -> Row:
+    device = find(record["gpu"])
+    slice_name = record.get("mig_profile")
+    profile = None
+    if isinstance(slice_name, str):
+        profile = next(p for p in device.mig_profiles if p.name == slice_name)
+    software = record["software"] if isinstance(record["software"], str) else ""
+    system = record.get("system")
+    host = (record["source"], record["gpu"], software, record["mode"])
+    host = (*host, system) if isinstance(system, str) else host
+    batch = record.get("batch")
+    return Row(
+        source=record["source"],
+        host=" ".join(filter(None, host)),
+        device=device,
+        timer=TIMERS[record["timer"]],
+        precision=record["precision"],
+        mode=record["mode"],
+        channels_last=record["layout"] == "nhwc",
+        batch=int(batch) if pd.notna(batch) else 1,
+        graph=graph,
+        architecture=architecture,
+        family=family,
+        latency_ms=float(record["latency_ms"]),
+        mig=profile,
+    )
+
+
+def _save(cache: Path, examples: Examples) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    documents = [
+        {**asdict(row), "device": row.device.name, "mig": row.mig.name if row.mig else None}
+        for row in examples.rows
+    ]
+    (cache / "rows.json").write_text(json.dumps(documents))
+    np.savez(
+        cache / "arrays.npz",
+        features=examples.features.astype(np.float32),
+        log_roofline=examples.log_roofline,
+        count=examples.count,
+        start=examples.start,
+        launches=examples.launches,
+        input_bytes=examples.input_bytes,
+    )
+
+
+def _load(cache: Path) -> Examples:
+    rows = []
+    for document in json.loads((cache / "rows.json").read_text()):
+        device = find(document.pop("device"))
+        name = document.pop("mig")
+        profile = next((p for p in device.mig_profiles if p.name == name), None)
+        rows.append(Row(**document, device=device, mig=profile))
+    arrays = dict(np.load(cache / "arrays.npz"))
+    return Examples(rows=rows, **arrays)

@@ -32,30 +32,29 @@ NAME = "keras"
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
-CODE_CLASSES = frozenset({"Lambda", "__lambda__", "__typespec__", "TorchModuleWrapper", "JaxLayer"})
-SAFE_MODULES = tuple(
-    "keras." + name
-    for name in [
-        "layers",
-        "models",
-        "initializers",
-        "regularizers",
-        "constraints",
-        "activations",
-        "dtype_policies",
-        "ops",
-        "random",
-        "applications",
-        "quantizers",
-        "src.models",
-        "src.layers",
-        "src.ops",
-        "src.dtype_policies",
-        "src.initializers",
-        "src.activations",
-        "src.engine",
-    ]
+CODE_CLASSES = frozenset(
+    ("Lambda", "__lambda__", "__typespec__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
 )
+SAFE_MODULES = (
+    "keras.layers",
+    "keras.models",
+    "keras.initializers",
+    "keras.regularizers",
+    "keras.constraints",
+    "keras.activations",
+    "keras.dtype_policies",
+    "keras.ops",
+    "keras.random",
+    "keras.quantizers",
+    "keras.src.models",
+    "keras.src.layers",
+    "keras.src.ops",
+    "keras.src.dtype_policies",
+    "keras.src.initializers",
+    "keras.src.activations",
+    "keras.src.applications",
+)
+"""Where Keras keeps parts that only compute; not its downloads, files and callbacks."""
 
 
 def accepts(path: Path) -> bool:
@@ -152,7 +151,7 @@ def _check_safe(config: dict[str, Any], path: Path) -> None:
     Raises:
         UnsafeModelError: names what would run.
     """
-    found = sorted({what for what in _code_in(config)})
+    found = sorted(set(_code_in(config)))
     if found:
         raise UnsafeModelError(
             f"{path} has parts that can run code when loaded: {', '.join(found)}",
@@ -210,11 +209,21 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
         try:
             return _deserialize(config, trust=trust)
         except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConversionError(
-                f"Keras could not build the model in {path}: {lines[0][:400]}",
+                f"Keras could not build the model in {path}: {_root_cause(error)}",
                 "Models with own classes: export them with model.export(folder) and give that.",
             ) from error
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return the first line of the error that Keras' own errors wrap."""
+    cause, link = error, error.__context__
+    while link is not None:
+        if str(link).strip() and not isinstance(link, KeyError):
+            cause = link
+        link = link.__context__
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    return lines[0][:400]
 
 
 def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
@@ -222,9 +231,11 @@ def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
 
     if "module" in config or "registered_name" in config:
         return keras.saving.deserialize_keras_object(config, safe_mode=not trust)
+    from keras.src.legacy.saving.saving_options import keras_option_scope
     from keras.src.legacy.saving.saving_utils import model_from_config
+    from keras.src.saving.serialization_lib import SafeModeScope
 
-    with keras.src.saving.serialization_lib.SafeModeScope(not trust):
+    with keras_option_scope(use_legacy_config=True), SafeModeScope(not trust):
         return model_from_config(config)
 
 

@@ -21,7 +21,7 @@ from tensorflow.python.framework import op_def_registry
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 ALIASES = frozenset(
-    [
+    (
         "Identity",
         "IdentityN",
         "StopGradient",
@@ -31,11 +31,10 @@ ALIASES = frozenset(
         "Snapshot",
         "EnsureShape",
         "PlaceholderWithDefault",
-        "DebugIdentity",
-        "DebugIdentityV2",
         "ReadOnce",
-    ]
+    )
 )
+"""Operators that pass their arguments on."""
 READS = frozenset({"ReadVariableOp"})
 STALE = frozenset(("output_shapes", kind) for kind in ("While", "StatelessWhile"))
 """Shapes of before the batch was bound; without them a loop's states keep their own shapes."""

@@ -111,7 +111,9 @@ class _Importer:
     def _match(self, operation: tf.Operation) -> Match | None:
         if operation.name not in self.matches:
             match = tensorflow_norms.match(operation, self.depends_on_input)
-            if match is None and operation.type in ("While", "StatelessWhile"):
+            if operation.type == "Squeeze":
+                match = tensorflow_layers.match_conv1d(operation)
+            elif operation.type in ("While", "StatelessWhile"):
                 match = tensorflow_recurrent.match(operation, self.flat, self.depends_on_input)
             self.matches[operation.name] = match
         return self.matches[operation.name]

@@ -6,10 +6,19 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
+import tensorflow as tf
 from tvm import relax
 
 from dippm.relax.opaque import opaque_call
-from dippm.relax.tensorflow_call import Call, Converter, Results, converts, dtype_of, shape_of
+from dippm.relax.tensorflow_call import (
+    Call,
+    Converter,
+    Match,
+    Results,
+    converts,
+    dtype_of,
+    shape_of,
+)
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op
@@ -78,6 +87,42 @@ def _conv(call: Call) -> Results:
         layout,
         {2: "HWIO", 3: "DHWIO"}[rank],
     )
+
+
+def match_conv1d(operation: tf.Operation) -> Match | None:
+    """Return the 1-D convolution that TensorFlow spells as a 2-D one between two reshapes."""
+    conv = operation.inputs[0].op if operation.type == "Squeeze" else operation
+    if conv.type != "Conv2D" or conv is operation or conv.get_attr("data_format") != b"NHWC":
+        return None
+    x, weight = (_without_height(t) for t in conv.inputs)
+    squeezed = operation.outputs[0].shape.rank == 3 and conv.outputs[0].shape[1] == 1
+    if x is None or weight is None or not squeezed:
+        return None
+
+    def build(call: Call) -> Results:
+        inner = Call(conv, call.importer)
+        stride, dilation = (inner.attr(name)[2] for name in ("strides", "dilations"))
+        width, channels = x.shape[1], weight.shape[1]
+        padding = (0, 0)
+        if inner.attr("padding") == "SAME":
+            padding = same_padding([width], [weight.shape[0]], [stride], [dilation])
+        groups = x.shape[2] // channels
+        data, kernel = call.expression(x), call.expression(weight)
+        return op.nn.conv1d(data, kernel, stride, padding, dilation, groups, "NWC", "WIO")
+
+    return Match((x, weight), build)
+
+
+def _without_height(tensor: tf.Tensor) -> tf.Tensor | None:
+    """Return what an `ExpandDims` gave a height of one, None if it is something else."""
+    source = tensor.op.inputs[0] if tensor.op.type == "ExpandDims" else None
+    if source is None or source.shape.rank != 3 or not source.shape.is_fully_defined():
+        return None
+    expected = [*source.shape.as_list()]
+    for axis in (0, 1):
+        if tensor.shape.as_list() == [*expected[:axis], 1, *expected[axis:]]:
+            return source
+    return None
 
 
 @converts(CONVERTERS, "DepthwiseConv2dNative")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 from tvm import relax
@@ -57,6 +58,18 @@ def _reduce(call: Call) -> Results:
 CONVERTERS.update(dict.fromkeys(UNARY, Converter(_unary)))
 CONVERTERS.update(dict.fromkeys(BINARY, Converter(_binary)))
 CONVERTERS.update(dict.fromkeys(REDUCTIONS, Converter(_reduce, (0,))))
+
+
+@converts(CONVERTERS, "Mul")
+def _multiply(call: Call) -> Results:
+    """`tf.nn.silu` multiplies by a constant one; that is no operator of the model."""
+    for given, other in ((0, 1), (1, 0)):
+        factor = call.operation.inputs[given]
+        value = call.static(given) if factor.op.type == "Const" else None
+        is_one = value is not None and value.size == 1 and value.reshape(()) == 1
+        if is_one and factor.shape.rank <= len(call.shape(other)):
+            return call.x(other)
+    return op.multiply(call.x(0), call.x(1))
 
 
 @converts(CONVERTERS, "SquaredDifference")
@@ -275,9 +288,51 @@ def _pad(call: Call) -> Results:
     return op.nn.pad(call.x(), widths)
 
 
+@converts(CONVERTERS, "SpaceToBatchND", reads=(0,))
+def _space_to_batch(call: Call) -> Results:
+    """Written out as what it is: pad, and move the blocks' positions before the batch."""
+    block, pads = call.required(1), call.required(2)
+    rest = len(call.shape()) - 1 - len(block)
+    x = call.x()
+    if any(pads):
+        x = call.emit(op.nn.pad(x, [0, 0, *pads, *([0, 0] * rest)]))
+    batch, *sizes = shape_of(x)
+    split = [n for size, b in zip(sizes, block, strict=False) for n in (size // b, b)]
+    tail = sizes[len(block) :]
+    x = call.emit(op.reshape(x, (batch, *split, *tail)))
+    rank = 2 * len(block)
+    order = [*range(2, rank + 1, 2), 0, *range(1, rank, 2), *range(rank + 1, rank + 1 + rest)]
+    x = call.emit(op.permute_dims(x, order))
+    packed = (batch * prod(block), *(s // b for s, b in zip(sizes, block, strict=False)), *tail)
+    return op.reshape(x, packed)
+
+
+@converts(CONVERTERS, "BatchToSpaceND", reads=(0,))
+def _batch_to_space(call: Call) -> Results:
+    """The inverse of `SpaceToBatchND`; crops instead of pads."""
+    block, crops = call.required(1), call.required(2)
+    batch, *sizes = call.shape()
+    rank, tail = len(block), sizes[len(block) :]
+    x = call.emit(op.reshape(call.x(), (*block, batch // prod(block), *sizes)))
+    pairs = [axis for i in range(rank) for axis in (rank + 1 + i, i)]
+    order = [rank, *pairs, *range(2 * rank + 1, 2 * rank + 1 + len(tail))]
+    x = call.emit(op.permute_dims(x, order))
+    whole = [size * b for size, b in zip(sizes, block, strict=False)]
+    x = call.emit(op.reshape(x, (batch // prod(block), *whole, *tail)))
+    if not any(crops):
+        return x
+    axes = list(range(1, rank + 1))
+    stops = [size - crops[2 * i + 1] for i, size in enumerate(whole)]
+    return op.strided_slice(x, axes, list(crops[::2]), stops, [1] * rank)
+
+
 @converts(CONVERTERS, "Tile", reads=(0,))
 def _tile(call: Call) -> Results:
-    times = call.required(1)
+    shape, result = call.shape(), call.out_shape()
+    times = call.integers(1)
+    if times is None and result is not None:
+        times = tuple(b // a for a, b in zip(shape, result, strict=True))
+    times = times or call.required(1)
     return call.x() if set(times) <= {1} else op.tile(call.x(), times)
 
 

@@ -2,7 +2,8 @@
 
 Keras writes a recurrent layer as a `While` that takes one step's row from a tensor list, runs the
 cell, and writes the new state to another list. The cell is told by the width of what it computes
-from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state.
+from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state. A mask
+adds the last valid output as one more state, before the cell's own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dippm.relax.tensorflow_call import (
 from dippm.relax.tensorflow_graph import FlatGraph, flatten_function
 
 CONVERTERS: dict[str, Converter] = {}
-CELLS = {(4, 2): "LSTM", (3, 1): "GRU", (1, 1): "RNN"}
+CELLS = {4: "LSTM", 3: "GRU", 1: "RNN"}
 PRODUCTS = ("MatMul", "BatchMatMulV2")
 
 
@@ -41,25 +42,59 @@ class _Cell:
     states: tuple[int, ...]
 
 
-def match(
-    loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tensor], bool]
-) -> Match | None:
-    """Return the recurrent layer that a loop is, None if it is another loop."""
+def match(loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tensor], bool]) -> Match:
+    """Return the recurrent layer that a loop is; any other loop is carried whole."""
     cell = _read_cell(loop, flat)
-    if cell is None:
-        return None
-    source = loop.inputs[cell.sequence].op
-    if source.type != "TensorListFromTensor":
-        return None
+    source = loop.inputs[cell.sequence].op if cell else None
+    if cell is None or source is None or source.type != "TensorListFromTensor":
+        return _whole(loop, flat)
     rows = source.inputs[0]
     if not rows.shape.is_fully_defined():
-        return None
+        return _whole(loop, flat)
     weights = [flat.variables.get(t.op.name, t) for t in (loop.inputs[i] for i in cell.weights)]
     weights = [t for t in weights if t.dtype.is_floating and not is_activation(t)]
     states = [t for t in (loop.inputs[i] for i in cell.states) if is_activation(t)]
     return Match(
         (rows, *weights, *states), lambda call: _build(call, cell, rows, [*weights, *states])
     )
+
+
+def _whole(loop: tf.Operation, flat: FlatGraph) -> Match:
+    """Carry a loop as one operator over its tensors; its lists stand for their elements."""
+    reads: list[tf.Tensor] = []
+    steps = 0
+    for given in loop.inputs:
+        tensor = flat.variables.get(given.op.name, given)
+        if given.op.type == "TensorListFromTensor":
+            tensor = given.op.inputs[0]
+            steps = max(steps, tensor.shape.as_list()[0] or 0)
+        if tensor.dtype.is_floating and tensor.shape.is_fully_defined():
+            reads.append(tensor)
+    marks = {"steps": steps}
+
+    def build(call: Call) -> Results:
+        types = {i: _written(t) for i, t in enumerate(loop.outputs)}
+        known = {i: t for i, t in types.items() if t is not None}
+        inputs = [call.expression(t) for t in reads]
+        name = "tf." + loop.type.removeprefix("Stateless")
+        result = call.emit(opaque_call(name, inputs, list(known.values()), marks))
+        if len(known) == 1:
+            return [result if i in known else None for i in types]
+        items = {i: call.emit(relax.TupleGetItem(result, k)) for k, i in enumerate(known)}
+        return [items.get(i) for i in types]
+
+    return Match(tuple(reads), build)
+
+
+def _written(output: tf.Tensor) -> tuple[tuple[int, ...], str] | None:
+    """Return the type of a loop's result; of a list, that of its elements together."""
+    if output.dtype != tf.variant:
+        known = output.shape.is_fully_defined() and output.dtype.is_floating
+        return (tuple(output.shape.as_list()), output.dtype.name) if known else None
+    for consumer in output.consumers():
+        if consumer.type == "TensorListStack" and consumer.outputs[0].shape.is_fully_defined():
+            return tuple(consumer.outputs[0].shape.as_list()), consumer.outputs[0].dtype.name
+    return None
 
 
 def _build(call: Call, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) -> Results:
@@ -84,7 +119,8 @@ def _build(call: Call, cell: _Cell, rows: tf.Tensor, others: list[tf.Tensor]) ->
         if tensor.dtype == tf.variant:
             outputs.append(None if i == cell.sequence else _kept(call, sequence, i))
         else:
-            outputs.append(finals[cell.states.index(i)] if i in cell.states else None)
+            place = cell.states.index(i) - len(cell.states) if i in cell.states else None
+            outputs.append(None if place is None else finals[max(place, -len(finals))])
     return outputs
 
 
@@ -152,8 +188,10 @@ def _cell(
             recurrent_width += width
         elif operation.inputs[0].op.name in from_row:
             input_size = depth
-    name = CELLS.get((recurrent_width // hidden, len(states)))
-    if name is None or recurrent_width % hidden:
+    gates, rest = divmod(recurrent_width, hidden)
+    name = CELLS.get(gates)
+    least = 2 if name == "LSTM" else 1
+    if name is None or rest or len(states) not in (least, least + 1):
         return None
     arguments = [t.name for t in body.inputs]
     sequence = arguments.index(read.inputs[0].name)

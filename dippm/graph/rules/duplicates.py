@@ -7,7 +7,8 @@ from typing import Any
 from dippm.graph.draft import Draft, Node
 from dippm.graph.operators import operator
 
-_NEVER = frozenset({"random"})
+_NEVER = frozenset({"random", "slice", "dynamic_slice", "roll", "flip", "pad", "clip"})
+"""Their nodes do not keep which part or bounds they take, so equal nodes may differ."""
 
 
 def merge_duplicates(draft: Draft) -> None:

@@ -135,7 +135,7 @@ def _accepts(entry: Entry, path: Path) -> bool:
         return bool(entry.frontend().accepts(path))
     except ModelFileError:
         raise
-    except (OSError, ValueError, ImportError):
+    except (OSError, ValueError, ImportError, NotImplementedError):  # the last is a damaged zip's
         return False
 
 

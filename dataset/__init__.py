@@ -1,0 +1,1 @@
+"""Measurements → training data. Not part of the installed package."""

@@ -44,6 +44,9 @@ TOTALS = (
     "param_bytes",
     "n_operators",
     "n_compute",
+    "n_conv",
+    "n_dense",
+    "n_relu",
 )
 REFERENCE = {
     "source": "timm_infer",
@@ -82,6 +85,7 @@ def totals(graph: ModelGraph) -> dict[str, float]:
     """Return the sums that predictors without a graph see, for one sample."""
     written = sum(node.bytes_written for node in graph.nodes)
     compute = sum(operator(node.op).category == "compute" for node in graph.nodes)
+    count = graph.histogram()
     return {
         "macs_per_sample": graph.macs / graph.batch,
         "flops_per_sample": graph.flops / graph.batch,
@@ -89,6 +93,9 @@ def totals(graph: ModelGraph) -> dict[str, float]:
         "param_bytes": graph.param_bytes,
         "n_operators": len(graph.nodes),
         "n_compute": compute,
+        "n_conv": sum(n for op, n in count.items() if op.startswith("conv")),
+        "n_dense": count.get("dense", 0),
+        "n_relu": count.get("relu", 0),
     }
 
 
@@ -175,7 +182,8 @@ def manifest(
 
 
 def _is_current(record: dict[str, Any]) -> bool:
-    return record.get("graph_version") == GRAPH_VERSION and "error" not in record
+    current = record.get("graph_version") == GRAPH_VERSION and "error" not in record
+    return current and set(TOTALS) <= set(record)
 
 
 def _sha256_of_graph(raw: RawGraph) -> str:

@@ -136,7 +136,7 @@ def _shape(given: Any, name: str = "") -> tuple[int, ...]:
 def _size(piece: Any, label: str) -> int:
     try:
         number = int(piece)
-        whole = not isinstance(piece, bool | float) or piece == number and piece is not True
+        whole = not isinstance(piece, bool | float) or (piece == number and piece is not True)
     except (TypeError, ValueError, OverflowError):
         whole = False
     if not whole:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -86,7 +87,7 @@ def declare_vision_operators() -> Any:
     else:
         return None
     _forget("torchvision")
-    library = torch.library.Library("torchvision", "DEF")  # noqa: TOR901  kept alive by the cache
+    library = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
@@ -127,7 +128,8 @@ def _torchvision(name: str) -> _Built:
     builder = torchvision.models.get_model_builder(name)
 
     def build() -> torch.nn.Module:
-        extra = {"aux_logits": True} if name in ("inception_v3", "googlenet") else {}
+        takes = inspect.signature(builder).parameters
+        extra = {k: None for k in ("weights_backbone",) if k in takes}  # its default downloads
         return builder(weights=None, **extra)  # type: ignore[no-any-return]
 
     module = _weightless(build, torch.device("meta"))

@@ -11,7 +11,7 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, UnsafeModelError
 from dippm.frontends.frontend import InputSpec
@@ -58,7 +58,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     if kind == "pt2":
         return _to_graph(_load_pt2(path, inputs))
     if kind == "torchscript":
-        return convert_module(_load_torchscript(path), inputs)
+        return _convert_torchscript(path, inputs)
     if kind in ("pickle", "legacy pickle"):
         from dippm.frontends.named import declare_vision_operators
 
@@ -123,11 +123,19 @@ def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
         return re_export(program, inputs)
 
 
-def _load_torchscript(path: Path) -> torch.nn.Module:
+def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:
+    """Convert without weights; with them if the archive has constants that must stay on the CPU."""
+    try:
+        return convert_module(_load_torchscript(path, "meta"), inputs)
+    except ModelFileError:
+        return convert_module(_load_torchscript(path, "cpu"), inputs)
+
+
+def _load_torchscript(path: Path, device: str) -> torch.nn.Module:
     import torch
 
     try:
-        return torch.jit.load(path, map_location="meta").eval()  # type: ignore[no-any-return]
+        return torch.jit.load(path, map_location=device).eval()  # type: ignore[no-any-return]
     except Exception as error:
         raise _damaged(path, "a TorchScript archive", error) from error
 
@@ -156,18 +164,16 @@ def _to_graph(exported: Exported) -> RawGraph:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the warnings that PyTorch's exporter prints; its errors are raised anyway."""
+    """Silence what PyTorch's exporter prints; its errors are raised anyway."""
     import warnings
 
-    loggers: list[Any] = [
-        logging.getLogger(name)
-        for name in ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export")
-    ]
+    known = logging.root.manager.loggerDict
+    loggers = [logging.getLogger(name) for name in list(known) if name.startswith("torch")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

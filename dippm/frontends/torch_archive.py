@@ -25,7 +25,13 @@ CLASS_HOMES = (
 )
 """Packages whose `nn.Module` classes, enums and plain data classes may be rebuilt."""
 
-FUNCTION_HOMES = ("torch.nn.functional", "torch._C._nn", "torch", "torch._C._VariableFunctions")
+FUNCTION_HOMES = (
+    "torch",
+    "torch.nn.functional",
+    "torch._C._nn",
+    "torch._C._VariableFunctions",
+    "timm.layers.activations",
+)
 PURE_FUNCTIONS = frozenset(
     """
     relu relu_ relu6 gelu silu elu selu celu leaky_relu hardswish hardsigmoid hardtanh mish
@@ -45,7 +51,10 @@ PURE_GLOBALS = {
 }
 """Globals that build containers only. `functools.partial` binds nothing but allowed globals."""
 
-_REFUSED = re.compile(r"Unsupported (?:global|class|operand).*?GLOBAL ([\w.]+)|got ([\w.]+)")
+TRACERS = ("torchvision.models.feature_extraction", "timm.models._features_fx")
+"""Modules whose classes write Python code from names when they are built."""
+
+_SAFE_NAME = re.compile(r"[\w\- ]+")
 
 
 def archive_kind(path: Path) -> ArchiveKind | None:
@@ -75,9 +84,10 @@ def _zip_kind(members: list[str]) -> ArchiveKind | None:
 
 def _is_legacy(start: bytes) -> bool:
     """Files from before PyTorch 1.6 begin with a pickled magic number."""
-    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04") and bytes.fromhex(
-        "8a0a6cfc9c46f9206aa85019"
-    ) == start[2:14]
+    return (
+        start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
+        and bytes.fromhex("8a0a6cfc9c46f9206aa85019") == start[2:14]
+    )
 
 
 def load_pickled(path: Path, *, trust: bool) -> Any:
@@ -118,7 +128,19 @@ def load_pickled(path: Path, *, trust: bool) -> Any:
             f"{path.name}: not a readable PyTorch pickle ({_first_line(error)})",
             "The file is probably truncated or damaged: write it again with torch.save(model, ...)",
         ) from error
-    return _module_in(loaded, path)
+    module = _module_in(loaded, path)
+    if not trust:
+        _check_names(module, path)
+    return module
+
+
+def _check_names(module: Any, path: Path) -> None:
+    """Refuse names that could break out of the code which `torch.fx` writes with them."""
+    for part in module.modules():
+        for names in (part._modules, part._parameters, part._buffers):
+            for name in names:
+                if not (isinstance(name, str) and _SAFE_NAME.fullmatch(name)):
+                    raise _unsafe(path, [f"a part named {name!r}"])
 
 
 def _load_allowed(path: Path) -> Any:
@@ -134,12 +156,13 @@ def _load_allowed(path: Path) -> Any:
             raise _unsafe(path, refused)
         permitted = resolved
     while True:  # an old file is not listed beforehand: it names its globals one at a time
-        with torch.serialization.safe_globals(
-            [(value, name) for name, value in permitted.items()]
-        ):
+        with torch.serialization.safe_globals([(value, name) for name, value in permitted.items()]):
             try:
                 return torch.load(path, map_location="meta", weights_only=True)
             except pickle.UnpicklingError as error:
+                if "persistent_load of storage" in str(error):
+                    what = "classes that files in the format before PyTorch 1.6 carry along"
+                    raise _unsafe(path, [what]) from error
                 name = _refused_name(str(error))
                 if name is None:
                     raise
@@ -162,10 +185,12 @@ def allowed_global(name: str) -> Any | None:
     if name in PURE_GLOBALS:
         return getattr(importlib.import_module(PURE_GLOBALS[name]), attribute)
     if module_name in FUNCTION_HOMES:
-        return getattr(importlib.import_module(module_name), attribute, None) if (
-            attribute in PURE_FUNCTIONS
-        ) else None
-    if not (module_name + ".").startswith(CLASS_HOMES):
+        return (
+            getattr(importlib.import_module(module_name), attribute, None)
+            if (attribute in PURE_FUNCTIONS)
+            else None
+        )
+    if not (module_name + ".").startswith(CLASS_HOMES) or module_name in TRACERS:
         return None
     with contextlib.suppress(Exception):
         _declare_vision_operators()
@@ -200,7 +225,7 @@ def _declare_vision_operators() -> None:
 
 
 def _refused_name(message: str) -> str | None:
-    match = re.search(r"GLOBAL ([\w.]+) was not an allowed", message)
+    match = re.search(r"GLOBAL ([\w.]+) (?:was not|whose module)", message)
     return match[1] if match else None
 
 

@@ -163,12 +163,13 @@ class _Attempt:
 
     @property
     def refused_inputs(self) -> bool:
-        """Whether the model's own code refuses these inputs."""
+        """Whether the model's own code refuses these inputs, and not our weightless tensors."""
         error = self.forward_error
         words = str(error)
-        return error is not None and not (
-            isinstance(error, NotImplementedError) or "meta" in words or "same device" in words
+        ours = isinstance(error, NotImplementedError) or any(
+            word in words for word in ("meta", "same device", "data-dependent", "DataDependent")
         )
+        return error is not None and not ours and not words.rstrip().endswith("RuntimeError:")
 
     def error(self, inputs: InputSpec) -> Exception:
         """Return what to raise when every attempt failed."""
@@ -180,10 +181,12 @@ class _Attempt:
             )
             error.__cause__ = self.forward_error
             return error
+        scripted = isinstance(self.module, torch.jit.ScriptModule)
+        reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
         error = ConversionError(
             f"torch.export cannot follow this model: {_first_line(self.first_error)}",
-            "Data-dependent control flow and tensors on other devices are the usual reasons; "
-            "export the model to ONNX, or simplify its forward().",
+            f"{reasons}{', or sizes that a trace fixed' if scripted else ''}; "
+            "check the input shape, export the model to ONNX, or simplify its forward().",
         )
         error.__cause__ = self.first_error
         return error
@@ -271,9 +274,7 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 class _CopyToMeta(TorchFunctionMode):
     """Makes `copy.deepcopy` copy tensors to the meta device, wherever a module keeps them."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__deepcopy__:
             tensor, memo = args
             memo[id(tensor)] = copied = tensor.detach().to("meta")
@@ -284,7 +285,7 @@ class _CopyToMeta(TorchFunctionMode):
 def _on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
     """Return a copy without data, None if the module cannot be copied."""
     if isinstance(module, torch.jit.ScriptModule):
-        return module
+        return None if any(p.device.type != "meta" for p in module.parameters()) else module
     memo: dict[int, Any] = {}
     try:
         for parameter in module.parameters():
@@ -389,7 +390,9 @@ def _own_shapes(
     if isinstance(size, int) and isinstance(channels, int):
         return {"": (channels, size, size)}
     main = getattr(module, "main_input_name", "x")
-    names = [p.name for p in parameters if p.default is _EMPTY] or [main]
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = (p for p in parameters if p.default is _EMPTY and p.kind not in variable)
+    names = [p.name for p in required] or [main]
     text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
     example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
     raise InputShapeError(
@@ -445,4 +448,5 @@ def _shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) 
 
 
 def _first_line(error: Exception | None) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[0][:400]
+    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return lines[-1 if "TorchScript interpreter" in lines[0] else 0][:400]

@@ -108,9 +108,7 @@ class Worker:
         """A temporary folder that goes when the worker stops."""
         return Path(self._folder.name)
 
-    def convert(
-        self, request: dict[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> RawGraph:
+    def convert(self, request: dict[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RawGraph:
         """Send one request and wait for its graph.
 
         Args:
@@ -403,4 +401,3 @@ def _exactly(stream: IO[bytes], size: int, deadline: float | None) -> bytes:
             chunks.append(chunk)
             size -= len(chunk)
     return b"".join(chunks)
-

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import torch
+from torch import nn
+
+from dippm import frontends
+from dippm.frontends import cache, registry
+from dippm.frontends.frontend import InputSpec
+
+SHAPE = "3,32,32"
+
+
+@pytest.fixture
+def model_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "model.pt"
+    torch.save(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), path)
+    return path
+
+
+def no_worker(*_args, **_kwargs):
+    raise AssertionError("a worker was asked")
+
+
+def kept(tmp_path):
+    return list((tmp_path / "cache").rglob("*.json.gz"))
+
+
+def test_the_second_time_needs_no_worker(model_file, tmp_path, monkeypatch):
+    first = frontends.load(model_file, SHAPE)
+    assert len(kept(tmp_path)) == 1
+    monkeypatch.setattr(frontends, "_convert", no_worker)
+    assert frontends.load(model_file, SHAPE) == first
+    assert frontends.load(str(model_file), (3, 32, 32)) == first
+    with pytest.raises(AssertionError):
+        frontends.load(model_file, "3,64,64")
+    with pytest.raises(AssertionError):
+        frontends.load(model_file, SHAPE, cache=False)
+
+
+def test_content_decides_not_the_path(model_file, tmp_path, monkeypatch):
+    first = frontends.load(model_file, SHAPE)
+    twin = tmp_path / "twin.pt"
+    twin.write_bytes(model_file.read_bytes())
+    monkeypatch.setattr(frontends, "_convert", no_worker)
+    assert frontends.load(twin, SHAPE) == first
+    torch.save(nn.Sequential(nn.Conv2d(3, 5, 3)), twin)
+    with pytest.raises(AssertionError):
+        frontends.load(twin, SHAPE)
+
+
+def test_a_damaged_entry_counts_as_absent(model_file, tmp_path):
+    first = frontends.load(model_file, SHAPE)
+    (entry,) = kept(tmp_path)
+    for damage in (b"", b"no gzip", gzip.compress(b"{}"), entry.read_bytes()[:50]):
+        entry.write_bytes(damage)
+        assert frontends.load(model_file, SHAPE) == first
+    assert cache.read(entry.name.partition(".")[0]) == first
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(model_file, tmp_path, monkeypatch):
+    (tmp_path / "blocked").write_text("a file, not a folder")
+    monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "blocked"))
+    assert frontends.load(model_file, SHAPE).operators
+
+
+def test_versions_are_part_of_the_key(model_file, monkeypatch):
+    entry, spec = registry.find(model_file), InputSpec.parse(SHAPE)
+    keys = {cache.key(model_file, entry, spec, trust=trust) for trust in (True, False)}
+    monkeypatch.setattr(cache, "_version", lambda name: "other")
+    keys.add(cache.key(model_file, entry, spec, trust=False))
+    monkeypatch.setattr(cache, "RAW_GRAPH_VERSION", "other")
+    keys.add(cache.key(model_file, entry, spec, trust=False))
+    assert len(keys) == 4
+
+
+def test_big_files_are_sampled(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "WHOLE_BYTES", 1 << 20)
+    path = tmp_path / "big.bin"
+    path.write_bytes(bytes(64 << 20))
+    before = cache.digest(path)
+    assert cache.digest(path) == before
+    with path.open("r+b") as file:
+        file.seek(-10, 2)
+        file.write(b"x")
+    assert cache.digest(path) != before
+
+
+def test_folders_cover_all_their_files(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "a").write_text("1")
+    before = cache.digest(tmp_path / "model")
+    (tmp_path / "model" / "b").write_text("2")
+    assert cache.digest(tmp_path / "model") != before

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.errors import ConversionError, InputShapeError
+from dippm.frontends import InputSpec
+from dippm.frontends.frontend import MARKER_BATCHES, marker_batch
+
+
+@pytest.mark.parametrize(
+    ("given_input", "shapes"),
+    [
+        ("3,224,224", {"": (3, 224, 224)}),
+        ("3x224x224", {"": (3, 224, 224)}),
+        (" (3, 224, 224) ", {"": (3, 224, 224)}),
+        ("128", {"": (128,)}),
+        ((3, 224, 224), {"": (3, 224, 224)}),
+        ([1], {"": (1,)}),
+        (128, {"": (128,)}),
+        ({"ids": (128,), "mask": "128"}, {"ids": (128,), "mask": (128,)}),
+        ("ids=128;mask=1,128", {"ids": (128,), "mask": (1, 128)}),
+        (None, {}),
+    ],
+)
+def test_forms(given_input, shapes):
+    spec = InputSpec.parse(given_input)
+    assert dict(spec.shapes) == shapes
+    assert InputSpec.parse(spec) is spec
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "3,0,224", "3,-1,224", "3,batch,224", "3.5", (3, 2.5), (True,), "a=1;a=2", "=3", "a=1;3",
+     object(), (3, None), 1 << 30, {"ids": ""}, b"abc"],
+)  # fmt: skip
+def test_bad_forms_name_the_next_step(bad):
+    with pytest.raises(InputShapeError) as caught:
+        InputSpec.parse(bad)
+    assert '"3,224,224"' in caught.value.hint
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text):
+    try:
+        spec = InputSpec.parse(text)
+    except InputShapeError:
+        return
+    assert all(size >= 1 for shape in spec.shapes.values() for size in shape)
+    assert InputSpec.parse(str(spec)) == spec
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
+        st.lists(st.integers(1, 10_000), min_size=1, max_size=4).map(tuple),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_text_and_mapping_agree(shapes):
+    text = ";".join(f"{n}={','.join(map(str, s))}" for n, s in shapes.items())
+    assert InputSpec.parse(text) == InputSpec.parse(shapes)
+    assert InputSpec.parse(text).key() == InputSpec.parse(dict(reversed(shapes.items()))).key()
+
+
+def test_the_marker_divides_no_size():
+    assert marker_batch([3, 224, 64]) == MARKER_BATCHES[0]
+    assert marker_batch([3, 2 * MARKER_BATCHES[0], 64]) == MARKER_BATCHES[1]
+    with pytest.raises(ConversionError):
+        marker_batch(MARKER_BATCHES)

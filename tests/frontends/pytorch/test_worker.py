@@ -1,0 +1,158 @@
+"""Limits of the conversion process, and that one bad model does not fail its neighbours."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from dippm.errors import (
+    ConversionError,
+    FrameworkNotInstalledError,
+    InputShapeError,
+)
+from dippm.frontends.worker import Worker, WorkerPool
+
+FRONTEND = """
+    import ctypes, os, signal, time
+    from dippm.errors import InputShapeError
+    from dippm.frontends.worker import step
+    from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+
+    NAME = "moody"
+
+    def accepts(path):
+        return True
+
+    def load(path, inputs, *, trust):
+        step("being moody")
+        mood = path.name
+        if mood == "segfault":
+            ctypes.string_at(0)
+        if mood == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mood == "exit":
+            print("last words", flush=True)
+            os._exit(7)
+        if mood == "slow":
+            time.sleep(60)
+        if mood == "greedy":
+            bytearray(3 << 30)
+        if mood == "picky":
+            raise InputShapeError("got 3", "give 4")
+        if mood == "lost":
+            import no_such_framework
+        if mood == "broken":
+            raise KeyError("inner")
+        if mood == "loud":
+            print("noise on standard output", flush=True)
+        value = RawValue((1009, os.getpid()), "float32", "input", str(sorted(inputs.shapes)))
+        return RawGraph((value,), (RawOperator("relu", (0,), (0,)),), (0,), (0,), 1009)
+"""
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    (tmp_path / "moody_frontend.py").write_text(textwrap.dedent(FRONTEND))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pool = WorkerPool()
+    yield pool
+    pool.close()
+
+
+def convert(pool, mood, *, timeout_s=60.0, memory_limit_mb=2048):
+    request = {"source": mood, "inputs": {"x": [3]}, "trust": False}
+    with pool.borrow("moody_frontend", memory_limit_mb) as worker:
+        return worker.convert(request, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("mood", "message", "hint"),
+    [
+        ("segfault", "segmentation fault", "ONNX"),
+        ("killed", "killed, probably for memory", "more memory"),
+        ("exit", "exit code 7", "doctor"),
+        ("greedy", "more memory than 2048 MB", "memory_limit_mb"),
+        ("broken", "KeyError", "ONNX"),
+    ],
+)
+def test_each_end_has_its_message(pool, mood, message, hint):
+    with pytest.raises(ConversionError, match=message) as caught:
+        convert(pool, mood)
+    assert hint in caught.value.hint
+
+
+def test_a_crash_says_the_step_and_the_last_words(pool):
+    with pytest.raises(ConversionError, match="being moody") as caught:
+        convert(pool, "exit")
+    assert any("last words" in note for note in caught.value.__notes__)
+
+
+def test_a_timeout_ends_the_process(pool):
+    with pytest.raises(ConversionError, match=r"longer than 4 s.*being moody") as caught:
+        convert(pool, "slow", timeout_s=4.0)
+    assert "timeout_s" in caught.value.hint
+    assert pool._idle == []
+
+
+def test_errors_keep_their_type(pool):
+    with pytest.raises(InputShapeError) as caught:
+        convert(pool, "picky")
+    assert (caught.value.message, caught.value.hint) == ("got 3", "give 4")
+    with pytest.raises(FrameworkNotInstalledError, match="no_such_framework"):
+        convert(pool, "lost")
+
+
+def test_the_process_stays_warm_and_survives_bad_models(pool):
+    first = convert(pool, "loud")
+    with pytest.raises(InputShapeError):
+        convert(pool, "picky")
+    assert convert(pool, "fine") == first  # its shape holds the process id
+    with pytest.raises(ConversionError):
+        convert(pool, "killed")
+    assert convert(pool, "fine") != first
+
+
+def test_memory_trouble_retires_the_process(pool):
+    first = convert(pool, "fine")
+    with pytest.raises(ConversionError):
+        convert(pool, "greedy")
+    assert convert(pool, "fine") != first
+
+
+def test_kinds_of_workers_are_never_mixed(pool, tmp_path):
+    source = (tmp_path / "moody_frontend.py").read_text()
+    (tmp_path / "other_frontend.py").write_text(source)
+    pool.warm("moody_frontend")
+    with pool.borrow("other_frontend", 4096) as other:
+        assert other.module == "other_frontend"
+        assert [worker.module for worker in pool._idle] == ["moody_frontend"]
+
+
+def test_closing_ends_the_process(pool):
+    worker = Worker("moody_frontend")
+    assert worker.alive
+    worker.stop()
+    assert not worker.alive
+    assert not worker.folder.exists()
+
+
+def test_a_script_without_a_main_guard(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom dippm import frontends\n"
+        "print(len(frontends.load(torch.nn.ReLU(), '4').operators))\n"
+    )
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n", done.stderr

@@ -70,12 +70,6 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
     )
 
 
-def _has_batch(raw: RawGraph, position: int) -> bool:
-    """Tell whether a constant is no part of the model but was made for one batch."""
-    sizes = raw.values[position].shape
-    return raw.batch_is_symbolic and any(size and size % raw.batch == 0 for size in sizes)
-
-
 def _spec(value: Value, name: str) -> TensorSpec:
     return TensorSpec(name, value.shape, value.dtype)
 
@@ -126,9 +120,8 @@ def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
     Some exporters list a tied parameter once for each of its names, but read it by one.
     """
     read = {i for call in raw.operators for i in call.inputs} | set(raw.outputs)
-    made = {i for i in read if raw.values[i].kind == "constant" and _has_batch(raw, i)}
     return sum(
         prod(shape) * item_bytes(dtype)
         for i, (shape, dtype) in draft.parameters.items()
-        if i in read - made and "float" in dtype
+        if i in read and "float" in dtype
     )

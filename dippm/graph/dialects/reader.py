@@ -7,7 +7,7 @@ from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.dialects.readers import READERS
 from dippm.graph.dialects.static import fold_static
 from dippm.graph.draft import Draft, Value
-from dippm.relax.raw_graph import RawGraph
+from dippm.relax.raw_graph import RawGraph, RawValue
 
 
 def read(raw: RawGraph) -> Draft:
@@ -16,12 +16,10 @@ def read(raw: RawGraph) -> Draft:
     values = [Value(v.shape, v.dtype, name=v.name) for v in raw.values]
     for position, (value, source) in enumerate(zip(values, raw.values, strict=True)):
         value.scalar = source.scalar
-        if source.kind == "parameter" or (source.kind == "constant" and source.scalar is None):
-            value.is_static = True
+        value.is_static = source.kind in ("parameter", "constant")
+        if source.kind == "parameter" or (value.is_static and not _is_made_for_batch(source, raw)):
             value.roots = frozenset((position,))
             draft.parameters[position] = (source.shape, source.dtype)
-        elif source.kind == "constant":
-            value.is_static = True
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
     for operator in raw.operators:
@@ -35,6 +33,15 @@ def read(raw: RawGraph) -> Draft:
         if call.outputs and not fold_static(call):
             _read_call(call)
     return draft
+
+
+def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
+    """Tell whether a constant is a number or sized by the batch, thus no part of the model.
+
+    Exporters fold initial states and masks for the batch that they were given.
+    """
+    sized = raw.batch_is_symbolic and any(n and n % raw.batch == 0 for n in constant.shape)
+    return sized or constant.scalar is not None
 
 
 def _read_call(call: Call) -> None:

@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,16 +20,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dataset.families import architecture_id, family_of
-from dataset.location import data_dir
+from dataset.location import DataNotFoundError, data_dir
 from dataset.sources.timm import SOURCES
 from dippm.features import FEATURE_VERSION, GraphTensors
-from dippm.graph import build
+from dippm.graph import GRAPH_VERSION, build
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.models.readings import encode_as
 from dippm.relax.raw_graph import RawGraph
 
 GPU = "RTX-3090"
 SOFTWARE = "torch 2.4.0"
+SAVED_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +95,44 @@ def measured_rows(folder: Path | None = None) -> pd.DataFrame:
 def load_examples(
     raw_folder: Path, cache_folder: Path, config: PmgnsConfig, *, data: Path | None = None
 ) -> Examples:
-    """Return all measured rows that have a converted graph, from the cache if it is current.
+    """Return all measured rows that have a converted graph; each graph is encoded once.
 
     Args:
         raw_folder: raw graphs, `<model>@<size>.json.gz`.
-        cache_folder: where encoded examples are kept.
+        cache_folder: where encoded examples are kept, so that an interrupted call goes on.
         config: its reading of the graph decides the encoding.
         data: folder of the measured tables.
     """
     rows = measured_rows(data)
-    files = [raw_folder / f"{name.removeprefix('timm:')}.json.gz" for name in rows["model"]]
-    found = [file.is_file() for file in files]
-    rows = rows[found]
-    key = _key(rows, config)
-    cached = cache_folder / f"pmgns-{key}.safetensors"
-    if not cached.is_file():
+    rows["file"] = [raw_folder / f"{name.removeprefix('timm:')}.json.gz" for name in rows["model"]]
+    rows = rows[[file.is_file() for file in rows["file"]]]
+    cached = cache_folder / f"pmgns-{_settings(config)}.safetensors"
+    examples = _load(cached) if cached.is_file() else None
+    missing = rows if examples is None else rows[~rows["row_id"].isin(examples.rows)]
+    starts: Iterable[int] = range(0, len(missing), SAVED_TOGETHER)
+    for start in track(starts, description="graphs", disable=missing.empty):
+        more = _encode_rows(missing.iloc[start : start + SAVED_TOGETHER], config)
+        examples = more if examples is None else _joined(examples, more)
         cache_folder.mkdir(parents=True, exist_ok=True)
-        present = [file for file, there in zip(files, found, strict=True) if there]
-        _save(_encode_all(rows, present, config), cached)
-    return _load(cached)
+        _save(examples, cached)
+    if examples is None:
+        raise DataNotFoundError(
+            f"no raw graph of a measured model in {raw_folder}",
+            "Make them with `python -m dataset.raw_graphs`.",
+        )
+    return _in_order(examples, rows["row_id"].tolist())
 
 
-def _encode_all(rows: pd.DataFrame, files: Sequence[Path], config: PmgnsConfig) -> Examples:
+def _encode_rows(rows: pd.DataFrame, config: PmgnsConfig) -> Examples:
     graphs, targets, architectures = [], [], []
     operators: set[str] = set()
-    version = ""
-    latencies, batches = rows["latency_ms"].tolist(), rows["batch"].tolist()
-    work: Iterable[int] = track(range(len(files)), description="graphs")
-    for i in work:
-        raw = RawGraph.from_json(gzip.decompress(files[i].read_bytes()))
-        graph = build(raw).at_batch(int(batches[i]))
-        version = graph.version
+    for row in rows.itertuples():
+        raw = RawGraph.from_json(gzip.decompress(row.file.read_bytes()))
+        graph = build(raw).at_batch(int(row.batch))
         operators |= {node.op for node in graph.nodes}
         graphs.append(encode_as(graph, config))
         architectures.append(architecture_id(graph))
-        labels = {"latency_ms": latencies[i]}
+        labels = {"latency_ms": row.latency_ms}
         targets.append([labels.get(target, float("nan")) for target in config.targets])
     models = tuple(rows["model"])
     return Examples(
@@ -139,20 +143,42 @@ def _encode_all(rows: pd.DataFrame, files: Sequence[Path], config: PmgnsConfig) 
         architectures=tuple(architectures),
         families=tuple(map(family_of, models)),
         operators=tuple(sorted(operators)),
-        graph_version=version,
+        graph_version=GRAPH_VERSION,
     )
 
 
-def _key(rows: pd.DataFrame, config: PmgnsConfig) -> str:
-    from dippm.graph.model_graph import GRAPH_VERSION
+def _joined(first: Examples, second: Examples) -> Examples:
+    return Examples(
+        graphs=first.graphs + second.graphs,
+        targets=torch.cat([first.targets, second.targets]),
+        rows=first.rows + second.rows,
+        models=first.models + second.models,
+        architectures=first.architectures + second.architectures,
+        families=first.families + second.families,
+        operators=tuple(sorted({*first.operators, *second.operators})),
+        graph_version=first.graph_version,
+    )
 
-    document = [
-        FEATURE_VERSION,
-        GRAPH_VERSION,
-        config.targets,
-        (config.nodes, config.edges, config.shape),
-        rows[["model", "batch", "latency_ms"]].to_numpy().tolist(),
-    ]
+
+def _in_order(examples: Examples, rows: Sequence[str]) -> Examples:
+    """Return the examples of some row ids, in that order, on which the splits depend."""
+    place = {row: i for i, row in enumerate(examples.rows)}
+    chosen = [place[row] for row in rows]
+    return replace(
+        examples,
+        graphs=[examples.graphs[i] for i in chosen],
+        targets=examples.targets[chosen],
+        rows=tuple(rows),
+        models=tuple(examples.models[i] for i in chosen),
+        architectures=tuple(examples.architectures[i] for i in chosen),
+        families=tuple(examples.families[i] for i in chosen),
+    )
+
+
+def _settings(config: PmgnsConfig) -> str:
+    """Return a name for everything that an encoding depends on, besides the graphs."""
+    switches = [config.nodes, config.edges, config.shape]
+    document = [FEATURE_VERSION, GRAPH_VERSION, config.targets, switches]
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]
 
 

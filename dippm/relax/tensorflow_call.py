@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ from tvm import relax
 
 from dippm.errors import ConversionError
 
-Results = relax.Expr | Sequence[relax.Expr | None] | None
+Results: TypeAlias = relax.Expr | Sequence[relax.Expr | None] | None
 Build = Callable[["Call"], Results]
 
 

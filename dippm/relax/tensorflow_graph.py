@@ -362,7 +362,7 @@ class _Flattener:
         node.attr["dtype"].type = tf.int32.as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
         self.nodes = {node.name: node, **self.nodes}
-        return node.name
+        return str(node.name)
 
 
 def _import(definition: GraphDef) -> tf.Graph:

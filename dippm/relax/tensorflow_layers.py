@@ -103,7 +103,7 @@ def match_conv1d(operation: tf.Operation) -> Match | None:
         inner = Call(conv, call.importer)
         stride, dilation = (inner.attr(name)[2] for name in ("strides", "dilations"))
         width, channels = x.shape[1], weight.shape[1]
-        padding = (0, 0)
+        padding: tuple[int, ...] = (0, 0)
         if inner.attr("padding") == "SAME":
             padding = same_padding([width], [weight.shape[0]], [stride], [dilation])
         groups = x.shape[2] // channels

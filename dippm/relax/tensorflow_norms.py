@@ -18,8 +18,10 @@ import tensorflow as tf
 from tvm import relax
 
 from dippm.relax.opaque import opaque_call
+from dippm.relax.raw_graph import Attribute
 from dippm.relax.tensorflow_call import Call, Match, Results, dtype_of, shape_of
 
+op = relax.op
 IsActivation = Callable[[tf.Tensor], bool]
 ADDS = ("Add", "AddV2")
 
@@ -127,7 +129,7 @@ def _layer_norm(x: tf.Tensor, axes: list[int], scale: _Scale, offset: tf.Tensor 
         sizes = tuple(shape[a] for a in axes)
         fitting = all(shape_of(call.expression(t)) == sizes for t in weights)
         if not (trailing and fitting):
-            marks = {"axes": tuple(axes), "epsilon": scale.epsilon}
+            marks: dict[str, Attribute] = {"axes": tuple(axes), "epsilon": scale.epsilon}
             inputs = [value, *(call.expression(t) for t in weights)]
             return opaque_call("tf.GroupNormalization", inputs, [(shape, dtype)], marks)
         gamma, beta = (
@@ -251,6 +253,3 @@ def _vector(
         return relax.const(np.full((channels,), absent), dtype)
     value = call.expression(_peel(tensor, "Reshape"))
     return value if dtype_of(value) == dtype else call.emit(op.astype(value, dtype))
-
-
-op = relax.op

@@ -1,0 +1,1 @@
+"""TensorFlow and Keras files. TensorFlow runs in a child process: Paddle's tests share this one."""

@@ -1,0 +1,48 @@
+"""One child process for all TensorFlow tests: imports are paid once, Paddle never meets them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from tests.frontends.tensorflow import models
+from tests.frontends.tensorflow.counts import read
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "frontends/tensorflow" in item.nodeid:
+            item.add_marker(pytest.mark.tensorflow)
+
+
+@pytest.fixture(scope="session")
+def child():
+    """Call a function in the child: `child(function, *arguments)`."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+
+
+@pytest.fixture(scope="session")
+def files(child, tmp_path_factory):
+    """Return the paths of a model of `models`, by kind of file; written once."""
+    written = {}
+
+    def paths(name, kinds=tuple(models.KINDS)):
+        key = (name, *kinds)
+        if key not in written:
+            written[key] = child(models.save, name, tmp_path_factory.mktemp(name), kinds)
+        return written[key]
+
+    return paths
+
+
+@pytest.fixture(scope="session")
+def converted(child, files):
+    """Return the raw graph of a model, given its name and kind of file."""
+
+    def graph(name, kind="savedmodel", shapes=None):
+        return read(child(models.convert, files(name)[kind], shapes))
+
+    return graph

@@ -1,0 +1,312 @@
+"""Runs in the child process: builds model files and converts them."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+KINDS = {"keras": "model.keras", "h5": "model.h5", "savedmodel": "folder"}
+
+
+def convert(path: Path, shapes: dict[str, tuple[int, ...]] | None = None, trust: bool = False):
+    """Return the raw graph as JSON, or (error type, message, hint)."""
+    from dippm.errors import DippmError
+    from dippm.frontends import keras, savedmodel
+    from dippm.frontends.frontend import InputSpec
+
+    frontend = keras if keras.accepts(path) or path.suffix in (".keras", ".h5") else savedmodel
+    try:
+        return frontend.load(path, InputSpec(shapes or {}), trust=trust).to_json()
+    except DippmError as error:
+        return type(error).__name__, error.message, error.hint
+
+
+def convert_measured(path: Path) -> tuple[Any, float]:
+    """Return the result and this process' peak memory in MiB."""
+    result = convert(path)
+    return result, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def save(name: str, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, Path]:
+    """Build a model by its name in `build` and write it as each kind of file."""
+    model = build(name)
+    paths = {kind: folder / KINDS[kind] for kind in kinds}
+    for kind, path in paths.items():
+        if kind == "savedmodel":
+            model.export(path, verbose=False)
+        else:
+            model.save(path)
+    return paths
+
+
+def save_with_weights(folder: Path, value: float) -> dict[str, Path]:
+    """Write the small network with every weight set to one value."""
+    import numpy as np
+
+    model = build("small")
+    model.set_weights([np.full(w.shape, value, w.dtype) for w in model.get_weights()])
+    paths = {kind: folder / file for kind, file in KINDS.items()}
+    model.save(paths["keras"])
+    model.save(paths["h5"])
+    model.export(paths["savedmodel"], verbose=False)
+    return paths
+
+
+def save_module(folder: Path, kind: str) -> Path:
+    """Write a SavedModel that Keras has no part in."""
+    import tensorflow as tf
+
+    sizes = {"fixed": [4, 8], "baked": [None, 8], "two": [None, 8], "bare": [None, 8]}[kind]
+    module = tf.Module()
+    module.weight = tf.Variable(tf.ones((8, 3)))
+
+    @tf.function(input_signature=[tf.TensorSpec(sizes, tf.float32, name="x")])
+    def call(x):
+        product = tf.matmul(x, module.weight)
+        return {"y": tf.reshape(product, (4, 3)) if kind == "baked" else tf.nn.relu(product)}
+
+    module.call = call
+    signatures = {
+        "fixed": call,
+        "baked": call,
+        "two": {"one": call, "other": call},
+        "bare": None,
+    }[kind]
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    return folder
+
+
+def save_frozen_graph(path: Path) -> Path:
+    """Write a graph of the first TensorFlow generation."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (None, 8), name="x")
+        tf.nn.relu(tf.matmul(x, tf.ones((8, 3))), name="y")
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    return path
+
+
+def save_lambda(folder: Path, witness: Path) -> dict[str, Path]:
+    """Write models with a layer that holds code; running it would create the witness."""
+    import keras
+
+    code = f"lambda x: (open({str(witness)!r}, 'w').close(), x)[1]"
+    inputs = keras.Input((4,))
+    outputs = keras.layers.Lambda(eval(code))(inputs)
+    model = keras.Model(inputs, outputs)
+    witness.unlink(missing_ok=True)
+    paths = {"keras": folder / "lambda.keras", "h5": folder / "lambda.h5"}
+    for path in paths.values():
+        model.save(path)
+    witness.unlink(missing_ok=True)
+    return paths
+
+
+def build(name: str) -> Any:
+    """Return a Keras model: of the zoo without weights, or one of those below."""
+    import keras
+
+    if name in ZOO:
+        return getattr(keras.applications, name)(weights=None)
+    return globals()["_" + name]()
+
+
+ZOO = frozenset(
+    ("ResNet50", "VGG16", "MobileNetV2", "DenseNet121", "EfficientNetB0", "ConvNeXtTiny")
+)
+
+
+def chain(shape, *layers, dtype=None):
+    """Return the model that applies layers one after the other."""
+    import keras
+
+    inputs = outputs = keras.Input(shape, dtype=dtype)
+    for layer in layers:
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
+
+
+def _small():
+    from keras import layers
+
+    return chain(
+        (16, 16, 3),
+        layers.Conv2D(8, 3, padding="same"),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(5),
+    )
+
+
+def _unet():
+    import keras
+    from keras import layers
+
+    inputs = x = keras.Input((512, 512, 17))
+    skips = []
+    for width in (16, 32):
+        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+        skips.append(layers.BatchNormalization()(x))
+        x = layers.MaxPooling2D()(skips[-1])
+    x = layers.Conv2D(64, 3, padding="same", activation="relu")(x)
+    for skip in reversed(skips):
+        width = skip.shape[-1]
+        x = layers.Conv2DTranspose(width, 2, strides=2, padding="same")(x)
+        x = layers.Conv2D(width, 3, padding="same")(layers.Concatenate()([x, skip]))
+    return keras.Model(inputs, layers.Conv2D(1, 1, activation="sigmoid")(x))
+
+
+def _lstm():
+    from keras import layers
+
+    return chain((32, 16), layers.LSTM(64, return_sequences=True), layers.LSTM(24), layers.Dense(3))
+
+
+def _gru():
+    from keras import layers
+
+    return chain((32, 16), layers.GRU(24, return_sequences=True))
+
+
+def _gru_reset_before():
+    from keras import layers
+
+    return chain((32, 16), layers.GRU(24, reset_after=False))
+
+
+def _rnn():
+    from keras import layers
+
+    return chain((32, 16), layers.SimpleRNN(24))
+
+
+def _masked_lstm():
+    from keras import layers
+
+    return chain((32,), layers.Embedding(100, 16, mask_zero=True), layers.LSTM(24), dtype="int32")
+
+
+def _bilstm():
+    from keras import layers
+
+    return chain((32, 16), layers.Bidirectional(layers.LSTM(24, return_sequences=True)))
+
+
+def _conv_lstm():
+    from keras import layers
+
+    return chain((5, 8, 8, 3), layers.ConvLSTM2D(4, 3, padding="same"))
+
+
+def _attention():
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((12, 64))
+    x = layers.LayerNormalization()(inputs)
+    x = layers.Add()([layers.MultiHeadAttention(4, 16)(x, x), inputs])
+    return keras.Model(inputs, layers.Dense(64, activation="gelu")(x))
+
+
+def _norms():
+    from keras import layers
+
+    return chain(
+        (8, 8, 12),
+        layers.BatchNormalization(scale=False),
+        layers.BatchNormalization(center=False),
+        layers.GroupNormalization(4),
+        layers.LayerNormalization(),
+        layers.LayerNormalization(center=False),
+        layers.RMSNormalization(),
+    )
+
+
+def _conv_kinds():
+    from keras import layers
+
+    return chain(
+        (16, 16, 4),
+        layers.Conv2D(8, 3, strides=2, padding="same", groups=2),
+        layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
+        layers.Conv2D(6, 3, dilation_rate=2),
+        layers.Conv2DTranspose(5, 3, strides=2, padding="same"),
+    )
+
+
+def _conv1d():
+    from keras import layers
+
+    return chain((32, 6), layers.Conv1D(8, 3, strides=2, padding="same", groups=2))
+
+
+def _conv1d_dilated():
+    from keras import layers
+
+    return chain((32, 6), layers.Conv1D(8, 3, padding="causal", dilation_rate=2))
+
+
+def _conv3d():
+    from keras import layers
+
+    return chain(
+        (8, 8, 8, 4), layers.Conv3D(6, 3, padding="same"), layers.Conv3DTranspose(5, 2, strides=2)
+    )
+
+
+def _activations():
+    from keras import layers
+
+    names = "relu relu6 elu selu gelu silu hard_silu hard_sigmoid softplus tanh sigmoid".split()
+    return chain((8, 8, 3), *(layers.Activation(name) for name in names))
+
+
+def _movers():
+    from keras import layers
+
+    return chain(
+        (8, 8, 4),
+        layers.UpSampling2D(interpolation="bilinear"),
+        layers.Permute((3, 1, 2)),
+        layers.Reshape((4, 256)),
+        layers.ZeroPadding1D(1),
+        layers.Cropping1D(2),
+        layers.Flatten(),
+        layers.RepeatVector(3),
+    )
+
+
+def _per_step():
+    from keras import layers
+
+    return chain((5, 8, 8, 3), layers.TimeDistributed(layers.Conv2D(4, 3)))
+
+
+def _flexible():
+    from keras import layers
+
+    return chain((None, None, 3), layers.Conv2D(8, 3), layers.GlobalMaxPooling2D())
+
+
+def _two_inputs():
+    import keras
+    from keras import layers
+
+    left, right = keras.Input((None, 6), name="left"), keras.Input((7, 6), name="right")
+    return keras.Model([left, right], layers.Dot(axes=2)([left, right]))
+
+
+def _fixed_batch():
+    import keras
+    from keras import layers
+
+    inputs = keras.Input(batch_shape=(4, 8))
+    return keras.Model(inputs, layers.Dense(3)(inputs))

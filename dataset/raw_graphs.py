@@ -60,10 +60,12 @@ def read(spec: str, folder: Path) -> RawGraph:
     Raises:
         FileNotFoundError: if it was not made, or could not be; the message has the reason.
     """
-    error = error_path_of(spec, folder)
+    error, path = error_path_of(spec, folder), path_of(spec, folder)
     if error.is_file():
         raise FileNotFoundError(f"{spec} could not be converted: {error.read_text()}")
-    with gzip.open(path_of(spec, folder), "rb") as file:
+    if not path.is_file():
+        raise FileNotFoundError(f"{spec} could not be converted: nobody tried")
+    with gzip.open(path, "rb") as file:
         return RawGraph.from_json(file.read())
 
 
@@ -124,7 +126,9 @@ def _convert_to_file(task: tuple[str, Path]) -> Outcome:
     spec, folder = task
     warnings.filterwarnings("ignore")
     path = path_of(spec, folder)
-    partial = path.with_name(path.name + ".tmp")
+    partial = path.with_name(path.name + ".part")
+    if path.is_file():  # by another run on the same folder
+        return Outcome(spec)
     try:
         text = convert(spec).to_json()
     except Exception as error:  # one model of a zoo must not stop the others

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -62,7 +64,7 @@ class HybridNetwork(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         widths = [N_FEATURES] + [settings.hidden] * (settings.depth - 1) + [1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         nn.init.zeros_(self.layers[-1].weight)
         nn.init.constant_(self.layers[-1].bias, 0.4)
         self.log_launch_ms = nn.Parameter(torch.full((len(hosts),), math.log(0.01)))
@@ -204,12 +206,20 @@ def fit(
         schedule.step()
         decay = min(0.998, (step + 1) / (step + 10))
         with torch.no_grad():
-            for kept, now in zip(average, network.parameters()):
+            for kept, now in zip(average, network.parameters(), strict=True):
                 kept.lerp_(now, 1 - decay)
         advance(float(loss.detach()))
     with torch.no_grad():
-        for kept, now in zip(average, network.parameters()):
+        for kept, now in zip(average, network.parameters(), strict=True):
             now.copy_(kept)
+    return network.eval()
+
+
+def restore(path: Path, hosts: Mapping[str, int], settings: FitSettings) -> HybridNetwork:
+    """Return the network whose state was saved under a path."""
+    blank = torch.zeros(N_FEATURES)
+    network = HybridNetwork(blank, blank.clone(), list(hosts), settings)
+    network.load_state_dict(torch.load(path, weights_only=True))
     return network.eval()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from dippm.features.kernels import Kernel
 from dippm.graph.model_graph import ModelGraph
@@ -55,7 +56,7 @@ def _merged(group: list[Kernel]) -> Kernel:
         return group[0]
     anchors = [k for k in group if k.kind in ANCHORS]
     first, last = group[0], group[-1]
-    side_inputs = sum(max(0.0, k.read_bytes - p.write_bytes) for p, k in zip(group, group[1:]))
+    side_inputs = sum(max(0.0, k.read_bytes - p.write_bytes) for p, k in pairwise(group))
     body = anchors[0] if anchors else last
     return replace(
         body,

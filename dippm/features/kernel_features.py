@@ -28,7 +28,8 @@ GENERATIONS = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwel
 SHAPE_FEATURES = (
     "log_ridge log_roofline log_m log_n log_k log_copies log_window stride log_waves wave_fill "
     "fill_n8 fill_n64 fill_k8 fill_k64 fill_m64 log_l2 weight_share write_share in_half out_half "
-    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width serial"
+    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width "
+    "serial"
 ).split()
 DEVICE_FEATURES = ("log_sm", "log_ridge_half", "log_ridge_fp32", "log_l2_mb", *GENERATIONS)
 N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(UNITS)

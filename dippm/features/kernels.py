@@ -362,7 +362,7 @@ class _Expansion:
         elements = float(sum(prod(s) for s in node.out_shapes))
         width = self.width[i]
         sources = [self.width[p] for p in self.producers[i]]
-        read = sum(prod(s) for s in node.in_shapes)
+        read = float(sum(prod(s) for s in node.in_shapes))
         source_width = max(sources, default=self.full)
         if self.autocast and node.op in AUTOCAST_TO_FP32 and source_width == 2:
             yield _stream(i, "cast", read, 2.0 * read, 4.0 * read, 2, 4)

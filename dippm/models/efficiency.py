@@ -60,7 +60,7 @@ class EfficiencyNetwork:
 def _perceptron(x: Array, layers: tuple[tuple[Array, Array], ...]) -> Array:
     for weight, bias in layers[:-1]:
         x = x @ weight.T + bias
-        x = x / (1.0 + np.exp(-np.clip(x, -30, 30)))
+        x = np.asarray(x / (1.0 + np.exp(-np.clip(x, -30, 30))), dtype=np.float32)
     weight, bias = layers[-1]
     low, high = SLOWDOWN_RANGE
-    return np.clip((x @ weight.T + bias)[:, 0], low, high).astype(np.float32)
+    return np.asarray(np.clip((x @ weight.T + bias)[:, 0], low, high), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""`hybrid`: roofline time per kernel × learned efficiency, host floor, liveness memory, power × time.
+"""`hybrid`: roofline × learned efficiency per kernel, host floor, liveness memory, power × time.
 
 t_i = r_i · exp(s(x_i))          r_i roofline, s the efficiency network
 T   = smoothmax(Σ t_i, launches · h)      then the timer regime
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Conditions
 from dippm.devices import Device
-from dippm.errors import CheckpointError, ConditionsError
+from dippm.errors import ConditionsError
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     DeviceView,
@@ -46,14 +46,9 @@ _REMEMBERED_GRAPHS = 8
 class Hybrid:
     """The gray-box predictor; see the module docstring for its equations."""
 
+    feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}"
+
     def __init__(self, network: EfficiencyNetwork, config: Mapping[str, Any]) -> None:
-        for key, version in (("kernels", KERNEL_VERSION), ("features", KERNEL_FEATURE_VERSION)):
-            if config["versions"][key] != version:
-                raise CheckpointError(
-                    f"checkpoint made for {key} version {config['versions'][key]},"
-                    f" this is {version}",
-                    "Install the release that the checkpoint names, or retrain it.",
-                )
         self.network, self.config = network, config
         self.host = Host(**config["host"])
         self.memory = MemoryModel(**config["memory"])
@@ -154,9 +149,7 @@ class Hybrid:
         tables = self._remembered(graph)
         key = (c.precision, c.mode, c.channels_last)
         if key not in tables:
-            tables[key] = KernelTable.of(
-                graph, c.precision, c.mode, channels_last=c.channels_last
-            )
+            tables[key] = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
         table: KernelTable = tables[key]
         return table
 
@@ -216,7 +209,7 @@ class Hybrid:
             warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")
         elif c.precision not in precisions:
             warnings.append(
-                f"{c.precision} was never measured on {c.device.name} (only {', '.join(precisions)})"
+                f"{c.precision} was never measured on {c.device.name}, only {', '.join(precisions)}"
             )
         low, high = seen["batch_range"]
         if not low <= c.batch <= high:

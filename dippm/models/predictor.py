@@ -20,7 +20,9 @@ class Predictor(Protocol):
     """Graph and conditions in, estimates out."""
 
     @classmethod
-    def from_checkpoint(cls, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> Self:
+    def from_checkpoint(
+        cls, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]
+    ) -> Self:
         """Build the predictor from the tensors and the configuration of a checkpoint."""
         ...
 

@@ -1,0 +1,150 @@
+"""Which kernels a graph launches, and what they move, per precision and mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dataset.nodes import GraphBuilder
+from dippm.devices import find
+from dippm.features.kernel_features import (
+    N_FEATURES,
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+)
+from dippm.features.kernel_table import QUANTITIES, KernelTable
+from dippm.features.kernels import launched
+from dippm.graph.model_graph import ModelGraph
+
+BATCH = 1009
+
+
+def residual_block() -> ModelGraph:
+    b = GraphBuilder(batch=BATCH)
+    x = b.input((BATCH, 64, 56, 56))
+    conv = {
+        "kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1),
+        "groups": 1, "in_channels": 64, "out_channels": 64,
+    }  # fmt: skip
+    shape = (BATCH, 64, 56, 56)
+    weights = 64 * 64 * 9
+    first = b.add("conv2d", [x], shape, attributes=conv, weights=weights, absorbed=("batch_norm",))
+    relu = b.add("relu", [first], shape)
+    second = b.add("conv2d", [relu], shape, attributes=conv, weights=weights)
+    b.add("add", [second, relu], shape)
+    return b.graph(batch_is_symbolic=True)
+
+
+def attention(spelled: tuple[str, ...]) -> ModelGraph:
+    b = GraphBuilder(batch=BATCH)
+    shape = (BATCH, 12, 197, 64)
+    attributes = {
+        "heads": 12, "query_length": 197, "key_length": 197, "head_dim": 64, "value_dim": 64,
+    }  # fmt: skip
+    b.add("attention", [b.input(shape) for _ in "qkv"], shape, attributes=attributes,
+          absorbed=spelled)  # fmt: skip
+    return b.graph(batch_is_symbolic=True)
+
+
+def permuted(copies: int) -> ModelGraph:
+    b = GraphBuilder(batch=BATCH)
+    x = b.input((BATCH, 64, 56, 56))
+    b.add("transpose", [x], (BATCH, 56, 56, 64),
+          attributes={"permutation": (0, 2, 3, 1), "copies": copies})  # fmt: skip
+    return b.graph(batch_is_symbolic=True)
+
+
+def kinds(graph: ModelGraph, *args: str, **kwargs: bool) -> Counter[str]:
+    return Counter(kernel.kind for kernel in launched(graph, *args, **kwargs))  # type: ignore[arg-type]
+
+
+def test_eager_launches_the_batch_norm_that_the_graph_folded() -> None:
+    assert kinds(residual_block().at_batch(2)) == Counter(
+        conv_spatial=2, batch_norm=1, activation=1, elementwise=1
+    )
+
+
+def test_autocast_casts_the_input_and_every_weight() -> None:
+    kernels = launched(residual_block().at_batch(2), "amp")
+    casts = [k for k in kernels if k.kind == "cast"]
+    assert sorted(k.weight_bytes for k in casts) == [0.0, 4.0 * 36864, 4.0 * 36864]
+    assert all(k.unit == "half" for k in kernels if k.kind == "conv_spatial")
+    norm = next(k for k in kernels if k.kind == "batch_norm")
+    assert (norm.in_bytes, norm.out_bytes) == (2, 2)
+
+
+def test_default_float32_runs_convolutions_in_tf32_and_products_in_ieee() -> None:
+    b = GraphBuilder(batch=BATCH)
+    attributes = {"in_features": 256, "out_features": 128}
+    b.add("dense", [b.input((BATCH, 256))], (BATCH, 128), attributes=attributes, weights=256 * 128)
+    dense = b.graph(batch_is_symbolic=True).at_batch(4)
+    block = residual_block().at_batch(4)
+    assert {k.unit for k in launched(dense, "fp32") if k.kind == "gemm"} == {"fp32"}
+    assert {k.unit for k in launched(dense, "tf32") if k.kind == "gemm"} == {"tf32"}
+    assert {k.unit for k in launched(block, "fp32") if k.kind == "conv_spatial"} == {"tf32"}
+    assert {k.unit for k in launched(block, "fp32-ieee") if k.kind == "conv_spatial"} == {"fp32"}
+
+
+@pytest.mark.parametrize(("copies", "channels_last", "expected"), [(1, False, 1), (0, False, 0),
+                                                                   (1, True, 0)])  # fmt: skip
+def test_only_a_permutation_that_moves_data_launches_a_copy(
+    copies: int, channels_last: bool, expected: int
+) -> None:
+    found = kinds(permuted(copies).at_batch(2), channels_last=channels_last)
+    assert found == Counter({"copy": expected} if expected else {})
+
+
+def test_spelled_attention_does_the_same_products_in_more_kernels() -> None:
+    fused = launched(attention(("sdpa",)).at_batch(2), "fp16")
+    spelled = launched(
+        attention(("batch_matmul", "multiply", "softmax", "batch_matmul")).at_batch(2), "fp16"
+    )
+    assert [k.kind for k in fused] == ["attention"]
+    assert [k.kind for k in spelled] == ["batched_gemm", "elementwise", "softmax", "batched_gemm"]
+    products = sum(k.flops for k in spelled if k.kind == "batched_gemm")
+    assert products == pytest.approx(fused[0].flops)
+
+
+def test_compiling_fuses_streams_and_keeps_the_work() -> None:
+    graph = residual_block().at_batch(8)
+    eager, compiled = launched(graph, "amp"), launched(graph, "amp", "compiled")
+    assert len(compiled) < len(eager)
+    assert sum(k.flops for k in compiled) == pytest.approx(sum(k.flops for k in eager))
+    moved = [sum(k.read_bytes + k.write_bytes for k in ks) for ks in (eager, compiled)]
+    assert moved[1] < moved[0]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 32, 1024])
+def test_table_at_any_batch_equals_an_expansion_at_that_batch(batch: int) -> None:
+    graph = residual_block()
+    table = KernelTable.of(graph, "amp")
+    direct = launched(graph.at_batch(batch), "amp")
+    expected = np.array([[getattr(k, q) for q in QUANTITIES] for k in direct])
+    np.testing.assert_allclose(table.quantities(batch), expected, rtol=1e-12)
+
+
+def test_features_are_finite_and_a_slice_is_slower() -> None:
+    table = KernelTable.of(residual_block(), "fp16")
+    device = find("A100-40GB")
+    whole, part = DeviceView.of(device), DeviceView.of(device, device.mig_profiles[0])
+    features = kernel_features(table, 32, whole)
+    assert features.shape == (len(table.node), N_FEATURES)
+    assert np.isfinite(features).all()
+    ratio = roofline_ms(table, 32, part).sum() / roofline_ms(table, 32, whole).sum()
+    assert 5.0 < ratio < 108 / 14 + 0.5
+
+
+def test_bilinear_upsampling_of_contiguous_images_walks_serially() -> None:
+    b = GraphBuilder(batch=BATCH)
+    shape = (BATCH, 512, 14, 14)
+    b.add("resize", [b.input((BATCH, 512, 7, 7))], shape, attributes={"mode": "bilinear"})
+    graph = b.graph(batch_is_symbolic=True)
+    view = DeviceView.of(find("A100-40GB"))
+    serial, tiled = (
+        roofline_ms(KernelTable.of(graph, "fp16", channels_last=c), 64, view)[0]
+        for c in (False, True)
+    )
+    assert serial > 5 * tiled

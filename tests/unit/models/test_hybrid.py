@@ -1,0 +1,149 @@
+"""The gray-box predictor with a network of known answer: every kernel takes e^0.5 of its roofline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dataset.nodes import GraphBuilder
+from dippm.conditions import Conditions
+from dippm.devices import find
+from dippm.errors import ConditionsError
+from dippm.features.kernel_features import N_FEATURES, DeviceView, roofline_ms
+from dippm.features.kernel_table import KernelTable
+from dippm.features.kernels import KERNEL_CLASSES
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.hybrid import Hybrid
+from dippm.models.targets import TARGETS
+
+LOG_SLOWDOWN = 0.5
+BATCH = 1009
+
+
+def perceptron(*, symbolic: bool = True, batch: int = BATCH) -> ModelGraph:
+    b = GraphBuilder(batch=batch)
+    x: Any = b.input((batch, 4096))
+    for _ in range(3):
+        attributes = {"in_features": 4096, "out_features": 4096}
+        x = b.add("dense", [x], (batch, 4096), attributes=attributes, weights=4096 * 4096)
+        x = b.add("relu", [x], (batch, 4096))
+    return b.graph(batch_is_symbolic=symbolic)
+
+
+def predictor(launch_ms: float = 0.0) -> Hybrid:
+    tensors = {
+        "mean": torch.zeros(N_FEATURES),
+        "scale": torch.ones(N_FEATURES),
+        "0.0.weight": torch.zeros(1, N_FEATURES),
+        "0.0.bias": torch.tensor([LOG_SLOWDOWN]),
+    }
+    config = {
+        "members": 1,
+        "depth": 1,
+        "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
+        "memory": {"context_mb": 1000.0, "activation_factor": 1.5, "log_error": 0.1},
+        "power": {"idle_fraction": 0.1, "coefficients": [0.0] * 5, "log_error": 0.1},
+        "intervals": {"latency_ms": {"A100-40GB": 0.2, "unseen GPU": 0.4}},
+        "seen": {
+            "devices": {"A100-40GB": ["fp16", "fp32"]},
+            "batch_range": [1, 256],
+            "kernel_classes": list(KERNEL_CLASSES),
+        },
+    }
+    return Hybrid.from_checkpoint(tensors, config)
+
+
+def conditions(batch: int = 64, **given: Any) -> Conditions:
+    return Conditions(find(given.pop("device", "A100-40GB")), batch=batch, **given)
+
+
+def test_latency_is_the_sum_of_slowed_rooflines() -> None:
+    graph = perceptron()
+    table = KernelTable.of(graph, "fp16")
+    expected = roofline_ms(table, 64, DeviceView.of(find("A100-40GB"))).sum()
+    answer = predictor().predict(graph, conditions(precision="fp16"))
+    assert answer.values["latency_ms"].value == pytest.approx(expected * math.exp(0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("launch_ms", [0.0, 0.02, 5.0])
+def test_operator_times_sum_to_the_latency(launch_ms: float) -> None:
+    answer = predictor(launch_ms).predict(perceptron(), conditions())
+    total = answer.values["latency_ms"].value
+    assert sum(row.time_ms for row in answer.operators) == pytest.approx(total, rel=1e-9)
+    assert sum(row.share for row in answer.operators) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_slow_host_sets_the_floor_and_idles_the_board() -> None:
+    fast, slow = (predictor(ms).predict(perceptron(), conditions(batch=1)) for ms in (0.0, 5.0))
+    assert slow.values["latency_ms"].value == pytest.approx(6 * 5.0, rel=0.01)
+    assert slow.operators[-1].op == "host"
+    assert slow.values["power_w"].value < fast.values["power_w"].value
+
+
+def test_timer_regimes_differ_by_launches_and_copy() -> None:
+    kernel, wall, copy = (
+        predictor(0.5).predict(perceptron(), conditions(timer=t)).values["latency_ms"].value
+        for t in ("kernel", "wall", "wall+copy")
+    )
+    assert kernel < wall < copy
+    assert copy - wall == pytest.approx(64 * 4096 * 4 / 1e7)
+
+
+def test_energy_is_power_times_time_and_every_target_has_an_interval() -> None:
+    answer = predictor().predict(perceptron(), conditions())
+    assert set(answer.values) == set(TARGETS)
+    energy = answer.values["power_w"].value * answer.values["latency_ms"].value / 1e3
+    assert answer.values["energy_j"].value == pytest.approx(energy)
+    for estimate in answer.values.values():
+        assert estimate.interval.low < estimate.value < estimate.interval.high
+    assert answer.memory_bound_mb is not None
+    assert answer.memory_bound_mb > answer.values["memory_mb"].value
+
+
+def test_slice_is_slower_and_its_energy_is_absent_with_a_reason() -> None:
+    device = find("A100-40GB")
+    whole = predictor().predict(perceptron(), conditions())
+    part = predictor().predict(perceptron(), conditions(mig=device.mig_profiles[0]))
+    assert part.values["latency_ms"].value > whole.values["latency_ms"].value
+    assert "energy_j" not in part.values
+    assert "slice" in part.absent["energy_j"]
+
+
+def test_file_with_a_fixed_batch_refuses_another() -> None:
+    graph = perceptron(symbolic=False, batch=8)
+    assert predictor().predict(graph, conditions(batch=8)).values
+    with pytest.raises(ConditionsError, match="fixes the batch to 8"):
+        predictor().predict(graph, conditions(batch=4))
+
+
+def test_what_was_never_measured_is_said_and_widens_the_interval() -> None:
+    seen = predictor().predict(perceptron(), conditions(precision="fp16"))
+    unseen = predictor().predict(perceptron(), conditions(device="L40S", batch=512))
+    assert seen.warnings == ()
+    assert any("never measured" in w for w in unseen.warnings)
+    assert any("batch 512" in w for w in unseen.warnings)
+
+    def width(answer: Any) -> float:
+        interval = answer.values["latency_ms"].interval
+        return float(np.log(interval.high / interval.low))
+
+    assert width(unseen) > width(seen)
+
+
+def test_unknown_operators_are_named() -> None:
+    graph = replace(perceptron(), unknown_ops={"onnx.Strange": 2})
+    (warning,) = predictor().predict(graph, conditions()).warnings
+    assert "onnx.Strange ×2" in warning
+
+
+def test_many_points_agree_with_single_ones() -> None:
+    model, graph = predictor(0.01), perceptron()
+    points = [conditions(batch=b, precision="fp16") for b in (1, 7, 64)]
+    many = model.predict_many(graph, points)
+    for point, answer in zip(points, many, strict=True):
+        assert answer.values == model.predict(graph, point).values

@@ -8,6 +8,8 @@ that does the graph stay at the file's own batch.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +36,23 @@ NAME = "onnx"
 def accepts(path: Path) -> bool:
     """Return whether a file is an ONNX model; it may be cut short or lack its external data."""
     try:
-        with Path(path).open("rb") as file:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                with memoryview(mapped) as view:
-                    return looks_like_onnx(view)
+        with (
+            Path(path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            return looks_like_onnx(view)
     except (OSError, ValueError):
         return False
+
+
+def prepare() -> None:
+    """Import what every conversion needs, while the caller still works."""
+    _require_onnx()
+    from dippm.relax.without_torch import import_tvm
+
+    import_tvm()
+    from dippm.relax import onnx_importer, onnx_model  # noqa: F401
 
 
 def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
@@ -94,9 +107,10 @@ def load_bytes(
         if isinstance(error, ModelFileError):
             raise
         raise damaged(name, error) from error
-    declared = declared_inputs(model.graph)
-    binding = Binding(declared, requested_shapes(declared, inputs.shapes))
-    traced, batch, is_symbolic = _trace(model, binding)
+    with _well_formed(name):
+        declared = declared_inputs(model.graph)
+        binding = Binding(declared, requested_shapes(declared, inputs.shapes))
+        traced, batch, is_symbolic = _trace(model, binding)
     if not traced.steps:
         raise ConversionError(
             f"{name}: the ONNX graph has no operators", "Check that the export kept the model."
@@ -104,7 +118,23 @@ def load_bytes(
     import_tvm()
     from dippm.relax.onnx_importer import import_trace
 
-    return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
+    with _well_formed(name):
+        return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
+
+
+@contextmanager
+def _well_formed(name: str) -> Iterator[None]:
+    """Say of what breaks on a graph that protobuf can read: the file is to blame."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except Exception as error:
+        raise ModelFileError(
+            f"{name}: the ONNX graph is not well formed ({type(error).__name__}: "
+            f"{str(error)[:300]})",
+            "Check the file with onnx.checker.check_model, or export it again.",
+        ) from error
 
 
 def damaged(name: str, error: BaseException) -> ModelFileError:

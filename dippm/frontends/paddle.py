@@ -39,7 +39,7 @@ _ELEMENT_TYPES = {
 
 
 def accepts(path: Path) -> bool:
-    """Return whether this is a Paddle program: a file, a folder with one, or their common prefix."""
+    """Return whether this is a Paddle program, a folder with one, or the prefix of one."""
     try:
         return _is_program(find_program(Path(path)))
     except (ModelFileError, OSError):
@@ -76,6 +76,14 @@ def find_program(path: Path) -> Path:
             f"{where} holds several Paddle programs: {', '.join(stems)}", "Pass one of the files."
         )
     return found[0]
+
+
+def prepare() -> None:
+    """Import what every conversion needs, while the caller still works."""
+    from dippm.frontends import onnx as onnx_route
+
+    _exporter()
+    onnx_route.prepare()
 
 
 def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
@@ -194,9 +202,9 @@ def _export(
         return _with_shapes(_run(exporter, document, ""), list(shapes))
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         if not parameters.is_file():
-            raise _failed(program, error, f"; its parameter file {parameters.name} is absent") from (
-                error
-            )
+            raise _failed(
+                program, error, f"; its parameter file {parameters.name} is absent"
+            ) from (error)
     try:
         return _run(exporter, document, str(parameters))
     except (ValueError, RuntimeError) as error:

@@ -213,8 +213,10 @@ def _split(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
 
 def _slice(builder: Builder, step: Step, arguments: Arguments) -> Expr | None:
     starts, ends = _numbers(step, 1, "starts"), _numbers(step, 2, "ends")
-    if starts is None or ends is None or any(
-        _is_given(step, i) and _numbers(step, i, "") is None for i in (3, 4)
+    if (
+        starts is None
+        or ends is None
+        or any(_is_given(step, i) and _numbers(step, i, "") is None for i in (3, 4))
     ):
         return None
     axes = _numbers(step, 3, "axes") or tuple(range(len(starts)))

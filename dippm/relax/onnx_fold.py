@@ -64,7 +64,7 @@ def _result_size(
         return growth * (known[0].size if operator != "ConstantOfShape" else 1)
     if operator == "Gather" and len(known) == 2 and known[0].ndim:
         row = known[0].size / max(known[0].shape[int(attributes.get("axis", 0))], 1)
-        return row * known[1].size
+        return float(row * known[1].size)
     if operator in _BROADCASTING:
         try:
             return float(np.prod(np.broadcast_shapes(*(k.shape for k in known)), dtype=np.float64))
@@ -93,7 +93,8 @@ def _elementwise(function: Callable[..., Any]) -> Evaluate:
 
 def _divide(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any:
     a, b = inputs
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     if a.dtype.kind == "f":
         return np.divide(a, b).astype(a.dtype)
     if not np.all(b):
@@ -104,7 +105,8 @@ def _divide(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> An
 
 def _mod(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
     a, b = inputs
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     if a.dtype.kind != "f" and not np.all(b):
         return None
     return np.fmod(a, b) if attributes.get("fmod") else np.mod(a, b)
@@ -112,7 +114,8 @@ def _mod(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) 
 
 def _power(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any:
     a, b = inputs
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
 
@@ -129,7 +132,8 @@ def _cast_like(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) ->
 
 def _gather(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
     data, indices = inputs
-    assert data is not None and indices is not None
+    assert data is not None
+    assert indices is not None
     return np.take(data, indices.astype(np.int64), axis=int(attributes.get("axis", 0)))
 
 
@@ -149,7 +153,8 @@ def _second(
 
 def _unsqueeze(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
     axes = _second(inputs, attributes, "axes")
-    assert inputs[0] is not None and axes is not None
+    assert inputs[0] is not None
+    assert axes is not None
     return np.expand_dims(inputs[0], axes)
 
 
@@ -161,7 +166,8 @@ def _squeeze(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: i
 def _reshape(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
     data = inputs[0]
     target = _second(inputs, attributes, "shape")
-    assert data is not None and target is not None
+    assert data is not None
+    assert target is not None
     if not attributes.get("allowzero"):
         target = tuple(data.shape[i] if t == 0 else t for i, t in enumerate(target))
     return data.reshape(target)
@@ -211,7 +217,8 @@ def _range(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any
 
 def _expand(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any:
     data, shape = inputs
-    assert data is not None and shape is not None
+    assert data is not None
+    assert shape is not None
     target = np.broadcast_shapes(data.shape, tuple(int(s) for s in shape))
     return np.broadcast_to(data, target).copy()
 
@@ -258,8 +265,39 @@ def _cumsum(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: in
     data, axis = inputs
     if attributes.get("exclusive") or attributes.get("reverse"):
         return None
-    assert data is not None and axis is not None
+    assert data is not None
+    assert axis is not None
     return np.cumsum(data, axis=int(axis.reshape(-1)[0]), dtype=data.dtype)
+
+
+def _where(inputs: Sequence[Array | None], _: Mapping[str, Any], __: int) -> Any:
+    condition, yes, no = inputs
+    assert condition is not None
+    assert yes is not None
+    assert no is not None
+    return np.where(condition, yes, no)
+
+
+def _gather_elements(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
+    data, indices = inputs
+    assert data is not None
+    assert indices is not None
+    axis = int(attributes.get("axis", 0)) % data.ndim
+    rows = tuple(slice(0, size) for size in indices.shape)
+    inside = data[tuple(slice(None) if i == axis else r for i, r in enumerate(rows))]
+    return np.take_along_axis(inside, indices % data.shape[axis], axis)
+
+
+def _scatter_nd(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int) -> Any:
+    data, indices, updates = inputs
+    if attributes.get("reduction", "none") != "none":
+        return None
+    assert data is not None
+    assert indices is not None
+    assert updates is not None
+    result = data.copy()
+    result[tuple(np.moveaxis(indices, -1, 0))] = updates
+    return result
 
 
 _TABLE: dict[str, Evaluate] = {
@@ -276,13 +314,14 @@ _TABLE: dict[str, Evaluate] = {
     "LessOrEqual": _elementwise(np.less_equal), "And": _elementwise(np.logical_and),
     "Or": _elementwise(np.logical_or), "Xor": _elementwise(np.logical_xor),
     "Not": _elementwise(np.logical_not), "IsNaN": _elementwise(np.isnan),
-    "Where": lambda i, _, __: np.where(*i),
+    "Where": _where,
     "Min": _variadic(np.minimum), "Max": _variadic(np.maximum), "Sum": _variadic(np.add),
     "Identity": lambda i, _, __: i[0],
     "Cast": _cast, "CastLike": _cast_like, "Gather": _gather, "Concat": _concat,
     "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape, "Slice": _slice,
     "Split": _split, "ConstantOfShape": _constant_of_shape, "Range": _range, "Expand": _expand,
     "Transpose": _transpose, "NonZero": _non_zero, "Trilu": _trilu, "CumSum": _cumsum,
+    "GatherElements": _gather_elements, "ScatterND": _scatter_nd,
     "ReduceProd": _reduce(np.prod), "ReduceSum": _reduce(np.sum),
     "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min), "ReduceMean": _reduce(np.mean),
     "Tile": lambda i, _, __: np.tile(i[0], tuple(int(r) for r in i[1])),  # type: ignore[arg-type, union-attr]

@@ -14,6 +14,7 @@ from tvm import relax
 
 from dippm.errors import ConversionError
 from dippm.relax.onnx_converters import CONVERTERS, Builder
+from dippm.relax.onnx_fold import Array
 from dippm.relax.onnx_trace import Step, Tensor, Trace, is_constant
 from dippm.relax.opaque import opaque_call
 from dippm.relax.raw_graph import Attribute, RawGraph
@@ -98,9 +99,17 @@ class _Importer:
     def _argument(self, tensor: Tensor) -> Any:
         if id(tensor) not in self.values:
             assert tensor.data is not None
-            array = np.asarray(tensor.data).astype(dtype_of(tensor), copy=False)
-            self.values[id(tensor)] = relax.const(array, dtype_of(tensor))
+            self.values[id(tensor)] = self._constant(tensor.data, dtype_of(tensor))
         return self.values[id(tensor)]
+
+    def _constant(self, data: Array, dtype: str) -> Any:
+        """Return a constant; one number repeated is a broadcast, which needs no memory."""
+        array = np.asarray(data)
+        is_uniform = array.size > 1 and bool((array == array.flat[0]).all())
+        if not is_uniform:
+            return relax.const(_as(array, dtype), dtype)
+        number = relax.const(_as(array.flat[0], dtype), dtype)
+        return self.builder.emit(relax.op.broadcast_to(number, array.shape))
 
     def _step(self, step: Step) -> None:
         arguments = [None if t is None else self._argument(t) for t in step.inputs]
@@ -160,6 +169,12 @@ class _Importer:
                 [self.builder.emit(relax.TupleGetItem(emitted, i)) for i in range(len(present))]
             )
         return [None if t is None else next(found) for t in step.outputs]
+
+
+def _as(array: Any, dtype: str) -> Array:
+    """Return an array in a type that NumPy knows; the rare others keep their storage type."""
+    known = "float32" if dtype.startswith(("bfloat", "float8", "float4")) else dtype
+    return np.asarray(array).astype(known.replace("int4", "int8"), copy=False)
 
 
 def _parameters(traced: Trace) -> list[Tensor]:

@@ -124,8 +124,7 @@ class Binding:
         for name, sizes in resolved.items():
             if any(not isinstance(size, int) for size in sizes):
                 raise InputShapeError(
-                    f"input {name!r} has sizes that the file leaves open: "
-                    f"{_list(self._declared)}",
+                    f"input {name!r} has sizes that the file leaves open: {_list(self._declared)}",
                     _example(self._declared),
                 )
         return {

@@ -1,4 +1,4 @@
-"""Serialized ONNX → a model that can be traced: parsed, functions inlined, small tensors at hand."""
+"""Serialized ONNX → a model that can be traced: functions inlined, small tensors at hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dippm.errors import ConversionError
 from dippm.relax.onnx_trace import MAX_KNOWN_ELEMENTS
 from dippm.relax.onnx_wire import without_weights
 
-NEWEST_IR = 32
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 
 
@@ -51,8 +50,10 @@ def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
 def _fetch_small_tensors(graph: onnx.GraphProto, folder: Path | None) -> None:
     """Read what shapes may be computed from; weights stay where they are."""
     for tensor in graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL or not tensor.external_data or (
-            _size(tensor) > MAX_KNOWN_ELEMENTS
+        if (
+            tensor.data_location != TensorProto.EXTERNAL
+            or not tensor.external_data
+            or (_size(tensor) > MAX_KNOWN_ELEMENTS)
         ):
             continue
         try:

@@ -1,4 +1,4 @@
-"""Result shapes of operators for which the installed `onnx` has none: newer opsets, contributed ones.
+"""Result shapes of operators that the installed `onnx` does not know: newer and contributed ones.
 
 To add one: a function from input shapes and attributes to the shapes of the outputs.
 """
@@ -18,7 +18,7 @@ def _same(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
 
 def _attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
     """Scaled dot-product attention of opset 23: (batch, heads, steps, size) or without heads."""
-    query, key, value = (shape or () for shape in inputs[:3])
+    query, value = inputs[0] or (), inputs[2] or ()
     if len(query) == 4:
         return [(*query[:3], value[3])]
     heads = int(attributes.get("q_num_heads", 1))

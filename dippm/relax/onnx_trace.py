@@ -212,7 +212,7 @@ class _Tracer:
         self, node: onnx.NodeProto, attributes: Mapping[str, Any], tensor: Tensor | None
     ) -> None:
         if tensor is None:
-            raise ModelFileError(f"ONNX operator {node.op_type} {node.name!r} has no input")
+            raise _malformed(f"ONNX operator {node.op_type} {node.name!r} has no input")
         if node.op_type == "Size":
             data = np.asarray(prod(tensor.shape), np.int64)
         else:
@@ -263,7 +263,7 @@ class _Tracer:
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             raise ShapeMismatchError(_at(node) + str(error).strip()[-300:]) from error
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ModelFileError(_at(node) + str(error).strip()[-300:]) from error
+            raise _malformed(_at(node) + str(error).strip()[-300:]) from error
         found = {name: _static(type_proto) for name, type_proto in inferred.items()}
         return {name: shape for name, shape in found.items() if shape is not None}
 
@@ -312,13 +312,13 @@ class _Tracer:
         if not name:
             return None
         if name not in self.values:
-            raise ModelFileError(f"the ONNX graph reads {name!r} in {where}, but nothing writes it")
+            raise _malformed(f"the ONNX graph reads {name!r} in {where}, but nothing writes it")
         return self.values[name]
 
     def _need(self, name: str, node: onnx.NodeProto) -> Tensor:
         tensor = self._read(name, node.name or node.op_type)
         if tensor is None:
-            raise ModelFileError(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
+            raise _malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
         return tensor
 
 
@@ -326,7 +326,7 @@ def stored(tensor: onnx.TensorProto) -> Tensor:
     """Return a stored tensor, with its contents if they are small and there."""
     shape = tuple(int(size) for size in tensor.dims)
     if any(size < 0 for size in shape):
-        raise ModelFileError(f"ONNX tensor {tensor.name!r} has a negative size")
+        raise _malformed(f"ONNX tensor {tensor.name!r} has a negative size")
     size = prod(shape)
     data = None
     if _has_contents(tensor, size):
@@ -431,6 +431,12 @@ def is_constant(tensor: Tensor) -> bool:
 
 def _at(node: onnx.NodeProto) -> str:
     return f"operator {node.op_type} {node.name!r}: "
+
+
+def _malformed(what: str) -> ModelFileError:
+    return ModelFileError(
+        what, "Check the file with onnx.checker.check_model, or export it again: it is damaged."
+    )
 
 
 def _unsupported(node: onnx.NodeProto, why: str) -> ConversionError:

@@ -23,7 +23,10 @@ _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS = (5, 10), (6, 11)
 _TENSOR_CONTENT = frozenset((4, 5, 6, 7, 9, 10, 11))
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 24
-_MODEL_WIRE_TYPES = dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), _BYTES) | {1: _VARINT, 5: _VARINT}
+_MODEL_WIRE_TYPES = dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), _BYTES) | {
+    1: _VARINT,
+    5: _VARINT,
+}
 
 
 def read_without_weights(path: Path) -> bytes:
@@ -39,9 +42,11 @@ def read_without_weights(path: Path) -> bytes:
     with path.open("rb") as file:
         if not path.stat().st_size:
             raise ValueError("the file is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            with memoryview(mapped) as view:
-                return without_weights(view)
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            return without_weights(view)
 
 
 def without_weights(model: Buffer) -> bytes:

@@ -1,0 +1,196 @@
+"""What PyTorch's two exporters write: whole models, against known counts and multiply-accumulates."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import dippm.graph
+from dippm.frontends import onnx as route
+from dippm.frontends.frontend import InputSpec
+
+EXPORTERS = ["dynamo", "legacy"]
+COMPUTE = ("conv2d", "dense", "batch_matmul", "attention", "lstm", "gru", "max_pool")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = getattr(nn, kind)(16, 32, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class SmallCnn(nn.Module):
+    """One of each: convolution, norm, gated activation, pooling, resize, concatenation."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.act = nn.Hardswish()
+        self.pool = nn.MaxPool2d(2)
+        self.up = nn.Upsample(scale_factor=2.0, mode="bilinear")
+        self.mix = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x):
+        a = self.act(self.norm(self.conv(x)))
+        b = self.mix(torch.cat([a, self.up(self.pool(a))], 1))
+        return b.flatten(1)[:, : b[0].numel() // 2]
+
+
+def graph_of(path, shapes=None):
+    raw = route.load(path, InputSpec(shapes or {}))
+    return raw, dippm.graph.build(raw)
+
+
+def macs_by_torch(module, *example):
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module.eval()(*example)
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_small_cnn(export, exporter):
+    model = SmallCnn()
+    path = export(model, (torch.zeros(2, 3, 16, 16),), exporter=exporter)
+    raw, graph = graph_of(path)
+    assert raw.batch_is_symbolic
+    assert not graph.unknown_ops
+    assert graph.at_batch(1).macs == macs_by_torch(model, torch.zeros(1, 3, 16, 16))
+    assert {"conv2d": 2, "hard_swish": 1, "max_pool": 1, "resize": 1}.items() <= dict(
+        graph.histogram()
+    ).items()
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 20])
+def test_opsets(export, opset):
+    path = export(SmallCnn(), (torch.zeros(2, 3, 16, 16),), exporter="legacy", opset=opset)
+    _, graph = graph_of(path)
+    assert graph.histogram()["conv2d"] == 2
+    assert not graph.unknown_ops
+
+
+def test_a_fixed_batch_is_rebound(export):
+    example = (torch.zeros(2, 3, 16, 16),)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1568, 4))
+    fixed, _ = graph_of(export(model, example, exporter="legacy", is_dynamic=False))
+    free, _ = graph_of(export(model, example, exporter="legacy"))
+    assert fixed.batch_is_symbolic
+    assert [o.name for o in fixed.operators] == [o.name for o in free.operators]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_recurrent_layers_stay_whole(export, exporter, kind):
+    path = export(Recurrent(kind), (torch.zeros(2, 10, 16),), exporter=exporter)
+    raw, graph = graph_of(path)
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    assert sum(o.name == f"onnx.{kind}" for o in raw.operators) == 2
+    cells = 10 * 2 * gates * 32 * ((16 + 32) + (64 + 32))
+    assert graph.at_batch(1).macs == cells + 64 * 5
+
+
+def test_a_transformer_layer(export):
+    layer = nn.TransformerEncoderLayer(32, 4, 64, activation="gelu", batch_first=True)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:  # the legacy exporter itself fails on this layer
+        path = export(layer, (torch.zeros(2, 10, 32),), exporter="dynamo")
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    raw, graph = graph_of(path)
+    assert raw.batch_is_symbolic
+    assert not graph.unknown_ops
+    projections, attention = 10 * 32 * (4 * 32 + 2 * 64), 2 * 10 * 10 * 32
+    assert graph.at_batch(1).macs == projections + attention
+
+
+VISION = {
+    "resnet50": (4.089e9, {"conv2d": 53, "relu": 49, "add": 16, "max_pool": 1, "dense": 1}),
+    "vgg16": (15.470e9, {"conv2d": 13, "relu": 15, "max_pool": 5, "dense": 3}),
+    "mobilenet_v2": (0.301e9, {"conv2d": 52, "relu6": 35, "add": 10, "dense": 1}),
+    "densenet121": (2.834e9, {"conv2d": 120, "relu": 121, "concat": 58, "dense": 1}),
+    "vit_b_16": (17.56e9, {"conv2d": 1, "dense": 49, "gelu": 12, "layer_norm": 25}),
+    "swin_t": (4.491e9, {"conv2d": 1, "dense": 52, "gelu": 12, "layer_norm": 29}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", VISION)
+def test_vision_models(export, vision, name, exporter):
+    model = getattr(vision.models, name)(weights=None)
+    path = export(model, (torch.zeros(2, 3, 224, 224),), exporter=exporter)
+    raw, graph = graph_of(path)
+    path.unlink()
+    macs, counts = VISION[name]
+    assert raw.batch_is_symbolic
+    assert graph.at_batch(1).macs == pytest.approx(macs, rel=0.01)
+    assert counts.items() <= dict(graph.histogram()).items()
+    assert not graph.unknown_ops
+
+
+class Tokens(nn.Module):
+    """A transformers model, told to take and give tensors only."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, mask):
+        return self.model(input_ids=ids, attention_mask=mask, return_dict=True)[0]
+
+
+def language_model(name):
+    transformers = pytest.importorskip("transformers")
+    small = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256,
+             "num_attention_heads": 4, "vocab_size": 500}  # fmt: skip
+    config = {
+        "bert": lambda: transformers.BertConfig(**small),
+        "gpt2": lambda: transformers.GPT2Config(
+            n_layer=2, n_embd=128, n_head=4, vocab_size=500, use_cache=False
+        ),
+        "llama": lambda: transformers.LlamaConfig(**small, use_cache=False),
+    }[name]()
+    return Tokens(transformers.AutoModel.from_config(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_language_models(export, vision, name, exporter):
+    model = language_model(name)
+    ids = torch.ones(2, 16, dtype=torch.long)
+    path = export(model, (ids, ids), exporter=exporter)
+    raw, graph = graph_of(path)
+    assert raw.batch_is_symbolic
+    assert {raw.values[i].dtype for i in raw.inputs} == {"int64"}
+    dense = sum(
+        module.weight.numel() * 16
+        for module in model.modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    )
+    attention = 2 * 2 * 16 * 16 * 128
+    pooled = 15 * 128 * 128 if name == "bert" else 0
+    assert graph.at_batch(1).macs - dense == pytest.approx(attention - pooled, rel=0.2)
+
+
+def test_torch_is_not_imported(export):
+    path = export(nn.Linear(4, 4), (torch.zeros(2, 4),), exporter="legacy")
+    program = (
+        "import sys, pathlib; from dippm.frontends import onnx; "
+        "from dippm.frontends.frontend import InputSpec; "
+        f"g = onnx.load(pathlib.Path({str(path)!r}), InputSpec({{}})); "
+        "assert g.operators; print('torch' in sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert answer.stdout.strip() == "False"

@@ -1,0 +1,199 @@
+"""Every operator of a model is in the raw graph, with the shapes that ONNX says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from dippm.errors import ConversionError
+from dippm.frontends.frontend import MARKER_BATCHES
+
+MARKER = MARKER_BATCHES[0]
+IMAGE = [("x", ["N", 3, 8, 8])]
+
+
+def test_parameters_follow_the_user_inputs(convert, make, count):
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1, 1, 1, 1])
+    raw = convert(make([node], IMAGE, [("y", None)], weights={"w": (4, 3, 3, 3), "b": (4,)}))
+    kinds = {value.name: value.kind for value in raw.values if value.name}
+    assert kinds == {"x": "input", "w": "parameter", "b": "parameter"}
+    assert [raw.values[i].name for i in raw.inputs] == ["x"]
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 4, 8, 8)
+    assert count(raw)["nn.conv2d"] == 1
+
+
+@pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER"])
+def test_automatic_padding_is_written_out(convert, make, automatic):
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad=automatic, strides=[2, 2])
+    raw = convert(make([node], IMAGE, [("y", None)], weights={"w": (4, 3, 3, 3)}))
+    (conv,) = raw.operators
+    assert conv.attributes["padding"] == (
+        (0, 0, 1, 1) if automatic == "SAME_UPPER" else (1, 1, 0, 0)
+    )
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 4, 4, 4)
+
+
+CARRIED = [
+    ("HardSwish", ["x"], {}, {}),
+    ("HardSigmoid", ["x"], {"alpha": 0.25}, {"alpha": 0.25}),
+    ("Elu", ["x"], {"alpha": 0.5}, {"alpha": 0.5}),
+    ("Selu", ["x"], {}, {}),
+    ("Mish", ["x"], {}, {}),
+    ("PRelu", ["x", "slope"], {}, {}),
+    ("Clip", ["x", "low", "high"], {}, {"min": 0.0, "max": 6.0}),
+    ("InstanceNormalization", ["x", "scale", "scale"], {"epsilon": 0.5}, {"epsilon": 0.5}),
+    ("LayerNormalization", ["x", "row"], {"axis": -1}, {"axis": -1}),
+    ("Resize", ["x", "", "factors"], {"mode": "nearest"}, {"scales": (1.0, 1.0, 2.0, 2.0)}),
+    ("CumSum", ["x", "axis"], {}, {"axis": 1}),
+    ("Trilu", ["x"], {"upper": 0}, {"upper": 0}),
+    ("Einsum", ["x"], {"equation": "nchw->nhwc"}, {"equation": "nchw->nhwc"}),
+    ("Mod", ["x", "x"], {"fmod": 1}, {"fmod": 1}),
+    ("DepthToSpace", ["pairs"], {"blocksize": 2}, {"blocksize": 2}),
+    ("TopK", ["x", "three"], {}, {"K": 3}),
+    ("Gelu", ["x"], {"approximate": "tanh"}, {"approximate": "tanh"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "given", "kept"), CARRIED, ids=lambda c: str(c)[:20]
+)
+def test_what_tvm_would_break_apart_is_carried_whole(convert, make, operator, inputs, given, kept):
+    n_outputs = 2 if operator == "TopK" else 1
+    outputs = ["y", "z"][:n_outputs]
+    model = make(
+        [helper.make_node(operator, inputs, outputs, **given)],
+        [*IMAGE, ("pairs", ["N", 4, 8, 8])] if "pairs" in inputs else IMAGE,
+        [(name, None) for name in outputs[:1]],
+        weights={"slope": (3, 1, 1), "scale": (3,), "row": (8,)},
+        constants={
+            "low": np.float32(0), "high": np.float32(6), "axis": np.int64(1),
+            "three": np.array([3]), "factors": np.array([1, 1, 2, 2], np.float32),
+        },
+        opset=20,
+    )  # fmt: skip
+    raw = convert(model)
+    (only,) = raw.operators
+    assert only.name == f"onnx.{operator}"
+    assert {name: only.attributes[name] for name in kept} == kept
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_layer_stays_one_operator(convert, make, operator, gates):
+    weights = {"w": (2, gates * 6, 5), "r": (2, gates * 6, 6), "b": (2, 2 * gates * 6)}
+    node = helper.make_node(
+        operator, ["x", *weights], ["y"], hidden_size=6, direction="bidirectional"
+    )
+    raw = convert(make([node], [("x", [7, "batch", 5])], [("y", None)], weights=weights))
+    (only,) = raw.operators
+    assert only.name == f"onnx.{operator}"
+    assert only.attributes["hidden_size"] == 6
+    assert only.attributes["direction"] == "bidirectional"
+    assert only.attributes["input_names"] == "X,W,R,B"
+    assert raw.values[only.outputs[0]].shape == (7, 2, MARKER, 6)
+
+
+def test_sizes_computed_at_run_time_become_numbers(convert, make, count):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "minus"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["y"]),
+    ]
+    constants = {"zero": np.int64(0), "axes": np.array([0]), "minus": np.array([-1])}
+    raw = convert(make(nodes, IMAGE, [("y", None)], weights={"w": (192, 10)}, constants=constants))
+    assert count(raw) == {"reshape": 1, "matmul": 1}
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 10)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_constant_condition_selects_its_branch(convert, make, count, condition):
+    branches = {
+        f"{kind}_branch": helper.make_graph(
+            [helper.make_node(operator, ["x"], ["r"])],
+            kind,
+            [],
+            [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)],
+        )
+        for kind, operator in (("then", "Relu"), ("else", "Tanh"))
+    }
+    node = helper.make_node("If", ["c"], ["y"], **branches)
+    raw = convert(make([node], IMAGE, [("y", None)], constants={"c": np.array(condition)}))
+    assert count(raw) == {"nn.relu" if condition else "tanh": 1}
+
+
+@pytest.mark.parametrize(
+    ("opset", "shape", "expected"),
+    [(11, ("N", 3, 8), ["reshape", "nn.softmax", "reshape"]), (13, ("N", 3, 8), ["nn.softmax"])],
+)
+def test_softmax_before_opset_13_flattens(convert, make, opset, shape, expected):
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=1)
+    raw = convert(make([node], [("x", shape)], [("y", None)], opset=opset))
+    assert [operator.name for operator in raw.operators] == expected
+
+
+def test_data_dependent_operators_are_named(convert, make):
+    node = helper.make_node("NonZero", ["x"], ["y"], name="where_it_is")
+    with pytest.raises(ConversionError, match=r"NonZero.*where_it_is"):
+        convert(make([node], IMAGE, [("y", None)]))
+
+
+def test_a_loop_is_named(convert, make):
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Relu", ["v"], ["u"])],
+        "body",
+        [value("i", 7, []), value("go", 9, []), value("v", 1, None)],
+        [value("on", 9, []), value("u", 1, None)],
+    )
+    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], name="steps", body=body)
+    with pytest.raises(ConversionError, match=r"Loop.*steps"):
+        convert(make([node], IMAGE, [("y", None)], constants={"trips": np.int64(3)}))
+
+
+def test_an_operator_of_a_foreign_domain_is_named(convert, make):
+    node = helper.make_node("Frobnicate", ["x"], ["y"], name="f1", domain="com.example")
+    with pytest.raises(ConversionError, match=r"com\.example\.Frobnicate.*f1"):
+        convert(make([node], IMAGE, [("y", ["N", 3])], domains=["com.example"]))
+
+
+def test_a_foreign_operator_whose_shape_the_file_declares_is_carried(convert, make):
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["m"], domain="com.example"),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
+    model = make(nodes, [("x", [2, 3])], [("y", None)], domains=["com.example"])
+    model.graph.value_info.append(helper.make_tensor_value_info("m", TensorProto.FLOAT, [2, 5]))
+    raw = convert(model)
+    assert [operator.name for operator in raw.operators] == ["onnx.Frobnicate", "nn.relu"]
+    assert (raw.batch, raw.batch_is_symbolic) == (2, False)
+
+
+def test_local_functions_are_inlined(convert, make, count):
+    function = helper.make_function(
+        "local", "Twice", ["a"], ["b"],
+        [helper.make_node("Relu", ["a"], ["m"]), helper.make_node("Tanh", ["m"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    model = make(
+        [helper.make_node("Twice", ["x"], ["y"], domain="local")], IMAGE, [("y", None)],
+        domains=["local"],
+    )  # fmt: skip
+    model.functions.append(function)
+    assert count(convert(model)) == {"nn.relu": 1, "tanh": 1}
+
+
+def test_values_of_weights_do_not_change_the_graph(convert, make):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["c", "scale"], ["y"]),
+    ]
+    shapes = {"w": (4, 3, 3, 3), "b": (4,), "scale": (4, 1, 1)}
+
+    def graph(value):
+        filled = {name: np.full(shape, value, np.float32) for name, shape in shapes.items()}
+        return convert(make(nodes, IMAGE, [("y", None)], constants=filled))
+
+    assert graph(0.0) == graph(1.0) == graph(-3.5)

@@ -51,7 +51,7 @@ def main(
     table = examples.table()
     s0, s1 = random_split(table), by_architecture(table)
     done = {}
-    for name, split, fold in (("S0", s0, s0.folds[0]), ("S1", s1, s1.folds[0])):
+    for name, split, fold in (("S1", s1, s1.folds[0]), ("S0", s0, s0.folds[0])):
         folder = runs / (name if name == "S0" else f"{name}/{fold.name}") / network.gnn
         console.print(name)
         done[name] = run_fold(examples, split, fold, network, training, folder=folder)

@@ -16,6 +16,7 @@ from tvm import relax
 
 from dippm.errors import ConversionError
 from dippm.relax import (
+    tensorflow_convolutions,
     tensorflow_layers,
     tensorflow_norms,
     tensorflow_operators,
@@ -30,6 +31,7 @@ from dippm.relax.tensorflow_static import Statics
 CONVERTERS: dict[str, Converter] = {
     **tensorflow_operators.CONVERTERS,
     **tensorflow_layers.CONVERTERS,
+    **tensorflow_convolutions.CONVERTERS,
     **tensorflow_recurrent.CONVERTERS,
 }
 VIEWS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
@@ -111,9 +113,9 @@ class _Importer:
     def _match(self, operation: tf.Operation) -> Match | None:
         if operation.name not in self.matches:
             match = tensorflow_norms.match(operation, self.depends_on_input)
-            if operation.type == "Squeeze":
-                match = tensorflow_layers.match_conv1d(operation)
-            elif operation.type in ("While", "StatelessWhile"):
+            if match is None:
+                match = tensorflow_convolutions.match(operation, self.statics)
+            if operation.type in ("While", "StatelessWhile"):
                 match = tensorflow_recurrent.match(operation, self.flat, self.depends_on_input)
             self.matches[operation.name] = match
         return self.matches[operation.name]

@@ -1,4 +1,4 @@
-"""Converters for convolutions, pools, matrix products and fused layers."""
+"""Converters for pools, matrix products and fused layers."""
 
 from __future__ import annotations
 
@@ -6,168 +6,28 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
-import tensorflow as tf
 from tvm import relax
 
 from dippm.relax.opaque import opaque_call
 from dippm.relax.tensorflow_call import (
     Call,
     Converter,
-    Match,
     Results,
     converts,
     dtype_of,
     shape_of,
 )
+from dippm.relax.tensorflow_convolutions import padding_of, spatial
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op
 
-CONVOLUTIONS: dict[int, Callable[..., relax.Expr]] = {
-    1: op.nn.conv1d,
-    2: op.nn.conv2d,
-    3: op.nn.conv3d,
-}
-TRANSPOSED: dict[int, Callable[..., relax.Expr]] = {
-    2: op.nn.conv2d_transpose,
-    3: op.nn.conv3d_transpose,
-}
 POOLS: dict[str, Callable[..., relax.Expr]] = {
     "MaxPool": op.nn.max_pool2d,
     "MaxPool3D": op.nn.max_pool3d,
     "AvgPool": op.nn.avg_pool2d,
     "AvgPool3D": op.nn.avg_pool3d,
 }
-
-
-def spatial(layout: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Return the entries of the spatial axes, for instance (h, w) of an NHWC list."""
-    return tuple(values[i] for i, axis in enumerate(layout) if axis not in "NC")
-
-
-def same_padding(
-    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
-    """Return TensorFlow's "SAME" padding: all leading sides, then all trailing sides."""
-    before, after = [], []
-    for size, width, stride, step in zip(sizes, kernel, strides, dilation, strict=True):
-        reach = (-(-size // stride) - 1) * stride + (width - 1) * step + 1
-        total = max(reach - size, 0)
-        before.append(total // 2)
-        after.append(total - total // 2)
-    return (*before, *after)
-
-
-def _padding(
-    call: Call, layout: str, kernel: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
-    kind = call.attr("padding")
-    if kind == "SAME":
-        strides = spatial(layout, call.attr("strides"))
-        return same_padding(spatial(layout, call.shape()), kernel, strides, dilation)
-    if kind == "EXPLICIT":
-        pairs = list(call.attr("explicit_paddings"))
-        return (*spatial(layout, pairs[::2]), *spatial(layout, pairs[1::2]))
-    return (0,) * (2 * len(kernel))
-
-
-@converts(CONVERTERS, "Conv2D", "Conv3D")
-def _conv(call: Call) -> Results:
-    layout, kernel = call.attr("data_format"), call.shape(1)
-    rank = len(kernel) - 2
-    dilation = spatial(layout, call.attr("dilations"))
-    channels = call.shape()[layout.index("C")]
-    return CONVOLUTIONS[rank](
-        call.x(0),
-        call.x(1),
-        spatial(layout, call.attr("strides")),
-        _padding(call, layout, kernel[:rank], dilation),
-        dilation,
-        channels // kernel[rank],
-        layout,
-        {2: "HWIO", 3: "DHWIO"}[rank],
-    )
-
-
-def match_conv1d(operation: tf.Operation) -> Match | None:
-    """Return the 1-D convolution that TensorFlow spells as a 2-D one between two reshapes."""
-    conv = operation.inputs[0].op if operation.type == "Squeeze" else operation
-    if conv.type != "Conv2D" or conv is operation or conv.get_attr("data_format") != b"NHWC":
-        return None
-    x, weight = (_without_height(t) for t in conv.inputs)
-    squeezed = operation.outputs[0].shape.rank == 3 and conv.outputs[0].shape[1] == 1
-    if x is None or weight is None or not squeezed:
-        return None
-
-    def build(call: Call) -> Results:
-        inner = Call(conv, call.importer)
-        stride, dilation = (inner.attr(name)[2] for name in ("strides", "dilations"))
-        width, channels = x.shape[1], weight.shape[1]
-        padding: tuple[int, ...] = (0, 0)
-        if inner.attr("padding") == "SAME":
-            padding = same_padding([width], [weight.shape[0]], [stride], [dilation])
-        groups = x.shape[2] // channels
-        data, kernel = call.expression(x), call.expression(weight)
-        return op.nn.conv1d(data, kernel, stride, padding, dilation, groups, "NWC", "WIO")
-
-    return Match((x, weight), build)
-
-
-def _without_height(tensor: tf.Tensor) -> tf.Tensor | None:
-    """Return what an `ExpandDims` gave a height of one, None if it is something else."""
-    source = tensor.op.inputs[0] if tensor.op.type == "ExpandDims" else None
-    if source is None or source.shape.rank != 3 or not source.shape.is_fully_defined():
-        return None
-    expected = [*source.shape.as_list()]
-    for axis in (0, 1):
-        if tensor.shape.as_list() == [*expected[:axis], 1, *expected[axis:]]:
-            return source
-    return None
-
-
-@converts(CONVERTERS, "DepthwiseConv2dNative")
-def _depthwise(call: Call) -> Results:
-    layout = call.attr("data_format")
-    height, width, channels, multiplier = call.shape(1)
-    dilation = spatial(layout, call.attr("dilations"))
-    weight, weight_layout = call.x(1), "HWOI"
-    if multiplier > 1:
-        packed = (height, width, 1, channels * multiplier)
-        weight, weight_layout = call.emit(op.reshape(weight, packed)), "HWIO"
-    return op.nn.conv2d(
-        call.x(0),
-        weight,
-        spatial(layout, call.attr("strides")),
-        _padding(call, layout, (height, width), dilation),
-        dilation,
-        channels,
-        layout,
-        weight_layout,
-    )
-
-
-@converts(CONVERTERS, "Conv2DBackpropInput", "Conv3DBackpropInputV2", reads=(1, 2))
-def _transposed(call: Call) -> Results:
-    layout, kernel = call.attr("data_format"), call.shape(1)
-    rank = len(kernel) - 2
-    strides = spatial(layout, call.attr("strides"))
-    dilation = spatial(layout, call.attr("dilations"))
-    sizes = spatial(layout, call.shape(2))
-    result = spatial(layout, call.out_shape() or call.required(0))
-    kind = call.attr("padding")
-    padding = same_padding(result, kernel[:rank], strides, dilation) if kind == "SAME" else None
-    padding = padding or (0,) * (2 * rank)
-    extra = []
-    for i in range(rank):
-        full = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilation[i] + 1
-        extra.append(result[i] - full + padding[i] + padding[rank + i])
-    if any(not 0 <= e < max(s, 2) for e, s in zip(extra, strides, strict=True)):
-        return None
-    groups = call.shape(2)[layout.index("C")] // kernel[-1]
-    weights = {2: "HWOI", 3: "DHWOI"}[rank]
-    return TRANSPOSED[rank](
-        call.x(2), call.x(1), strides, padding, tuple(extra), dilation, groups, layout, weights
-    )
 
 
 @converts(CONVERTERS, *POOLS)
@@ -179,7 +39,7 @@ def _pool(call: Call) -> Results:
         call.x(),
         window,
         spatial(layout, call.attr("strides")),
-        _padding(call, layout, window, ones),
+        padding_of(call, layout, window, ones),
         ones,
         False,
         False,

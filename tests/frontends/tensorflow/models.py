@@ -65,12 +65,15 @@ def save_module(folder: Path, kind: str) -> Path:
     module = tf.Module()
     module.weight = tf.Variable(tf.ones((8, 3)))
 
-    @tf.function(input_signature=[tf.TensorSpec(sizes, tf.float32, name="x")])
+    given = None if kind == "bare" else [tf.TensorSpec(sizes, tf.float32, name="x")]
+
+    @tf.function(input_signature=given)
     def call(x):
         product = tf.matmul(x, module.weight)
         return {"y": tf.reshape(product, (4, 3)) if kind == "baked" else tf.nn.relu(product)}
 
     module.call = call
+    call.get_concrete_function(tf.TensorSpec(sizes, tf.float32, name="x"))
     signatures = {
         "fixed": call,
         "baked": call,

@@ -115,7 +115,8 @@ def test_several_inputs_are_named(kind, files, child):
 def test_a_fixed_batch_is_kept(files, child, tmp_path):
     from dippm.relax.raw_graph import RawGraph
 
-    paths = [*files("fixed_batch").values(), child(models.save_module, tmp_path / "f", "fixed")]
+    kept = files("fixed_batch", ("keras", "h5"))
+    paths = [*kept.values(), child(models.save_module, tmp_path / "f", "fixed")]
     for path in paths:
         graph = RawGraph.from_json(child(models.convert, path))
         assert (graph.batch, graph.batch_is_symbolic) == (4, False)

@@ -8,7 +8,8 @@ Written to the output folder:
   A second run reads what is there and adds what is missing.
 * `rows.parquet`: every measured row of a model that has a graph, with the columns of
   `dataset.table` first and the model's keys and totals behind.
-* `splits/<name>.json`: for the reference table (RTX 3090, torch 2.4, autocast, eager, nchw).
+* `splits/<name>.json`: S0, S1, S2 and S2-20 of the reference table (RTX 3090, torch 2.4, autocast,
+  eager, nchw), S3a of one such table for each of three GPUs.
 * `manifest.json`: sources with their SHA-256, counts, what was excluded and why.
 """
 
@@ -56,6 +57,12 @@ REFERENCE = {
     "layout": "nchw",
 }
 """The table on which predictors are compared: 1,443 rows, one batch for each model and size."""
+
+GPU_SOFTWARE = {
+    "RTX-3090": "torch 2.4.0, cuda 12.4",
+    "RTX-4090": "torch 2.4.0, cuda 12.4",
+    "RTX-5090": "torch 2.9.1, cuda 13.0",
+}
 
 
 def describe(spec: str, graphs: Path) -> dict[str, Any]:
@@ -138,6 +145,16 @@ def reference_rows(table: pd.DataFrame) -> pd.DataFrame:
     return table[chosen].sort_values("row_id").reset_index(drop=True)
 
 
+def gpu_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one eager nchw table for each GPU of timm, its software as recent as the others'."""
+    recent = pd.Series(
+        list(zip(table["gpu"], table["software"], strict=True)), index=table.index
+    ).isin(GPU_SOFTWARE.items())
+    chosen = recent & (table["source"] == "timm_infer") & (table["mode"] == "eager")
+    chosen &= table["layout"] == "nchw"
+    return table[chosen].sort_values("row_id").reset_index(drop=True)
+
+
 def standard_splits(table: pd.DataFrame) -> list[splits.Split]:
     """Return S0, S1, S2 and S2-20 of a table of whole models."""
     return [
@@ -217,7 +234,8 @@ def main() -> None:
     models = pd.DataFrame(list(track(described, total=len(specs), description="graphs")))
     table = join(rows, models)
     table.to_parquet(arguments.out / "rows.parquet", compression="zstd")
-    for split in standard_splits(reference_rows(table)):
+    by_gpu = splits.one_out(gpu_rows(table), "S3a", "gpu")
+    for split in [*standard_splits(reference_rows(table)), by_gpu]:
         split.save(arguments.out / "splits" / f"{split.name}.json")
     document = manifest(rows, models, table, folder)
     (arguments.out / "manifest.json").write_text(json.dumps(document, indent=1), encoding="utf-8")

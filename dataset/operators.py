@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -107,7 +107,7 @@ def attention(
 
 
 def _single(
-    op: str, in_shapes: list[Shape], out: Shape, *, batch: int | None = None, **node: Any
+    op: str, in_shapes: Sequence[Shape], out: Shape, *, batch: int | None = None, **node: Any
 ) -> ModelGraph:
     builder = GraphBuilder(batch=batch if batch is not None else in_shapes[0][0])
     sources = [builder.input(shape) for shape in in_shapes]

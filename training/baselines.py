@@ -3,7 +3,8 @@
     python -m training.baselines --dataset build/dataset --graphs GRAPHS
 
 Prints their errors on the reference table (timm on an RTX 3090, autocast, eager, one batch for
-each model) for the splits S0, S1 and S2-20, and writes them as JSON with `--out`.
+each model) for the splits S0, S1 and S2-20, on one table of three GPUs for S3a (one GPU out), and
+writes them as JSON with `--out`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset.build import reference_rows
+from dataset.build import gpu_rows, reference_rows
 from dataset.splits import Split
 from dippm.devices import find
 from training.metrics import Grouped, bootstrap, grouped_errors
 
 Floats = NDArray[np.float64]
-SPLITS = ("S0", "S1", "S2-20")
+SPLITS = ("S0", "S1", "S2-20", "S3a")
 LOGGED = (
     "macs_per_sample",
     "flops_per_sample",
@@ -154,7 +155,7 @@ class SeedFeatures(BoostedTrees):
         """Return the five of Eq. 1; MACs and batch in log."""
         counts = rows[["n_conv", "n_dense", "n_relu"]].to_numpy(dtype=float)
         macs = np.log(rows["macs_per_sample"] * rows["batch"] + 1)
-        return np.c_[macs, np.log(rows["batch"]), counts]
+        return np.asarray(np.c_[macs, np.log(rows["batch"]), counts], dtype=float)
 
 
 class ClassMultipliers:
@@ -195,7 +196,7 @@ class BoostedResidual(BoostedTrees):
     def features(self, rows: pd.DataFrame) -> Floats:
         """Return class shares beside the totals."""
         x = roofline_columns(rows) * self.multipliers.factors
-        return np.c_[x / x.sum(axis=1, keepdims=True), log_totals(rows)]
+        return np.asarray(np.c_[x / x.sum(axis=1, keepdims=True), log_totals(rows)])
 
     def fit(self, rows: pd.DataFrame) -> None:
         """Fit the multipliers, then the trees."""
@@ -208,7 +209,7 @@ def log_totals(rows: pd.DataFrame) -> Floats:
     batch = rows["batch"].to_numpy(dtype=float)
     columns = [np.log(rows[name].to_numpy(dtype=float) + 1) for name in LOGGED]
     scaled = [np.log(rows[n] * batch + 1) for n in ("macs_per_sample", "elements_per_sample")]
-    return np.stack([*columns, *scaled, np.log(batch)], axis=1).astype(float)
+    return np.asarray(np.stack([*columns, *scaled, np.log(batch)], axis=1), dtype=float)
 
 
 def roofline_of_totals(rows: pd.DataFrame) -> Floats:
@@ -219,13 +220,13 @@ def roofline_of_totals(rows: pd.DataFrame) -> Floats:
     flops = 2 * rows["macs_per_sample"] * rows["batch"]
     moved = 2 * BYTES_PER_ELEMENT * rows["elements_per_sample"] * rows["batch"]
     moved = moved + rows["param_bytes"]
-    return np.maximum(flops / peak, moved / bandwidth).to_numpy(dtype=float)
+    return np.asarray(np.maximum(flops / peak, moved / bandwidth), dtype=float)
 
 
 def roofline_columns(rows: pd.DataFrame) -> Floats:
     """Return the class rooflines that `with_rooflines` added."""
     names = [name for name in rows.columns if name.startswith(ROOFLINE_PREFIX)]
-    return rows[names].to_numpy(dtype=float)
+    return np.asarray(rows[names], dtype=float)
 
 
 def with_rooflines(rows: pd.DataFrame, times: Floats, classes: Sequence[str]) -> pd.DataFrame:
@@ -286,14 +287,21 @@ def interval(table: pd.DataFrame, split: Split, name: str) -> tuple[float, float
     return bootstrap(rows["latency_ms"], predicted, list(rows["arch_id"]))
 
 
-def load_table(dataset: Path, graphs: Path) -> pd.DataFrame:
-    """Return the reference table with class rooflines, which are cached beside it."""
+def load_table(dataset: Path, graphs: Path, *, gpus: bool = False) -> pd.DataFrame:
+    """Return the reference table with class rooflines, which are cached beside it.
+
+    Args:
+        dataset: folder that `dataset.build` wrote.
+        graphs: folder of raw graphs.
+        gpus: the table of three GPUs instead.
+    """
     from rich.progress import Progress
 
     from dippm.features.kernels import KERNEL_CLASSES
     from training.class_rooflines import class_rooflines
 
-    rows = reference_rows(pd.read_parquet(dataset / "rows.parquet"))
+    table = pd.read_parquet(dataset / "rows.parquet")
+    rows = gpu_rows(table) if gpus else reference_rows(table)
     with Progress() as progress:
         task = progress.add_task("class rooflines", total=len(rows))
         times = class_rooflines(
@@ -313,9 +321,9 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", default=SPLITS)
     parser.add_argument("--out", type=Path, help="JSON file for the errors")
     arguments = parser.parse_args()
-    table = load_table(arguments.dataset, arguments.graphs)
     document: dict[str, Any] = {}
     for name in arguments.splits:
+        table = load_table(arguments.dataset, arguments.graphs, gpus=name.startswith("S3"))
         split = Split.load(arguments.dataset / "splits" / f"{name}.json")
         results = evaluate(table, split)
         shown = Table(title=f"{name}: {len(table):,} rows, {table['arch_id'].nunique():,} arch.")

@@ -41,9 +41,8 @@ def class_rooflines(
             graph = build(raw_graphs.read(row["model"], graphs))
             current, kernels = key, KernelTable.of(graph, row["precision"], row["mode"])
         times = roofline_ms(kernels, int(row["batch"]), DeviceView.of(find(row["gpu"])))
-        known[row["row_id"]] = np.bincount(
-            kernels.kind, weights=times, minlength=len(KERNEL_CLASSES)
-        )
+        sums = np.bincount(kernels.kind, weights=times, minlength=len(KERNEL_CLASSES))
+        known[row["row_id"]] = sums.astype(np.float64)
         advance()
     if len(missing):
         _save(cache, version, known)

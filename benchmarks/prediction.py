@@ -26,7 +26,9 @@ GRID_POINTS = 1000
 def main() -> None:
     """Print one line per measurement."""
     model = resnet50_onnx()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    busy = f"load {os.getloadavg()[0]:.1f} before the run"
+    python = platform.python_version()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {busy}, Python {python}")
     with tempfile.TemporaryDirectory() as folder:
         cold = [command_s(model, os.path.join(folder, str(run))) for run in range(5)]
         known = [command_s(model, os.path.join(folder, "0")) for _ in range(5)]

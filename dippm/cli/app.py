@@ -5,6 +5,8 @@ Exit codes: 0 ok, 1 an error of ours, 2 usage. Data goes to stdout, talk to stde
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from dippm.cli.compare import compare
@@ -44,4 +46,6 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    # A prediction multiplies small matrices: threads would only wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     app()

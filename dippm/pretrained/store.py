@@ -17,7 +17,7 @@ from typing import Any
 
 from dippm.errors import CheckpointError, UnknownNameError
 
-DEFAULT = "hybrid"
+DEFAULT = "hybrid-gpu"
 """The predictor that is used when none is named."""
 
 WEIGHTS, CONFIG, METRICS, CARD = "model.safetensors", "config.json", "metrics.json", "README.md"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import pandas as pd
+
 from dataset.nodes import GraphBuilder
 from dippm.graph.model_graph import Attribute, ModelGraph
 
@@ -42,6 +44,36 @@ FLAGPERF_REDUCTIONS = {
     "amax": "reduce_max", "argmax": "argmax", "max": "reduce_max", "mean": "reduce_mean",
     "min": "reduce_min", "prod": "reduce_prod", "sum": "reduce_sum",
 }  # fmt: skip
+
+
+LAYER_COLUMNS = {
+    "neusight_ops": ("N", "K", "H", "in_channels", "out_channels", "kernel_size"),
+    "aiconfigurator": ("n", "k", "num_heads", "num_kv_heads", "head_dim", "window_size"),
+    "vidur": ("n_embd", "n_head", "n_kv_head", "n_expanded_embd", "vocab_size", "n_q_head"),
+    "flagperf": ("input_shapes",),
+}
+"""What makes a layer, whatever flows through it; the rest of a shape is batch or length."""
+
+
+def layer_keys(table: pd.DataFrame) -> pd.Series[str]:
+    """Return the grouping key of operator rows: the architecture of a layer.
+
+    Rows of one layer at other batches, lengths, precisions, GPUs and software have one key, so
+    that a split by it never tests a layer that it trained on.
+
+    Args:
+        table: rows of one source of operators.
+
+    Raises:
+        ValueError: if the rows are of several sources.
+    """
+    (source, *others) = table["source"].unique()
+    if others:
+        raise ValueError(f"rows of several sources: {source}, {', '.join(others)}")
+    key = table["source"] + " " + table["operator"]
+    for column in LAYER_COLUMNS[source]:
+        key = key + " " + table[column].astype("string").fillna("-")
+    return key
 
 
 def graph_of(row: Row) -> ModelGraph | None:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from dataset import gpt
 from dataset.nodes import make_node
-from dataset.operators import graph_of
+from dataset.operators import graph_of, layer_keys
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,17 @@ def test_a_gpt_has_the_published_macs_and_parameters(bias: bool) -> None:
         assert graph.param_bytes == 4 * (100510 * width + 4 * width * 3 + inner)
     assert gpt.graph_of(row, batch=8).nodes[5].macs == 2 * graph.nodes[5].macs
     assert [n.op for n in graph.nodes].count("attention") == 3
+
+
+def test_a_layer_is_one_whatever_flows_through_it() -> None:
+    rows = [
+        {"gpu": "A40", "num_tokens": 16, "n_embd": 64},
+        {"gpu": "A40", "num_tokens": 99, "n_embd": 64},
+        {"gpu": "H100-SXM-80GB", "num_tokens": 16, "n_embd": 64},
+        {"gpu": "A40", "num_tokens": 16, "n_embd": 128},
+    ]
+    table = pd.DataFrame([{**vidur_row(operator="mlp_up_proj"), "n_q_head": 8} | r for r in rows])
+    first, second, third, other = layer_keys(table)
+    assert first == second == third != other
+    with pytest.raises(ValueError, match="several sources"):
+        layer_keys(pd.concat([table, table.assign(source="flagperf")]))

@@ -1,4 +1,4 @@
-"""What PyTorch's two exporters write: whole models, against known counts and multiply-accumulates."""
+"""What PyTorch's two exporters write: whole models, against known counts and costs."""
 
 from __future__ import annotations
 

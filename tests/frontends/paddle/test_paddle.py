@@ -1,0 +1,180 @@
+"""Paddle programs of both formats, whole and damaged, converted in their own process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dippm.frontends
+import dippm.graph
+from dippm.errors import InputShapeError, ModelFileError, ModelNotFoundError
+from dippm.frontends import paddle as route
+from dippm.frontends.frontend import MARKER_BATCHES
+
+pytestmark = pytest.mark.paddle
+MARKER = MARKER_BATCHES[0]
+ROOT = Path(__file__).parents[3]
+
+
+def run_module(module, *words):
+    answer = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    return answer.stdout
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paddle-models")
+    run_module("tests.frontends.paddle.write_models", folder)
+    return folder
+
+
+def convert(path, inputs=None):
+    return dippm.frontends.load(path, inputs, cache=False)
+
+
+def names(raw):
+    return Counter(operator.name for operator in raw.operators)
+
+
+CNN = {"nn.conv2d": 1, "nn.batch_norm": 1, "onnx.HardSwish": 1, "nn.max_pool2d": 1, "matmul": 1}
+
+
+@pytest.mark.parametrize("name", ["cnn.json", "old.pdmodel", "fixed.json"])
+def test_both_formats_and_a_fixed_batch(models, name):
+    raw = convert(models / name)
+    assert CNN.items() <= names(raw).items()
+    assert (raw.batch, raw.batch_is_symbolic) == (MARKER, True)
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 4)
+
+
+def test_parameters_have_the_shapes_of_the_program(models):
+    raw = convert(models / "cnn.json")
+    stored = sorted(v.shape for v in raw.values if v.kind == "parameter")
+    assert stored == [(4,), *[(8,)] * 5, (8, 3, 3, 3), (8, 4)]
+
+
+def test_the_parameter_file_is_not_needed(models, tmp_path):
+    for name in ("cnn.json", "old.pdmodel", "LSTM.json"):
+        shutil.copy(models / name, tmp_path)
+        assert convert(tmp_path / name) == convert(models / name)
+
+
+def test_weight_values_do_not_change_the_graph(models):
+    plain, zeros = (dippm.graph.build(convert(models / f"{n}.json")) for n in ("cnn", "zeros"))
+    assert plain == zeros
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_recurrent_layers_stay_whole(models, kind, gates):
+    raw = convert(models / f"{kind}.json")
+    assert names(raw)[f"onnx.{kind}"] == 2
+    cells = 10 * 2 * gates * 32 * ((16 + 32) + (64 + 32))
+    assert dippm.graph.build(raw).at_batch(1).macs == cells + 64 * 5
+
+
+def test_a_transformer_encoder(models):
+    graph = dippm.graph.build(convert(models / "encoder.json")).at_batch(1)
+    assert graph.macs == 10 * 32 * (4 * 32 + 2 * 64) + 2 * 10 * 10 * 32
+    assert not graph.unknown_ops
+
+
+def test_several_inputs_and_their_types(models):
+    raw = convert(models / "two.json")
+    assert [(raw.values[i].name, raw.values[i].dtype) for i in raw.inputs] == [
+        ("ids", "int64"),
+        ("scale", "float32"),
+    ]
+
+
+def test_open_sizes(models):
+    raw = convert(models / "anysize.json", (3, 32, 48))
+    assert raw.values[raw.inputs[0]].shape == (MARKER, 3, 32, 48)
+    with pytest.raises(InputShapeError, match="'x'"):
+        convert(models / "anysize.json")
+    with pytest.raises(InputShapeError, match="number of dimensions"):
+        convert(models / "anysize.json", (3, 32))
+
+
+@pytest.fixture
+def only_cnn(models, tmp_path):
+    for suffix in (".json", ".pdiparams"):
+        shutil.copy(models / f"cnn{suffix}", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("which", ["", "cnn", "cnn.json", "cnn.pdiparams"])
+def test_folder_prefix_program_and_parameters_name_the_same_model(only_cnn, which):
+    path = only_cnn / which
+    assert route.accepts(path)
+    assert route.find_program(path) == only_cnn / "cnn.json"
+
+
+def test_a_folder_with_several_programs(models):
+    with pytest.raises(ModelFileError, match=r"LSTM.*cnn"):
+        route.find_program(models)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"magic": "other"}', b"\x08\x01\x12\x00", b"PK\x03\x04"]
+)
+@pytest.mark.parametrize("suffix", [".json", ".pdmodel"])
+def test_other_content_is_not_accepted(tmp_path, content, suffix):
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(content)
+    assert not route.accepts(path)
+
+
+def test_nothing_there(tmp_path):
+    assert not route.accepts(tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"paddle\.jit\.save|absent"):
+        route.find_program(tmp_path / "absent")
+
+
+def test_an_empty_parameter_file(only_cnn):
+    (only_cnn / "cnn.pdiparams").write_bytes(b"")
+    with pytest.raises(ModelFileError, match=r"cnn\.pdiparams"):
+        convert(only_cnn / "cnn.json")
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.6, 0.98])
+@pytest.mark.parametrize("name", ["cnn.json", "old.pdmodel"])
+def test_a_cut_program(models, tmp_path, name, keep):
+    data = (models / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(ModelFileError) as caught:
+        convert(tmp_path / name)
+    assert caught.value.hint
+
+
+ZOO = {
+    "resnet50": (4.089e9, {"conv2d": 53, "relu": 49, "add": 16, "max_pool": 1, "dense": 1}),
+    "vgg16": (15.470e9, {"conv2d": 13, "relu": 15, "max_pool": 5, "dense": 3}),
+    "mobilenetv2": (0.301e9, {"conv2d": 52, "relu6": 35, "add": 10, "dense": 1}),
+    "densenet121": (2.834e9, {"conv2d": 120, "relu": 121, "concat": 58, "dense": 1}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_vision_models(tmp_path, name):
+    run_module("tests.frontends.twins.paddle_twins", tmp_path, name, "random")
+    graph = dippm.graph.build(convert(tmp_path))
+    macs, counts = ZOO[name]
+    assert graph.at_batch(1).macs == pytest.approx(macs, rel=0.01)
+    assert counts.items() <= dict(graph.histogram()).items()
+    assert not graph.unknown_ops

@@ -1,0 +1,89 @@
+"""Write small Paddle models: `python -m tests.frontends.paddle.write_models FOLDER`.
+
+A script of its own, for Paddle must not share a process with TensorFlow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import paddle
+from paddle import nn
+
+
+class Recurrent(nn.Layer):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = getattr(nn, kind)(16, 32, num_layers=2, direction="bidirect")
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class TwoInputs(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+        self.dense = nn.Linear(8, 4)
+
+    def forward(self, ids, scale):
+        return self.dense(self.table(ids) * scale)
+
+
+def small_cnn():
+    return nn.Sequential(
+        nn.Conv2D(3, 8, 3, padding=1),
+        nn.BatchNorm2D(8),
+        nn.Hardswish(),
+        nn.MaxPool2D(2),
+        nn.AdaptiveAvgPool2D(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def save(folder, name, model, *inputs):
+    model.eval()
+    specs = [paddle.static.InputSpec(shape, kind, n) for n, shape, kind in inputs]
+    paddle.jit.save(model, str(folder / name), input_spec=specs)
+
+
+def save_old(folder, name):
+    """Write the program format of Paddle 2: `.pdmodel`."""
+    paddle.enable_static()
+    with paddle.pir_utils.OldIrGuard():
+        program, start = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(program, start):
+            x = paddle.static.data("x", [None, 3, 16, 16], "float32")
+            model = small_cnn()
+            model.eval()
+            y = model(x)
+        executor = paddle.static.Executor(paddle.CPUPlace())
+        executor.run(start)
+        paddle.static.save_inference_model(str(folder / name), [x], [y], executor, program=program)
+
+
+def main(folder: Path) -> None:
+    paddle.seed(0)
+    image = ("x", [None, 3, 16, 16], "float32")
+    save(folder, "cnn", small_cnn(), image)
+    save(folder, "fixed", small_cnn(), ("x", [4, 3, 16, 16], "float32"))
+    save(folder, "anysize", small_cnn(), ("x", [None, 3, None, None], "float32"))
+    for kind in ("LSTM", "GRU"):
+        save(folder, kind, Recurrent(kind), ("x", [None, 10, 16], "float32"))
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, activation="gelu"), 1)
+    save(folder, "encoder", encoder, ("x", [None, 10, 32], "float32"))
+    save(
+        folder, "two", TwoInputs(), ("ids", [None, 6], "int64"), ("scale", [None, 6, 8], "float32")
+    )
+    zeros = small_cnn()
+    for tensor in (*zeros.parameters(), *zeros.buffers()):
+        tensor.set_value(paddle.zeros_like(tensor))
+    save(folder, "zeros", zeros, image)
+    save_old(folder, "old")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

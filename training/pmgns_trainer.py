@@ -7,6 +7,7 @@ resumed is the run that was not.
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +106,8 @@ def train(
     """
     folder.mkdir(parents=True, exist_ok=True)
     network.fit_scales(collate(training[0]), training[1])
-    state = _resumed(folder, network, config)
+    identity = _identity(network, config, (training, validation))
+    state = _resumed(folder, network, identity)
     rate = state.get("learning_rate") or _rate(network, training, config)
     optimizer = torch.optim.Adam(network.parameters(), lr=rate)
     if state:
@@ -123,7 +125,7 @@ def train(
             log.append(row)
             if row["validation_mape"] <= min(r["validation_mape"] for r in log):
                 save_file(network.state_dict(), folder / "best.safetensors")
-            _save(folder, network, optimizer, config, log=log, rate=rate)
+            _save(folder, network, optimizer, {**identity, "learning_rate": rate, "log": log})
             progress.update(task, advance=1, note=f"validation {row['validation_mape']:.3f}")
     _to_mlflow(experiment, network, config, log)
     network.load_state_dict(load_file(folder / "best.safetensors"))
@@ -210,38 +212,39 @@ def _progress() -> Progress:
 
 
 def _save(
-    folder: Path,
-    network: Pmgns,
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-    *,
-    log: Sequence[Mapping[str, float]],
-    rate: float,
+    folder: Path, network: Pmgns, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> None:
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
     save_file(tensors, folder / "last.safetensors")
-    document = {**_identity(network, config), "learning_rate": rate, "log": log}
-    (folder / "state.json").write_text(json.dumps(document, indent=1))
+    (folder / "state.json").write_text(json.dumps(state, indent=1))
     with (folder / "log.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, log[0])
+        writer = csv.DictWriter(file, state["log"][0])
         writer.writeheader()
-        writer.writerows(log)
+        writer.writerows(state["log"])
 
 
-def _identity(network: Pmgns, config: TrainingConfig) -> dict[str, Any]:
-    return {"network": network.config.to_dict(), "training": asdict(config)}
+def _identity(network: Pmgns, config: TrainingConfig, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what must be equal for a run to go on: also the data, or splits would mix."""
+    digest = hashlib.sha256()
+    for graphs, targets in parts:
+        digest.update(targets.numpy().tobytes())
+        digest.update(torch.cat([graph.static for graph in graphs]).numpy().tobytes())
+    return {
+        "network": network.config.to_dict(),
+        "training": asdict(config),
+        "data": digest.hexdigest(),
+    }
 
 
-def _resumed(folder: Path, network: Pmgns, config: TrainingConfig) -> dict[str, Any]:
+def _resumed(folder: Path, network: Pmgns, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of an interrupted run and load its weights; {} if there is none."""
     path = folder / "state.json"
     if not path.is_file():
         return {}
     state: dict[str, Any] = json.loads(path.read_text())
-    identity = json.loads(json.dumps(_identity(network, config)))
-    if any(state[name] != value for name, value in identity.items()):
+    if any(state.get(name) != value for name, value in json.loads(json.dumps(identity)).items()):
         return {}
     prefix = "network."
     tensors = load_file(folder / "last.safetensors")

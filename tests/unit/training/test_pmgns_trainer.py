@@ -65,6 +65,15 @@ def test_another_configuration_starts_afresh(part: Part, tmp_path: Path) -> None
     assert len(done.log) == CONFIG.epochs
 
 
+def test_other_data_starts_afresh(part: Part, tmp_path: Path) -> None:
+    """A run on one split must not go on with another: its test part may have been trained on."""
+    train(network(), part, part, CONFIG, folder=tmp_path)
+    log = (tmp_path / "log.csv").read_text()
+    graphs, targets = part
+    train(network(), (graphs[:-2], targets[:-2]), part, CONFIG, folder=tmp_path)
+    assert (tmp_path / "log.csv").read_text() != log
+
+
 def test_it_stops_when_validation_no_longer_improves(part: Part, tmp_path: Path) -> None:
     still = replace(CONFIG, epochs=50, learning_rate=1e-12, patience=3)
     assert len(train(network(), part, part, still, folder=tmp_path).log) < 50

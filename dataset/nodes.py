@@ -52,6 +52,7 @@ class GraphBuilder:
         weights: int = 0,
         other_parameters: int = 0,
         absorbed: tuple[str, ...] = (),
+        dtype: str = DTYPE,
     ) -> int:
         """Append a node.
 
@@ -63,6 +64,7 @@ class GraphBuilder:
             weights: elements of its parameters of rank 2 and more.
             other_parameters: elements of its biases and other vectors.
             absorbed: as in `OpNode`.
+            dtype: of its result.
         """
         shapes = tuple(
             self.nodes[s].out_shapes[0] if isinstance(s, int) else s.shape for s in sources
@@ -104,6 +106,7 @@ def make_node(
     weights: int = 0,
     absorbed: tuple[str, ...] = (),
     in_dtypes: tuple[str, ...] = (),
+    dtype: str = DTYPE,
 ) -> OpNode:
     """Return a node with its cost; see `GraphBuilder.add`.
 
@@ -122,7 +125,7 @@ def make_node(
         in_shapes=in_shapes,
         in_dtypes=in_dtypes or (DTYPE,) * len(in_shapes),
         out_shapes=(out,),
-        dtype=DTYPE,
+        dtype=dtype,
         param_bytes=weights * ITEM_BYTES,
         absorbed=absorbed,
     )

@@ -1,7 +1,7 @@
 """A measured operator row → a graph of that one operator.
 
 `graph_of` takes a row of `dataset.sources`. Rows whose work the canonical operators cannot state
-(fused rope, attention in a sliding window) give None, and `reason` says why.
+(fused rope, a sliding window, a cache in eight bits) give None, and `reason` says why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from dataset.nodes import GraphBuilder
+from dataset.nodes import DTYPE, GraphBuilder
 from dippm.graph.model_graph import Attribute, ModelGraph
 
 Row = Mapping[str, Any]
@@ -40,6 +40,9 @@ FLAGPERF_ELEMENTWISE = {
     "rsqrt": ("rsqrt", 1), "rsub": ("subtract", 2), "sigmoid": ("sigmoid", 1),
     "silu": ("silu", 1), "sin": ("sin", 1), "sub": ("subtract", 2), "tanh": ("tanh", 1),
 }  # fmt: skip
+COMPARISONS = frozenset(
+    "equal not_equal greater greater_equal less less_equal is_inf is_nan".split()
+)
 FLAGPERF_REDUCTIONS = {
     "amax": "reduce_max", "argmax": "argmax", "max": "reduce_max", "mean": "reduce_mean",
     "min": "reduce_min", "prod": "reduce_prod", "sum": "reduce_sum",
@@ -95,7 +98,8 @@ def reason(row: Row) -> str:
 
 def elementwise(op: str, shape: Shape, operands: int = 1) -> ModelGraph:
     """Return one element-wise operator over tensors of one shape."""
-    return _single(op, [shape] * operands, shape)
+    dtype = "bool" if op in COMPARISONS else DTYPE
+    return _single(op, [shape] * operands, shape, dtype=dtype)
 
 
 def dense(rows: Shape, in_features: int, out_features: int, *, bias: bool = False) -> ModelGraph:
@@ -203,14 +207,20 @@ def _aiconfigurator(row: Row) -> ModelGraph | None:
     key_length, kv_heads = length, heads
     if op != "encoder_attention":
         kv_heads = int(row["num_kv_heads"]) or heads
-        window = int(row["window_size"])
         key_length = int(row["step"]) + length
-        if window and op == "context_attention" and window < key_length:
+        if _beyond_attention(row, key_length):
             return None
-        key_length = min(key_length, window) if window else key_length
     return attention(
         batch, heads, length, key_length=key_length, head_dim=head_dim, kv_heads=kv_heads
     )
+
+
+def _beyond_attention(row: Row, key_length: int) -> bool:
+    """Tell whether keys are skipped, or kept in another precision than the product's.
+
+    What a sliding window saves depends on the library: some read all keys and mask them.
+    """
+    return 0 < int(row["window_size"]) < key_length or row["kv_cache_dtype"] == "fp8"
 
 
 def _vidur(row: Row) -> ModelGraph | None:

@@ -34,7 +34,14 @@ def test_neusight_rows(row: dict[str, Any], op: str, macs: int, bytes_moved: int
 
 def attention_row(**shape: Any) -> dict[str, Any]:
     row = {"batch": 2, "isl": 1, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64}
-    return {"source": "aiconfigurator", **row, "window_size": 0, "step": 99, **shape}
+    return {
+        "source": "aiconfigurator",
+        **row,
+        "window_size": 0,
+        "step": 99,
+        "kv_cache_dtype": "bfloat16",
+        **shape,
+    }
 
 
 def test_decoding_reads_the_cache_of_the_shared_heads() -> None:
@@ -45,12 +52,17 @@ def test_decoding_reads_the_cache_of_the_shared_heads() -> None:
     assert node.macs == 2 * 2 * 8 * 100 * 64
 
 
-def test_a_sliding_window_is_stated_for_decoding_and_refused_for_prefill() -> None:
-    decode = graph_of(attention_row(operator="generation_attention", window_size=32))
-    assert decode is not None
-    assert decode.nodes[0].attributes["key_length"] == 32
-    prefill = attention_row(operator="context_attention", isl=64, step=0, window_size=32)
-    assert graph_of(prefill) is None
+@pytest.mark.parametrize("other", [{"window_size": 32}, {"kv_cache_dtype": "fp8"}])
+def test_a_sliding_window_and_an_eight_bit_cache_are_not_stated(other: dict[str, Any]) -> None:
+    assert graph_of(attention_row(operator="generation_attention", **other)) is None
+    assert graph_of(attention_row(operator="generation_attention", window_size=1024)) is not None
+
+
+def test_a_comparison_writes_one_byte_for_each_element() -> None:
+    row = {"operator": "eq", "phase": "inference", "input_shapes": "[64,32];[64,32]"}
+    graph = graph_of({"source": "flagperf", **row})
+    assert graph is not None
+    assert (graph.nodes[0].op, graph.nodes[0].bytes_written) == ("equal", 64 * 32)
 
 
 def vidur_row(**row: Any) -> dict[str, Any]:

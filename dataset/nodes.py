@@ -69,7 +69,17 @@ class GraphBuilder:
         shapes = tuple(
             self.nodes[s].out_shapes[0] if isinstance(s, int) else s.shape for s in sources
         )
-        node = make_node(op, shapes, out, attributes=attributes, weights=weights, absorbed=absorbed)
+        dtypes = tuple(self.nodes[s].dtype if isinstance(s, int) else s.dtype for s in sources)
+        node = make_node(
+            op,
+            shapes,
+            out,
+            attributes=attributes,
+            weights=weights,
+            absorbed=absorbed,
+            in_dtypes=dtypes,
+            dtype=dtype,
+        )
         position = len(self.nodes)
         self.nodes.append(node)
         self.edges |= {(s, position) for s in sources if isinstance(s, int)}
@@ -81,7 +91,8 @@ class GraphBuilder:
         read = {producer for producer, _ in self.edges}
         results = [i for i in range(len(self.nodes)) if i not in read]
         outputs = [
-            TensorSpec(f"y{n}", self.nodes[i].out_shapes[0], DTYPE) for n, i in enumerate(results)
+            TensorSpec(f"y{n}", self.nodes[i].out_shapes[0], self.nodes[i].dtype)
+            for n, i in enumerate(results)
         ]
         return ModelGraph(
             nodes=tuple(self.nodes),

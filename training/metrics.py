@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dippm.devices import Device, smallest_profile
+
 Array = NDArray[np.float64]
 N_RESAMPLES = 2000
 SEED = 42
@@ -191,6 +193,50 @@ def bias_by_decile(
     y, p = _pair(actual, predicted)
     order = np.argsort(np.asarray(size, dtype=float), kind="stable")
     return [float(np.log(p[part] / y[part]).mean()) for part in np.array_split(order, n_bins)]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDecisions:
+    """How well predicted memory picks a MIG slice, against the slice that was really needed.
+
+    Attributes:
+        n: rows.
+        exact: share of rows with the right slice (or rightly none), in percent.
+        too_small: share where the model would not have fitted, in percent.
+        over_reserved_mb: mean memory reserved beyond the right slice, over rows that fitted.
+    """
+
+    n: int
+    exact: float
+    too_small: float
+    over_reserved_mb: float
+
+
+def slice_decisions(
+    actual_mb: ArrayLike, predicted_mb: ArrayLike, device: Device
+) -> SliceDecisions:
+    """Return how often the predicted memory picks the slice that the actual memory needs.
+
+    Args:
+        actual_mb: measured memory.
+        predicted_mb: what the choice is made from; give the upper bound if that is what decides.
+        device: a GPU with MIG slices; no fitting slice counts as the whole card.
+    """
+    y, p = _pair(actual_mb, predicted_mb)
+    whole = float(device.memory_mb)
+    chosen, needed = (np.array([_slice_mb(m, device, whole) for m in side]) for side in (p, y))
+    fits = chosen >= needed
+    return SliceDecisions(
+        n=len(y),
+        exact=float(100 * (chosen == needed).mean()),
+        too_small=float(100 * (~fits).mean()),
+        over_reserved_mb=float((chosen - needed)[fits].mean()) if fits.any() else 0.0,
+    )
+
+
+def _slice_mb(memory_mb: float, device: Device, whole: float) -> float:
+    profile = smallest_profile(memory_mb, device)
+    return float(profile.memory_mb) if profile else whole
 
 
 def _mean(values: Sequence[float]) -> float:

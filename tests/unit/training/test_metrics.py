@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dippm.devices import find
 from training import metrics
 
 
@@ -74,3 +75,10 @@ def test_bias_grows_with_size() -> None:
 def test_what_cannot_be_compared_is_refused(predicted: list[float]) -> None:
     with pytest.raises(ValueError, match=r"shape|above 0"):
         metrics.errors([1.0, 2.0], predicted)
+
+
+def test_a_slice_that_is_too_small_counts_apart_from_one_that_is_too_large() -> None:
+    actual, predicted = [4000, 4000, 6000, 50000], [3000, 6000, 4000, 45000]
+    decisions = metrics.slice_decisions(actual, predicted, find("A100-40GB"))
+    assert (decisions.n, decisions.exact, decisions.too_small) == (4, 50, 25)
+    assert decisions.over_reserved_mb == pytest.approx((9856 - 4864) / 3)

@@ -178,7 +178,8 @@ def _define_detection_operators() -> None:
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        make_library: Any = torch.library.Library
+        library = make_library("torchvision", "FRAGMENT")
         signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         for operator in ("nms", "qnms"):
             library.define(operator + signature)

@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 Shape = tuple[int, ...]
 ShapeRule = Callable[[Sequence[Shape | None], Mapping[str, Any]], list[Shape]]
 
 
 def _same(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
     return [inputs[0] or ()]
+
+
+def _broadcast(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
+    return [np.broadcast_shapes(*(shape or () for shape in inputs))]
 
 
 def _attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
@@ -46,10 +52,13 @@ SHAPES: dict[str, ShapeRule] = {
         """
         RMSNormalization RotaryEmbedding SimplifiedLayerNormalization SkipLayerNormalization
         SkipSimplifiedLayerNormalization Gelu FastGelu QuickGelu BiasGelu Swish Silu
-        MultiHeadAttention GroupQueryAttention LayerNormalization GroupNorm
+        MultiHeadAttention GroupQueryAttention LayerNormalization GroupNorm GroupNormalization
+        MeanVarianceNormalization
         """.split(),
         _same,
     ),
+    "GreaterOrEqual": _broadcast,
+    "LessOrEqual": _broadcast,
     "Attention": _attention,
     "FusedMatMul": _matmul,
 }
@@ -57,3 +66,6 @@ SHAPES: dict[str, ShapeRule] = {
 
 CONTRIBUTED: dict[str, ShapeRule] = {"Attention": _packed_attention}
 """Rules that hold in the domain com.microsoft only."""
+
+TRUTHS = ("GreaterOrEqual", "LessOrEqual")
+"""Operators among them whose results are true or false, whatever their inputs are."""

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.errors import ConversionError, ModelFileError
 from dippm.relax.onnx_fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
-from dippm.relax.onnx_shapes import CONTRIBUTED, SHAPES
+from dippm.relax.onnx_shapes import CONTRIBUTED, SHAPES, TRUTHS
 
 MAX_KNOWN_ELEMENTS = 1024
 """Contents above this are weights or index tables: no size is computed from them."""
@@ -34,6 +34,27 @@ class ShapeMismatchError(Exception):
 
 class BatchFixedError(ShapeMismatchError):
     """The graph cannot be given another batch: some inner size fixes it."""
+
+
+class _UnsupportedError(Exception):
+    """An operator that has no static result."""
+
+    def __init__(self, node: onnx.NodeProto, why: str) -> None:
+        super().__init__(why)
+        self.node, self.why = node, why
+
+    def told_with_count(self, model: onnx.ModelProto) -> ConversionError:
+        node = self.node
+        count = sum((n.op_type, n.domain) == (node.op_type, node.domain) for n in model.graph.node)
+        domain = f"{node.domain}." if node.domain not in _DEFAULT_DOMAINS else ""
+        times = f", {count} of them in the model" if count > 1 else ""
+        result = next(iter(node.output), "")
+        return ConversionError(
+            f"ONNX operator {domain}{node.op_type} (node {node.name!r}, result {result!r}{times}): "
+            + self.why,
+            "Simplify the model with onnxsim, or export it with static sizes; a shape rule for "
+            "the operator can be added in dippm/relax/onnx_shapes.py.",
+        )
 
 
 @dataclass(slots=True)
@@ -110,7 +131,10 @@ def trace(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], marker:
         ConversionError: if an operator's result has no static shape.
         ModelFileError: if the graph is not well formed.
     """
-    return _Tracer(model, marker).run(model.graph, shapes)
+    try:
+        return _Tracer(model, marker).run(model.graph, shapes)
+    except _UnsupportedError as error:
+        raise error.told_with_count(model) from error.__cause__
 
 
 class _Tracer:
@@ -171,7 +195,7 @@ class _Tracer:
         """Take the branch that a constant condition selects."""
         condition = self._need(node.input[0], node)
         if condition.data is None:
-            raise _unsupported(node, "its condition depends on the data")
+            raise _UnsupportedError(node, "its condition depends on the data")
         branch = attributes["then_branch" if condition.data.reshape(-1)[0] else "else_branch"]
         hidden = dict(self.values)
         self._store(branch)
@@ -181,7 +205,7 @@ class _Tracer:
 
     def _step(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> None:
         if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
-            raise _unsupported(node, "loops over the data have no static graph")
+            raise _UnsupportedError(node, "loops over the data have no static graph")
         inputs = [self._read(name, node.name or node.op_type) for name in node.input]
         domain = "" if node.domain in _DEFAULT_DOMAINS else node.domain
         opset = self.opsets.get(domain, 1)
@@ -243,7 +267,8 @@ class _Tracer:
         own = rules.get(node.op_type) or SHAPES.get(node.op_type)
         if own is not None and (schema is None or not schema.has_type_and_shape_inference_function):
             shapes = own([t.shape if t else None for t in inputs], attributes)
-            types = [present[0].element_type if present else 1] * len(shapes)
+            first = present[0].element_type if present else TensorProto.FLOAT
+            types = [TensorProto.BOOL if node.op_type in TRUTHS else first] * len(shapes)
             return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
         if schema is None:
             return {}
@@ -281,7 +306,7 @@ class _Tracer:
         if known is None and name in self.declared:
             known = _static(self.declared[name])
         if known is None:
-            raise _unsupported(node, "the shape of its result cannot be inferred")
+            raise _UnsupportedError(node, "the shape of its result cannot be inferred")
         if self.marker and prod(known[0]) % self.marker**2 == 0 and prod(known[0]):
             raise BatchFixedError(_at(node) + "the batch gets mixed into another dimension")
         return Tensor(name, known[0], known[1], data)
@@ -351,7 +376,7 @@ def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
 def _constant(node: onnx.NodeProto) -> Tensor:
     name, attribute = node.output[0], node.attribute[0]
     if attribute.name == "sparse_value":
-        raise _unsupported(node, "sparse constants are not supported")
+        raise _UnsupportedError(node, "sparse constants are not supported")
     value = _attribute(attribute)
     if isinstance(value, onnx.TensorProto):
         tensor = stored(value)
@@ -436,14 +461,4 @@ def _at(node: onnx.NodeProto) -> str:
 def _malformed(what: str) -> ModelFileError:
     return ModelFileError(
         what, "Check the file with onnx.checker.check_model, or export it again: it is damaged."
-    )
-
-
-def _unsupported(node: onnx.NodeProto, why: str) -> ConversionError:
-    domain = f"{node.domain}." if node.domain not in _DEFAULT_DOMAINS else ""
-    return ConversionError(
-        f"ONNX operator {domain}{node.op_type} (node {node.name!r}, result {node.output[0]!r}): "
-        + why,
-        "Simplify the model with onnxsim, or export it with static sizes; a shape rule for the "
-        "operator can be added in dippm/relax/onnx_shapes.py.",
     )

@@ -50,6 +50,7 @@ CARRIED = [
     ("Einsum", ["x"], {"equation": "nchw->nhwc"}, {"equation": "nchw->nhwc"}),
     ("Mod", ["x", "x"], {"fmod": 1}, {"fmod": 1}),
     ("DepthToSpace", ["pairs"], {"blocksize": 2}, {"blocksize": 2}),
+    ("GroupNormalization", ["x", "scale", "scale"], {"num_groups": 3}, {"num_groups": 3}),
     ("TopK", ["x", "three"], {}, {"K": 3}),
     ("Gelu", ["x"], {"approximate": "tanh"}, {"approximate": "tanh"}),
 ]
@@ -132,6 +133,22 @@ def test_softmax_before_opset_13_flattens(convert, make, opset, shape, expected)
     node = helper.make_node("Softmax", ["x"], ["y"], axis=1)
     raw = convert(make([node], [("x", shape)], [("y", None)], opset=opset))
     assert [operator.name for operator in raw.operators] == expected
+
+
+@pytest.mark.parametrize("operator", ["GreaterOrEqual", "LessOrEqual"])
+def test_comparisons_that_onnx_infers_no_shape_for(convert, make, operator):
+    raw = convert(
+        make([helper.make_node(operator, ["x", "row"], ["y"])], IMAGE, [("y", None)],
+             weights={"row": (8,)})
+    )  # fmt: skip
+    result = raw.values[raw.outputs[0]]
+    assert (result.shape, result.dtype) == ((MARKER, 3, 8, 8), "bool")
+
+
+def test_every_use_of_an_unsupported_operator_is_counted(convert, make):
+    nodes = [helper.make_node("NonZero", ["x"], [f"y{i}"]) for i in range(3)]
+    with pytest.raises(ConversionError, match="3 of them"):
+        convert(make(nodes, IMAGE, [("y0", None)]))
 
 
 def test_data_dependent_operators_are_named(convert, make):

@@ -156,6 +156,7 @@ def _hf_config(name: str) -> _Built:
             f"hf-config: no configuration at {file}",
             "Give a folder with a config.json, or the file itself. Nothing is downloaded.",
         )
+    declare_vision_operators()  # transformers imports torchvision where it finds it
     import transformers
 
     try:
@@ -183,7 +184,8 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     for name in config.architectures or ():
         kind: Any = getattr(transformers, name, None)
         if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
-            return kind._from_config(config)  # type: ignore[no-any-return]
+            built: torch.nn.Module = getattr(kind, "_from_config")(config)  # noqa: B009
+            return built
     return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]
 
 

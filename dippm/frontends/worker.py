@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dippm import errors
-from dippm.errors import ConversionError, DippmError, ModelFileError
+from dippm.errors import ConversionError, DippmError
 from dippm.frontends.frontend import InputSpec
 from dippm.relax.raw_graph import RawGraph
 
@@ -68,6 +68,7 @@ class Worker:
         memory_limit_mb: limit that the process was started with.
         conversions: how many it has done.
         peak_memory_mb: resident peak that the process last reported.
+        cpu_s: processor time of its last conversion.
         step: what it last said it was doing.
         worn_out: it must not be used again.
     """
@@ -76,6 +77,7 @@ class Worker:
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
     conversions: int = 0
     peak_memory_mb: float = 0.0
+    cpu_s: float = 0.0
     step: str = "starting"
     worn_out: bool = False
     _process: subprocess.Popen[bytes] = field(init=False, repr=False)
@@ -132,7 +134,7 @@ class Worker:
                 "Give it more time with timeout_s=..., or export the model to ONNX first.",
             ) from None
         self.conversions += 1
-        self.peak_memory_mb = answer["peak_memory_mb"]
+        self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
         if "error" in answer:
             raise _revive(answer["error"])
@@ -202,11 +204,16 @@ class Worker:
 
 
 class WorkerPool:
-    """Warm workers, one kind per frontend module."""
+    """Warm workers, one kind per frontend module.
+
+    Attributes:
+        cpu_s: processor time of the last conversion.
+    """
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
+        self.cpu_s = 0.0
         atexit.register(self.close)
 
     @contextlib.contextmanager
@@ -215,7 +222,7 @@ class WorkerPool:
         worker = self._take(module, memory_limit_mb)
         try:
             yield worker
-        except ModelFileError:
+        except DippmError:
             self._return(worker)
             raise
         except BaseException:
@@ -227,6 +234,11 @@ class WorkerPool:
     def warm(self, module: str, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
         """Start a process for this frontend, which imports its libraries meanwhile."""
         self._return(self._take(module, memory_limit_mb))
+
+    def peaks_mb(self) -> list[float]:
+        """Return the resident peaks of the idle processes."""
+        with self._lock:
+            return [worker.peak_memory_mb for worker in self._idle]
 
     def close(self) -> None:
         """End all idle processes."""
@@ -247,6 +259,7 @@ class WorkerPool:
         return Worker(module, memory_limit_mb)
 
     def _return(self, worker: Worker) -> None:
+        self.cpu_s = worker.cpu_s
         full = worker.peak_memory_mb > 0.6 * worker.memory_limit_mb
         if worker.worn_out or full or not worker.alive:
             worker.stop()
@@ -281,8 +294,10 @@ def main(module: str, memory_limit_mb: int) -> None:
             request = json.loads(_read(requests))
         except EOFError:
             return
+        start = time.process_time()
         answer = _answer(module, request)
-        _write(_answers, json.dumps({**answer, "peak_memory_mb": _peak_memory_mb()}).encode())
+        cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
+        _write(_answers, json.dumps({**answer, **cost}).encode())
 
 
 _answers: IO[bytes] | None = None
@@ -368,6 +383,10 @@ def _limit_memory(limit_mb: int) -> None:
 
 
 def _peak_memory_mb() -> float:
+    """Return the resident peak; on Linux not from `getrusage`, which starts at the parent's."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
     if sys.platform == "win32":
         return 0.0
     import resource

@@ -62,14 +62,14 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         for module in program.graph_module.modules():
             for node in getattr(module, "graph", torch.fx.Graph()).nodes:
                 if node.op == "call_function":
-                    name = node.target.__name__
+                    name = _operator(node)
                     self.convert_map[name] = self._safe(known.get(name))
 
     def _safe(self, stock: Converter | None) -> Converter:
         """Wrap a converter: carry on failure, and make in-place updates visible to later uses."""
 
         def convert(node: Node) -> Any:
-            operator = node.target.__name__.partition(".")[0]
+            operator = _operator(node).partition(".")[0]
             result = None
             if stock is not None and operator.removesuffix("_") not in BROKEN_APART_BY_TVM:
                 try:
@@ -89,7 +89,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         outputs = [t for t in _flat(value) if isinstance(t, torch.Tensor)]
         if not outputs:
             return value
-        name = "aten." + node.target.__name__.partition(".")[0].removesuffix("_")
+        name = "aten." + _operator(node).partition(".")[0].removesuffix("_")
         call = opaque_call(
             name,
             [self.env[n] for n in _flat_nodes(node) if isinstance(self.env.get(n), relax.Expr)],
@@ -168,6 +168,10 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(item)
     else:
         yield value
+
+
+def _operator(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
 
 
 def _flat_nodes(node: Node) -> list[Node]:

@@ -154,9 +154,8 @@ def _plain(value: Any) -> Attribute | None:
     if not isinstance(value, Sequence) or isinstance(value, tvm.ir.Expr):
         return None
     items = [_plain(item) for item in value]
-    if not all(isinstance(item, int | float) for item in items):
-        return None
-    return tuple(items)  # type: ignore[arg-type]
+    numbers = tuple(item for item in items if isinstance(item, int | float))
+    return numbers if len(numbers) == len(items) else None
 
 
 def _static_shape(ty: relax.TensorType, name: str) -> tuple[int, ...]:

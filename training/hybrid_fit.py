@@ -24,6 +24,9 @@ from training.hybrid_examples import Examples
 
 Indices = NDArray[np.int64]
 HUBER_DELTA = 0.1
+DEFAULT_LAUNCH_MS = 0.01
+LAUNCH_BOUND_MS = 0.1
+"""A host whose fastest rows take longer than this per launch was never the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,11 @@ class FitSettings:
         device_dropout: share of steps' rows whose raw device descriptors are hidden.
     """
 
-    hidden: int = 96
+    hidden: int = 112
     depth: int = 3
-    steps: int = 2500
-    model_rows: int = 48
-    operator_rows: int = 512
+    steps: int = 4000
+    model_rows: int = 112
+    operator_rows: int = 448
     learning_rate: float = 3e-3
     weight_decay: float = 1e-3
     device_dropout: float = 0.3
@@ -164,6 +167,8 @@ def fit(
     batches = Batches(examples, hosts)
     mean, scale = _standardisation(examples, train)
     network = HybridNetwork(mean, scale, list(hosts), settings)
+    with torch.no_grad():
+        network.log_launch_ms.copy_(torch.from_numpy(_launch_start(examples, train, hosts)))
     optimizer = torch.optim.AdamW(
         [
             {"params": network.layers.parameters(), "weight_decay": settings.weight_decay},
@@ -250,6 +255,28 @@ def _standardisation(examples: Examples, train: Indices) -> tuple[Tensor, Tensor
     scale = features.std(axis=0)
     scale[scale < 1e-3] = 1.0
     return torch.from_numpy(features.mean(axis=0)), torch.from_numpy(scale)
+
+
+def _launch_start(
+    examples: Examples, train: Indices, hosts: Mapping[str, int]
+) -> NDArray[np.float32]:
+    """Return where the launch times start, log ms: the fastest rows per launch of each host.
+
+    Hosts whose rows are all bound by the device say nothing and start at the default. A host that
+    does not train takes the median of its source, and keeps it.
+    """
+    per_launch: dict[str, list[float]] = {name: [] for name in hosts}
+    for i in train:
+        row = examples.rows[i]
+        if row.timer != "kernel":
+            per_launch[row.host].append(row.latency_ms / float(examples.launches[i]))
+    known = {name: float(np.quantile(v, 0.05)) for name, v in per_launch.items() if v}
+    known = {n: v if v < LAUNCH_BOUND_MS else DEFAULT_LAUNCH_MS for n, v in known.items()}
+    start = np.full(len(hosts), DEFAULT_LAUNCH_MS)
+    for name, position in hosts.items():
+        kin = [v for n, v in known.items() if n.split()[0] == name.split()[0]]
+        start[position] = known.get(name, float(np.median(kin or [DEFAULT_LAUNCH_MS])))
+    return np.log(start).astype(np.float32)
 
 
 def _weights(examples: Examples, rows: Indices) -> NDArray[np.float64]:

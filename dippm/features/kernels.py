@@ -46,7 +46,7 @@ KERNEL_CLASSES = (
     "resize",
     "other",
 )
-KERNEL_VERSION = "2"
+KERNEL_VERSION = "3"
 
 CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
 NORMS = {
@@ -288,8 +288,18 @@ class _Expansion:
     def _batched(self, i: int, node: OpNode) -> Iterator[Kernel]:
         out = node.out_shapes[0]
         m, n = (float(out[-2]), float(out[-1])) if len(out) > 1 else (1.0, float(out[-1]))
+        if len(out) > 3:
+            yield from self._gathered(i, [prod(s) for s in node.in_shapes])
         k = node.macs / max(1, _numel(node))
         yield self._product(i, node, "batched_gemm", (m, n, k), _numel(node) / max(m * n, 1.0))
+
+    def _gathered(self, i: int, sizes: Sequence[float]) -> Iterator[Kernel]:
+        """Copies of permuted operands: a batched product wants its batch axes as one."""
+        for producer, elements in zip(self.producers[i], sizes, strict=False):
+            if self.strided[producer]:
+                moved = float(self.low * elements)
+                copy = _stream(i, "copy", elements, moved, moved, self.low, self.low)
+                yield replace(copy, strided=True)
 
     def _attention(self, i: int, node: OpNode) -> Iterator[Kernel]:
         spelled = node.absorbed
@@ -303,6 +313,7 @@ class _Expansion:
             return
         scores = queries * keys * heads
         first = True
+        yield from self._gathered(i, [prod(s) for s in node.in_shapes])
         for piece in spelled:
             if piece == "batch_matmul":
                 shape = (queries, keys, width) if first else (queries, width, keys)
@@ -325,15 +336,9 @@ class _Expansion:
                 rows = node.param_bytes / 4
                 yield _stream(i, "gather", rows, 4.0 * rows, 4.0 * rows, 4, 4)
             elif operator(piece).category in ("elementwise", "activation"):
-                yield _stream(
-                    i,
-                    "elementwise",
-                    scores,
-                    self.low * scores,
-                    self.low * scores,
-                    self.low,
-                    self.low,
-                )
+                size = queries * width * heads if first else scores
+                moved = self.low * size
+                yield _stream(i, "elementwise", size, moved, moved, self.low, self.low)
 
     def _spelled_softmax(self, i: int, scores: float, keys: float) -> Iterator[Kernel]:
         wide = 4 if self.autocast else self.low
@@ -395,7 +400,7 @@ class _Expansion:
             node.op == "resize"
             and len(node.out_shapes[0]) == 4
             and not self.channels_last
-            and node.attributes.get("mode") == "bilinear"
+            and node.attributes.get("mode") == "linear"
         )
 
     def _epilogue(self, i: int, node: OpNode) -> Iterator[Kernel]:

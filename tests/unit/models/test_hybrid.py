@@ -1,4 +1,4 @@
-"""The gray-box predictor with a network of known answer: every kernel takes e^0.5 of its roofline."""
+"""The gray-box predictor with a network of known answer: each kernel takes e^0.5 × roofline."""
 
 from __future__ import annotations
 

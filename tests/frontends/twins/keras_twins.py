@@ -117,12 +117,21 @@ def lstm(x):
 BUILDERS = {f.__name__: f for f in (resnet50, mobilenetv2, vgg16, densenet121, encoder, lstm)}
 
 
-def write(folder: Path, name: str, values: str, kind: str) -> Path:
-    keras.utils.set_random_seed(0)
+ZOO = {"zoo_vgg16": "VGG16", "zoo_densenet121": "DenseNet121"}
+
+
+def build(name: str) -> keras.Model:
+    if name in ZOO:
+        return getattr(keras.applications, ZOO[name])(weights=None)
     shape = INPUTS[name]
     shape = (*shape[1:], shape[0]) if len(shape) == 3 else shape
     source = keras.Input(shape, name="x")
-    model = keras.Model(source, BUILDERS[name](source))
+    return keras.Model(source, BUILDERS[name](source))
+
+
+def write(folder: Path, name: str, values: str, kind: str) -> Path:
+    keras.utils.set_random_seed(0)
+    model = build(name)
     if values != "random":
         for variable in model.variables:
             if variable.dtype.startswith("float"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -162,14 +163,20 @@ BUILDERS = {
 }
 
 
+def build(name):
+    if name.startswith("zoo_"):
+        return getattr(paddle.vision.models, name.removeprefix("zoo_"))()
+    return BUILDERS[name]()
+
+
 def write(folder: Path, name: str, values: str) -> Path:
     paddle.seed(0)
-    model = BUILDERS[name]()
+    model = build(name)
     model.eval()
     if values != "random":
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.set_value(paddle.full_like(tensor, float(values == "ones")))
-    spec = paddle.static.InputSpec([None, *INPUTS[name]], "float32", "x")
+        for tensor in model.state_dict().values():
+            tensor.set_value(np.full(tensor.shape, values == "ones", "float32"))
+    spec = paddle.static.InputSpec([None, *INPUTS[name.removeprefix("zoo_")]], "float32", "x")
     path = folder / f"{name}-{values}"
     paddle.jit.save(model, str(path), input_spec=[spec])
     return path.with_suffix(".json")

@@ -48,14 +48,25 @@ def test_what_depends_on_parameters_only_is_no_node_but_is_remembered():
     assert graph.nodes[0].param_bytes == 4 * 49 * 2
 
 
-def test_duplicates_and_dead_code_go():
+def test_equal_views_and_dead_code_go():
     s = Sketch()
     x = s.input(BATCH, 8)
     s.call("exp", [x], BATCH, 8)
-    once, twice = (s.call("nn.relu", [x], BATCH, 8) for _ in range(2))
-    graph = s.graph(s.call("subtract", [once, twice], BATCH, 8))
-    assert ops(graph) == ["relu", "subtract"]
+    once, twice = (s.call("reshape", [x], BATCH, 4, 2) for _ in range(2))
+    graph = s.graph(s.call("subtract", [once, twice], BATCH, 4, 2))
+    assert ops(graph) == ["reshape", "subtract"]
     assert graph.edges == ((0, 1),)
+
+
+def test_equal_products_are_launched_twice():
+    s = Sketch()
+    x, shared = s.input(BATCH, 8), s.weight(8, 8)
+    once, twice = (s.call("matmul", [x, shared], BATCH, 8) for _ in range(2))
+    assert ops(s.graph(s.call("subtract", [once, twice], BATCH, 8))) == [
+        "dense",
+        "dense",
+        "subtract",
+    ]
 
 
 def test_an_unknown_operator_stays_and_is_counted():

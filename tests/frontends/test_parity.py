@@ -1,0 +1,165 @@
+"""One architecture, one graph, whichever framework it comes from.
+
+The twins in `twins/` are written alike in each framework. All routes must agree on the operators
+that compute and on their MACs; batch norms that an exporter folded away are the one difference
+allowed. Batch norms are not among the operators compared here for that reason, nor are views and
+copies: they belong to the layout that a framework chose.
+
+Differences that are real, so that the twins or the comparison leave them out:
+
+- Keras `LSTM` has one bias for each gate, torch and Paddle have two: no operator, other bytes.
+- Keras pads with an explicit layer before a strided max pool; torch and Paddle pad in the pool.
+- Keras flattens images as height, width, channels; the first dense layer sees another order.
+- Keras VGG16 and DenseNet121 of the zoo end in a softmax; those of torchvision and Paddle do not.
+- Keras ResNet50 of the zoo strides in its first 1 × 1 convolution and gives all a bias.
+- Keras EfficientNet starts with a rescaling and a normalisation of the image.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dippm.frontends import load
+from dippm.graph import ModelGraph, build
+from dippm.graph.operators import operator
+from tests.frontends.twins.sizes import INPUTS
+
+REPOSITORY = Path(__file__).parents[2]
+COMPARED = ("compute", "recurrent", "pool", "activation")
+SMALL = ("encoder", "lstm")
+LARGE = ("resnet50", "mobilenetv2", "densenet121", "vgg16")
+TWINS = [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
+ROUTES = [
+    "onnx-old",
+    "onnx-new",
+    pytest.param("keras", marks=pytest.mark.tensorflow),
+    pytest.param("savedmodel", marks=pytest.mark.tensorflow),
+    pytest.param("paddle", marks=pytest.mark.paddle),
+]
+WRITERS = {
+    "onnx-old": ("torch_twins", "old"),
+    "onnx-new": ("torch_twins", "new"),
+    "keras": ("keras_twins", "keras"),
+    "savedmodel": ("keras_twins", "savedmodel"),
+    "paddle": ("paddle_twins",),
+}
+GMACS = {"resnet50": 4.089, "densenet121": 2.834, "vgg16": 15.470}
+
+Convert = Callable[..., ModelGraph]
+
+
+def write(folder: Path, route: str, name: str, values: str) -> Path:
+    """Write a model file in a process of its own."""
+    writer, *kind = WRITERS[route]
+    command = [sys.executable, "-m", f"tests.frontends.twins.{writer}"]
+    done = subprocess.run(
+        [*command, str(folder), name, values, *kind],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Path(done.stdout.split()[-1])
+
+
+def input_shape(route: str, name: str) -> tuple[int, ...]:
+    shape = INPUTS[name.removeprefix("zoo_")]
+    channels_last = route in ("keras", "savedmodel") and len(shape) == 3
+    return (*shape[1:], shape[0]) if channels_last else shape
+
+
+@pytest.fixture(scope="module")
+def convert(tmp_path_factory: pytest.TempPathFactory) -> Convert:
+    """Return the graph of a twin by a route, at batch 1; each is made once."""
+    made: dict[tuple[str, str, str], ModelGraph] = {}
+
+    def graph(route: str, name: str, values: str = "random") -> ModelGraph:
+        key = (route, name, values)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("twin")
+            if route == "pytorch":
+                from tests.frontends.twins.torch_twins import BUILDERS
+
+                source = BUILDERS[name]().eval()
+            else:
+                source = write(folder, route, name, values)
+            raw = load(source, input_shape(route, name), timeout_s=400, cache=False)
+            made[key] = build(raw).at_batch(1)
+            for file in folder.rglob("*"):
+                if file.is_file():
+                    file.unlink()
+        return made[key]
+
+    return graph
+
+
+def skeleton(graph: ModelGraph) -> dict[str, int]:
+    """Return the histogram of the operators that compute."""
+    return {
+        op: count
+        for op, count in sorted(graph.histogram().items())
+        if operator(op).category in COMPARED or op == "add"
+    }
+
+
+def weight_bytes(graph: ModelGraph) -> int:
+    """Return the bytes of all matrices and kernels that operators read."""
+    return sum(node.param_bytes for node in graph.nodes)
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("route", ROUTES)
+def test_twins_agree_with_pytorch(convert: Convert, route: str, name: str):
+    expected, found = convert("pytorch", name), convert(route, name)
+    assert skeleton(found) == skeleton(expected)
+    assert found.macs == expected.macs
+    assert weight_bytes(found) == weight_bytes(expected)
+    assert not found.unknown_ops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("route", [*ROUTES[:2], ROUTES[-1]])
+def test_channels_first_routes_give_equal_nodes_and_edges(convert: Convert, route: str, name: str):
+    expected, found = convert("pytorch", name), convert(route, name)
+    keep = [n for n in found.nodes if n.op != "batch_norm"]
+    assert keep == [n for n in expected.nodes if n.op != "batch_norm"]
+    if len(found.nodes) == len(expected.nodes):
+        assert found.edges == expected.edges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(GMACS))
+def test_twins_cost_what_the_papers_say(convert: Convert, name: str):
+    assert convert("pytorch", name).macs / 1e9 == pytest.approx(GMACS[name], rel=0.01)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("values", ["zeros", "ones"])
+@pytest.mark.parametrize(
+    "name", ["lstm", "encoder", pytest.param("mobilenetv2", marks=pytest.mark.slow)]
+)
+def test_weight_values_leave_no_trace(convert: Convert, route: str, name: str, values: str):
+    expected, found = convert(route, name), convert(route, name, values)
+    assert found.nodes == expected.nodes
+    assert found.edges == expected.edges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg16", "densenet121"])
+@pytest.mark.parametrize("route", ROUTES[2:])
+def test_model_zoos_agree_but_for_the_softmax(convert: Convert, route: str, name: str):
+    expected, found = convert("pytorch", name), convert(route, f"zoo_{name}")
+    operators = skeleton(found)
+    if route in ("keras", "savedmodel"):
+        assert operators.pop("softmax") == 1
+    assert operators == skeleton(expected)
+    assert found.macs == expected.macs
+    assert weight_bytes(found) == weight_bytes(expected)

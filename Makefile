@@ -25,6 +25,7 @@ quick:
 
 readme:
 	$(RUN) scripts.readme_output
+	$(VENV)/bin/jupyter-execute --inplace examples/predict_and_sweep.ipynb
 
 benchmark:
 	$(RUN) benchmarks.prediction

@@ -1,10 +1,13 @@
 """Which layout changes really copy: strides are followed through views as eager execution would.
 
 A transpose costs nothing by itself. The reshape behind it, or an operator that wants its argument
-contiguous, makes the copy.
+contiguous, makes the copy. Products of more than one leading axis copy operands whose leading axes
+are apart in memory; such a copy is noted in `absorbed` as "transpose".
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from dippm.graph.draft import Draft, Node, Shape, Value, producer_of
 from dippm.graph.operators import is_elementwise
@@ -40,6 +43,11 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
     source = node.inputs[0] if node.inputs else None
     if source is None or source.is_static:
         return
+    if node.op == "batch_matmul" or "batch_matmul" in node.absorbed:
+        operands = [v for v in node.inputs[:3] if not v.is_static and len(v.shape) > 3]
+        copied = sum(not _is_batch_of_matrices(v.shape, of(v)) for v in operands)
+        node.absorbed[:0] = ["transpose"] * copied
+        return
     given = of(source)
     if node.op == "transpose" and given is not None:
         strides[id(node.out)] = tuple(given[a] for a in node.attributes["permutation"])
@@ -68,6 +76,12 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
 def is_channels_last(shape: Shape, strides: tuple[int, ...]) -> bool:
     """Return whether an N, C, H, W tensor holds its channels next to each other in memory."""
     return len(shape) == 4 and shape[1] > 1 and strides[1] == 1 and strides != contiguous(shape)
+
+
+def _is_batch_of_matrices(shape: Shape, strides: Strides) -> bool:
+    """Tell whether the leading axes are one run, as a batched product needs them."""
+    leading = shape[:-2]
+    return strides is not None and view_strides(leading, strides[:-2], (prod(leading),)) is not None
 
 
 def _note_copy(node: Node, source: Value) -> None:

@@ -1,5 +1,7 @@
 """Names that mean the same without a look at attributes: dialect's name → canonical name.
 
+Operators with a reader stand here too where parameters alone may run through them (`static`).
+
 A key is the operator's name without dialect prefix, in lower case and without underscores
 ("nn.leakyrelu", "aten.leaky_relu" and "onnx.LeakyRelu" are all "leakyrelu"); a key with its
 dialect ("tf.sub") wins over the bare one. Operators that need a closer look are in `readers`.
@@ -45,8 +47,12 @@ _OTHER = """
     deformconv2d=deform_conv2d fft=fft rfft=fft irfft=fft fftr2c=fft fftc2r=fft
     fftrfft2=fft fftirfft2=fft
     addcmul=multiply_add
-    squareddifference=squared_difference
     linalgvectornorm=reduce_norm norm=reduce_norm
+    batchnorm=batch_norm layernorm=layer_norm mean=reduce_mean sum=reduce_sum var=reduce_variance
+    std=reduce_std clip=clip clamp=clip clampmin=clip clampmax=clip softmax=softmax
+    matmul=batch_matmul linear=dense concat=concat cat=concat stack=concat take=gather
+    embedding=embedding einsum=einsum conv2d=conv2d upsamplebicubic2d=resize resize2d=resize
+    upsamplebilinear2d=resize upsamplenearest2d=resize squareddifference=subtract topk=top_k
 """
 
 NAMES: dict[str, str] = {

@@ -97,17 +97,11 @@ def load_bytes(
         ModelFileError: one of its subclasses, with the next step in `hint`.
     """
     _require_onnx()
-    from dippm.relax import onnx_model
     from dippm.relax.onnx_inputs import Binding, declared_inputs, requested_shapes
     from dippm.relax.without_torch import import_tvm
 
-    try:
-        model = onnx_model.parse(data, folder)
-    except ValueError as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise damaged(name, error) from error
     with _well_formed(name):
+        model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
         binding = Binding(declared, requested_shapes(declared, inputs.shapes))
         traced, batch, is_symbolic = _trace(model, binding)
@@ -120,6 +114,17 @@ def load_bytes(
 
     with _well_formed(name):
         return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
+
+
+def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
+    from dippm.relax import onnx_model
+
+    try:
+        return onnx_model.parse(data, folder)
+    except ModelFileError:
+        raise
+    except ValueError as error:
+        raise damaged(name, error) from error
 
 
 @contextmanager

@@ -192,6 +192,22 @@ def _gemm(builder: Builder, step: Step, arguments: Arguments) -> Expr:
     return result
 
 
+def _fused_matmul(builder: Builder, step: Step, arguments: Arguments) -> Expr:
+    """Product of com.microsoft, with transposition and a factor inside."""
+    sides = list(arguments[:2])
+    for i, name in enumerate(("transA", "transB")):
+        if step.attributes.get(name):
+            axes = list(range(len(_shape(step, i))))
+            axes[-2:] = axes[:-3:-1]
+            sides[i] = builder.emit(relax.op.permute_dims(sides[i], axes))
+    result = relax.op.matmul(*sides)
+    alpha = float(step.attributes.get("alpha", 1.0))
+    if alpha == 1.0:
+        return result
+    factor = relax.const(alpha, str(arguments[0].ty.dtype))
+    return relax.op.multiply(builder.emit(result), factor)
+
+
 def _transpose(builder: Builder, step: Step, arguments: Arguments) -> Expr:
     rank = len(_shape(step))
     permutation = step.attributes.get("perm") or list(range(rank))[::-1]
@@ -330,6 +346,7 @@ CONVERTERS: dict[str, Converter] = {
     "Where": lambda builder, step, arguments: relax.op.where(*arguments),
     "Cast": _cast, "CastLike": _cast,
     "Conv": _conv, "Gemm": _gemm, "MatMul": _binary(relax.op.matmul),
+    "FusedMatMul": _fused_matmul,
     "BatchNormalization": _batch_norm, "MaxPool": _pool("max"), "AveragePool": _pool("avg"),
     "GlobalAveragePool": _global_avg_pool, "Softmax": _softmax(relax.op.nn.softmax),
     "LogSoftmax": _softmax(relax.op.nn.log_softmax),

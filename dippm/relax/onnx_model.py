@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper
 
 from dippm.errors import ConversionError
+from dippm.relax.onnx_contributed import write_standard
 from dippm.relax.onnx_trace import MAX_KNOWN_ELEMENTS
 from dippm.relax.onnx_wire import without_weights
 
@@ -34,6 +35,7 @@ def parse(data: bytes, folder: Path | None = None) -> onnx.ModelProto:
         raise ValueError("the graph has no operators")
     if model.functions:
         model = _inline(model)
+    write_standard(model)
     _fetch_small_tensors(model.graph, folder)
     return model
 

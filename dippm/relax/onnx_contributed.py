@@ -1,0 +1,200 @@
+"""Operators that ONNX Runtime's optimizer writes (domain com.microsoft), as standard ones.
+
+It fuses what other exporters write apart: the pieces are written apart again, so that a model's
+graph does not depend on who saved it. To add one: a function from the node to standard nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import ModelProto, NodeProto, helper
+
+DOMAIN = "com.microsoft"
+_SPLIT_COUNTS_FROM = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a rewrite knows beside its node: the opset, and the operator behind each value."""
+
+    opset: int
+    operators: Mapping[str, str]
+
+
+Rewrite = Callable[[NodeProto, Surroundings], list[NodeProto]]
+
+
+def write_standard(model: ModelProto) -> None:
+    """Replace contributed operators by standard ones, in place; unknown ones stay."""
+    graph = model.graph
+    if not any(node.domain == DOMAIN or node.op_type in _ANYWHERE for node in graph.node):
+        return
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    operators = {name: node.op_type for node in graph.node for name in node.output}
+    around = Surroundings(opset, operators)
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        is_ours = node.domain == DOMAIN or node.op_type in _ANYWHERE
+        rewrite = _REWRITES.get(node.op_type) if is_ours else None
+        nodes += rewrite(node, around) if rewrite else [node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _input(node: NodeProto, position: int) -> str:
+    return str(node.input[position]) if position < len(node.input) else ""
+
+
+def _output(node: NodeProto, position: int) -> str:
+    return str(node.output[position]) if position < len(node.output) else ""
+
+
+def _add(first: str, second: str, result: str, node: NodeProto) -> NodeProto:
+    return helper.make_node("Add", [first, second], [result], name=node.name)
+
+
+def _gelu(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    data, bias, result = _input(node, 0), _input(node, 1), _output(node, 0)
+    approximate = "none" if node.op_type in ("Gelu", "BiasGelu") else "tanh"
+    nodes = []
+    if bias:
+        nodes.append(_add(data, bias, f"{result}/biased", node))
+        data = f"{result}/biased"
+    last = helper.make_node("Gelu", [data], [result], name=node.name, approximate=approximate)
+    return [*nodes, last]
+
+
+def _skip_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    """Residual add, then a norm; the sum may be a result too."""
+    is_rms = node.op_type == "SkipSimplifiedLayerNormalization"
+    bias = _input(node, 3 if is_rms else 4)
+    total = _output(node, 3) or f"{_output(node, 0)}/sum"
+    nodes = []
+    left, right = _input(node, 0), _input(node, 1)
+    if bias:
+        if "MatMul" in around.operators.get(right, ""):  # the bias is that of the product
+            left, right = right, left
+        nodes.append(_add(left, bias, f"{_output(node, 0)}/biased", node))
+        left = f"{_output(node, 0)}/biased"
+    nodes.append(_add(left, right, total, node))
+    weights = [_input(node, 2)] + ([] if is_rms else [_input(node, 3)])
+    epsilon = float(_attributes(node).get("epsilon", 1e-5))
+    norm = "RMSNormalization" if is_rms else "LayerNormalization"
+    return [
+        *nodes,
+        helper.make_node(
+            norm, [total, *filter(None, weights)], [_output(node, 0)], name=node.name, axis=-1,
+            epsilon=epsilon,
+        ),
+    ]  # fmt: skip
+
+
+def _rms_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    attributes = {k: v for k, v in _attributes(node).items() if k in ("axis", "epsilon")}
+    result = [_output(node, 0)]
+    return [
+        helper.make_node("RMSNormalization", node.input[:2], result, name=node.name, **attributes)
+    ]
+
+
+def _fused(operator: str, residual: int | None) -> Rewrite:
+    """Return the rewrite of an operator with an activation, perhaps with an add before it."""
+
+    def rewrite(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+        attributes, result = _attributes(node), _output(node, 0)
+        activation = attributes.pop("activation", b"").decode()
+        numbers = [float(v) for v in attributes.pop("activation_params", [])]
+        for name in [n for n in attributes if n.startswith("activation_")]:
+            numbers.append(float(attributes.pop(name)))
+        added = _input(node, residual) if residual is not None else ""
+        steps = [operator] + ["Add"] * bool(added) + [activation] * bool(activation)
+        names = [f"{result}/{i}" for i in range(len(steps) - 1)] + [result]
+        nodes = [
+            helper.make_node(operator, node.input[:3], [names[0]], name=node.name, **attributes)
+        ]
+        if added:
+            nodes.append(_add(names[0], added, names[1], node))
+        if activation:
+            last = names[-2]
+            nodes += _activation(activation, numbers, last, result, node)
+        return nodes
+
+    return rewrite
+
+
+def _activation(
+    name: str, numbers: list[float], data: str, result: str, node: NodeProto
+) -> list[NodeProto]:
+    if name != "Clip":
+        names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(name, ())
+        return [
+            helper.make_node(
+                name, [data], [result], name=node.name, **dict(zip(names, numbers, strict=False))
+            )
+        ]
+    bounds = [f"{result}/bound{i}" for i in range(len(numbers))]
+    constants = [
+        helper.make_node("Constant", [], [bound], value_float=number)
+        for bound, number in zip(bounds, numbers, strict=True)
+    ]
+    return [*constants, helper.make_node("Clip", [data, *bounds], [result], name=node.name)]
+
+
+def _packed_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    """Projection to queries, keys and values in one product, then attention."""
+    attributes, result = _attributes(node), _output(node, 0)
+    if attributes.get("qkv_hidden_sizes"):
+        return [node]
+    product, packed = f"{result}/product", f"{result}/packed"
+    parts = [f"{result}/{name}" for name in ("query", "key", "value")]
+    heads = int(attributes.get("num_heads", 1))
+    thirds = {"num_outputs": 3} if around.opset >= _SPLIT_COUNTS_FROM else {}
+    bias = _input(node, 2)
+    nodes = [helper.make_node("MatMul", node.input[:2], [product], name=node.name)]
+    if bias:
+        nodes.append(_add(product, bias, packed, node))
+    return [
+        *nodes,
+        helper.make_node("Split", [packed if bias else product], parts, axis=-1, **thirds),
+        helper.make_node(
+            "Attention", parts, [result], name=node.name, q_num_heads=heads, kv_num_heads=heads
+        ),
+    ]
+
+
+def _multi_head_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    data = list(node.input[:3])
+    if len(data) < 3 or not all(data) or any(node.output[1:]):
+        return [node]
+    heads = int(_attributes(node).get("num_heads", 1))
+    return [
+        helper.make_node(
+            "Attention", data, node.output[:1], name=node.name, q_num_heads=heads,
+            kv_num_heads=heads,
+        )
+    ]  # fmt: skip
+
+
+_REWRITES: dict[str, Rewrite] = {
+    "Gelu": _gelu,
+    "BiasGelu": _gelu,
+    "FastGelu": _gelu,
+    "QuickGelu": _gelu,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_norm,
+    "SimplifiedLayerNormalization": _rms_norm,
+    "FusedConv": _fused("Conv", 3),
+    "FusedGemm": _fused("Gemm", None),
+    "Attention": _packed_attention,
+    "MultiHeadAttention": _multi_head_attention,
+}
+
+_ANYWHERE = ("SimplifiedLayerNormalization",)
+"""Operators that stand in the default domain though no standard has them."""

@@ -29,6 +29,7 @@ readme:
 
 benchmark:
 	$(RUN) benchmarks.prediction
+	$(RUN) benchmarks.conversion
 
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready

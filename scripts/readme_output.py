@@ -66,7 +66,7 @@ def accuracy() -> str:
         for info in available()
         for row in read_metrics(info.path).get("summary", [])
     ]
-    return table(rows) + "\n"
+    return table(rows) + "\n" if rows else "No checkpoint is shipped.\n"
 
 
 def devices() -> str:

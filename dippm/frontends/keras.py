@@ -282,11 +282,15 @@ def _trace(model: Any, declared: Sequence[Declared], bound: Bound) -> tuple[Any,
             ]
             with keras.StatelessScope(values, initialize_variables=False):
                 results = model(given[0] if len(given) == 1 else given, training=False)
-    except (ValueError, TypeError, tf.errors.OpError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputShapeError(
-            f"the model does not take inputs of shape {[s[1:] for s in bound.shapes]}: "
-            f"{lines[0][:400]}",
-            "Give other sizes, without the batch.",
+    except Exception as error:
+        wanted = [shape[1:] for shape in bound.shapes]
+        if isinstance(error, ValueError | tf.errors.InvalidArgumentError):
+            raise InputShapeError(
+                f"the model does not take inputs of shape {wanted}: {_root_cause(error)}",
+                "Give other sizes, without the batch.",
+            ) from error
+        raise ConversionError(
+            f"Keras could not call the model on {wanted}: {_root_cause(error)}",
+            "Export it with model.export(folder) where it was made, and give that.",
         ) from error
     return graph.as_graph_def(), [t.name for t in keras.tree.flatten(results)]

@@ -72,6 +72,11 @@ def convert(
         flat = flatten(graph, feeds, outputs)
     except (ValueError, tf.errors.OpError) as error:
         raise _refused(error, declared, bound) from error
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConversionError(
+            f"the graph contradicts itself: {type(error).__name__} {_first_line(error)}",
+            "The file may be damaged; export it again.",
+        ) from error
     _check_batch(flat.outputs, bound)
     try:
         module = import_graph(flat)

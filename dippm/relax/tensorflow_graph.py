@@ -36,6 +36,7 @@ ALIASES = frozenset(
 )
 """Operators that pass their arguments on."""
 READS = frozenset({"ReadVariableOp"})
+BRANCHES = frozenset({"If", "StatelessIf"})
 STALE = frozenset(("output_shapes", kind) for kind in ("While", "StatelessWhile"))
 """Shapes of before the batch was bound; without them a loop's states keep their own shapes."""
 VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
@@ -207,6 +208,7 @@ class _Flattener:
         self.handles: dict[str, NodeDef] = {}
         self.parameters: set[str] = set()
         self.read_by_loops: dict[str, str] = {}
+        self.sharpened: set[str] = set()
 
     def feed(self, feed: Feed) -> str:
         wanted = feed.name or feed.tensor.partition(":")[0]
@@ -338,23 +340,45 @@ class _Flattener:
         )
 
     def _sharpen(self, graph: tf.Graph) -> bool:
-        """Tell the lists that loops wrote how large their elements are; TensorFlow forgets it.
-
-        The elements of a recurrent layer's output are as large as its state.
-        """
+        """Complete one round of shapes that TensorFlow forgets at loops and branches."""
         sharpened = False
-        for stack in graph.get_operations():
-            if stack.type != "TensorListStack" or stack.outputs[0].shape.is_fully_defined():
+        for operation in graph.get_operations():
+            known = all(t.shape.is_fully_defined() for t in operation.outputs)
+            if known or operation.name in self.sharpened:
                 continue
-            element = stack.outputs[0].shape[1:]
-            for state in stack.inputs[0].op.inputs:
-                fits = state.shape.is_fully_defined() and state.shape.is_compatible_with(element)
-                if fits and state.dtype.is_floating and state.shape.rank:
-                    size = self._constant(stack.name + "/element", state.shape.as_list())
-                    self.nodes[stack.name].input[1] = size + ":0"
-                    sharpened = True
-                    break
+            if operation.type == "TensorListStack":
+                done = self._sharpen_list(operation)
+            else:
+                done = operation.type in BRANCHES and self._sharpen_branch(operation)
+            if done:
+                self.sharpened.add(operation.name)
+                sharpened = True
         return sharpened
+
+    def _sharpen_list(self, stack: tf.Operation) -> bool:
+        """The elements that a recurrent layer writes are as large as its state."""
+        element = stack.outputs[0].shape[1:]
+        for state in stack.inputs[0].op.inputs:
+            fits = state.shape.is_fully_defined() and state.shape.is_compatible_with(element)
+            if fits and state.dtype.is_floating and state.shape.rank:
+                size = self._constant(stack.name + "/element", state.shape.as_list())
+                self.nodes[stack.name].input[1] = size + ":0"
+                return True
+        return False
+
+    def _sharpen_branch(self, branch: tf.Operation) -> bool:
+        """The results of a condition are as large as those of its first branch."""
+        given = branch.inputs[1:]
+        function = self.functions.get(branch.get_attr("then_branch").name)
+        if function is None or not all(t.shape.is_fully_defined() for t in given):
+            return False
+        shapes = [tuple(t.shape.as_list()) for t in given]
+        handles = {i: self.handles[t.name] for i, t in enumerate(given) if t.name in self.handles}
+        body = flatten_function(function, self.functions, shapes, handles)
+        found = self.nodes[branch.name].attr["output_shapes"].list
+        del found.shape[:]
+        found.shape.extend(t.shape.as_proto() for t in body.outputs)
+        return True
 
     def _constant(self, name: str, value: int | list[int]) -> str:
         """Add an int32 constant; return its name. It stands first: others may read it."""

@@ -25,7 +25,7 @@ from dippm.relax import (
 from dippm.relax.opaque import opaque_call
 from dippm.relax.raw_graph import Attribute
 from dippm.relax.tensorflow_call import Call, Converter, Match
-from dippm.relax.tensorflow_graph import FlatGraph
+from dippm.relax.tensorflow_graph import BRANCHES, FlatGraph
 from dippm.relax.tensorflow_static import Statics
 
 CONVERTERS: dict[str, Converter] = {
@@ -117,6 +117,8 @@ class _Importer:
                 match = tensorflow_convolutions.match(operation, self.statics)
             if operation.type in ("While", "StatelessWhile"):
                 match = tensorflow_recurrent.match(operation, self.flat, self.depends_on_input)
+            elif operation.type in BRANCHES:
+                match = tensorflow_recurrent.carry_whole(operation, self.flat)
             self.matches[operation.name] = match
         return self.matches[operation.name]
 
@@ -145,7 +147,10 @@ class _Importer:
             self.parameters.append(variable)
             return variable
         if value is None:
-            raise ConversionError(f"{tensor.op.type} ({tensor.name}) was read out of order")
+            raise ConversionError(
+                f"{tensor.op.type} ({tensor.name}) has no result of a known size",
+                "Export the model with static sizes apart from the batch.",
+            )
         if value.dtype.kind in "OSU":
             raise ConversionError(
                 f"{tensor.op.name} is text",

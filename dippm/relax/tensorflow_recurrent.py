@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tvm import relax
 
+from dippm.errors import ConversionError
 from dippm.relax.opaque import opaque_call
 from dippm.relax.tensorflow_call import (
     Call,
@@ -47,10 +48,10 @@ def match(loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tenso
     cell = _read_cell(loop, flat)
     source = loop.inputs[cell.sequence].op if cell else None
     if cell is None or source is None or source.type != "TensorListFromTensor":
-        return _whole(loop, flat)
+        return carry_whole(loop, flat)
     rows = source.inputs[0]
     if not rows.shape.is_fully_defined():
-        return _whole(loop, flat)
+        return carry_whole(loop, flat)
     weights = [flat.variables.get(t.op.name, t) for t in (loop.inputs[i] for i in cell.weights)]
     weights = [t for t in weights if t.dtype.is_floating and not is_activation(t)]
     states = [t for t in (loop.inputs[i] for i in cell.states) if is_activation(t)]
@@ -59,8 +60,8 @@ def match(loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tenso
     )
 
 
-def _whole(loop: tf.Operation, flat: FlatGraph) -> Match:
-    """Carry a loop as one operator over its tensors; its lists stand for their elements."""
+def carry_whole(loop: tf.Operation, flat: FlatGraph) -> Match:
+    """Carry a loop or condition as one operator; lists stand for their elements."""
     reads: list[tf.Tensor] = []
     steps = 0
     for given in loop.inputs:
@@ -70,11 +71,16 @@ def _whole(loop: tf.Operation, flat: FlatGraph) -> Match:
             steps = max(steps, tensor.shape.as_list()[0] or 0)
         if tensor.dtype.is_floating and tensor.shape.is_fully_defined():
             reads.append(tensor)
-    marks = {"steps": steps}
+    marks = {"steps": steps} if steps else {}
 
     def build(call: Call) -> Results:
         types = {i: _written(t) for i, t in enumerate(loop.outputs)}
         known = {i: t for i, t in types.items() if t is not None}
+        if not known:
+            raise ConversionError(
+                f"the results of {loop.type} ({loop.name}) have sizes that depend on data",
+                "Export the model without data-dependent control flow.",
+            )
         inputs = [call.expression(t) for t in reads]
         name = "tf." + loop.type.removeprefix("Stateless")
         result = call.emit(opaque_call(name, inputs, list(known.values()), marks))
@@ -89,7 +95,7 @@ def _whole(loop: tf.Operation, flat: FlatGraph) -> Match:
 def _written(output: tf.Tensor) -> tuple[tuple[int, ...], str] | None:
     """Return the type of a loop's result; of a list, that of its elements together."""
     if output.dtype != tf.variant:
-        known = output.shape.is_fully_defined() and output.dtype.is_floating
+        known = output.shape.is_fully_defined() and output.dtype != tf.resource
         return (tuple(output.shape.as_list()), output.dtype.name) if known else None
     for consumer in output.consumers():
         if consumer.type == "TensorListStack" and consumer.outputs[0].shape.is_fully_defined():

@@ -84,6 +84,98 @@ def save_module(folder: Path, kind: str) -> Path:
     return folder
 
 
+def save_first_generation(folder: Path, resource: bool) -> Path:
+    """Write a SavedModel of a graph with variables but without functions."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, (None, 8, 8, 3), name="x")
+        kernel = v1.get_variable("kernel", (3, 3, 3, 4), use_resource=resource)
+        matrix = v1.get_variable("matrix", (8 * 8 * 4, 5), use_resource=resource)
+        y = tf.reshape(tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME")), (-1, 8 * 8 * 4))
+        y = tf.matmul(y, matrix)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            v1.saved_model.simple_save(session, str(folder), {"x": x}, {"y": y})
+    return folder
+
+
+def save_text_model(folder: Path) -> Path:
+    """Write a SavedModel with gathered embeddings, an attention, a condition and a loop."""
+    import tensorflow as tf
+
+    class Text(tf.Module):
+        def __init__(self):
+            self.table = tf.Variable(tf.ones((100, 16)))
+            self.matrix = tf.Variable(tf.ones((16, 16)))
+
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, 12], tf.int32, n) for n in ("ids", "mask")]
+        )
+        def call(self, ids, mask):
+            hidden = tf.gather(self.table, ids)
+            bias = (1.0 - tf.cast(mask, tf.float32)[:, None, None, :]) * -1e9
+            x = tf.einsum("bld,de->ble", hidden, self.matrix)
+            x = tf.transpose(tf.reshape(x, (tf.shape(x)[0], 12, 2, 8)), (0, 2, 1, 3))
+            scores = tf.nn.softmax(tf.matmul(x, x, transpose_b=True) + bias)
+            x = tf.reshape(tf.transpose(tf.matmul(scores, x), (0, 2, 1, 3)), (-1, 12, 16))
+            mean, variance = tf.nn.moments(x, -1, keepdims=True)
+            x = tf.nn.batch_normalization(x, mean, variance, tf.ones(16), tf.ones(16), 1e-6)
+            x = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, self.matrix), lambda: x * 2.0)
+            _, x = tf.while_loop(
+                lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, self.matrix)), (0, x)
+            )
+            return {"first": x[:, 0], "top": tf.math.top_k(x, 2).values}
+
+    module = Text()
+    tf.saved_model.save(module, str(folder), signatures=module.call)
+    return folder
+
+
+def convert_damaged(source: Path, folder: Path, seed: int) -> list[str]:
+    """Convert forty randomly damaged copies; return what was raised beside our own errors."""
+    import random
+    import traceback
+
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    chance, found = random.Random(seed), []
+    for _ in range(40):
+        document = SavedModel()
+        document.ParseFromString((source / "saved_model.pb").read_bytes())
+        graph = document.meta_graphs[0].graph_def
+        for _ in range(chance.randint(1, 3)):
+            bodies = [f.node_def for f in graph.library.function if len(f.node_def)]
+            _damage(chance.choice([graph.node, *bodies]), chance)
+        (folder / "saved_model.pb").write_bytes(document.SerializeToString())
+        try:
+            convert(folder)
+        except Exception:
+            found.append(traceback.format_exc(limit=-3))
+    return found
+
+
+def _damage(nodes: Any, chance: Any) -> None:
+    at = chance.randrange(len(nodes))
+    node, other = nodes[at], chance.choice(nodes)
+    match chance.randrange(5):
+        case 0:
+            del nodes[at]
+        case 1:
+            node.op = chance.choice(["Relu", "MatMul", "Unheard", "While", "Reshape", other.op])
+        case 2 if len(node.input):
+            node.input[0] = other.name
+        case 3 if len(node.input):
+            del node.input[-1]
+        case _ if len(node.attr):
+            key = chance.choice(sorted(node.attr))
+            if node.attr[key].WhichOneof("value") == "i":
+                node.attr[key].i = chance.choice([-1, 0, 1 << 40])
+            else:
+                del node.attr[key]
+
+
 def save_frozen_graph(path: Path) -> Path:
     """Write a graph of the first TensorFlow generation."""
     import tensorflow as tf

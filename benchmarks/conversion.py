@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import resource
 import statistics
@@ -177,7 +178,7 @@ def measure(case: Case, repeat: int) -> Row:
     return Row(
         case.name,
         round(statistics.median(times), 3),
-        round(sorted(times)[int(0.9 * (len(times) - 1))], 3),
+        round(sorted(times)[math.ceil(0.9 * len(times)) - 1], 3),
         round(statistics.median(cpu_times), 3),
         case.target_s,
         round(max(peaks)),

@@ -43,7 +43,7 @@ _OTHER = """
     newzeros=create newones=create newfull=create scalartensor=create fill=create
     randn=random rand=random randomnormal=random randomuniform=random multinomial=random
     bernoulli=random randint=random
-    dynamicstridedslice=dynamic_slice
+    dynamicstridedslice=dynamic_slice constantofshape=create shape=create shapeof=create
     deformconv2d=deform_conv2d fft=fft rfft=fft irfft=fft fftr2c=fft fftc2r=fft
     fftrfft2=fft fftirfft2=fft
     addcmul=multiply_add

@@ -209,6 +209,7 @@ READERS: dict[str, Callable[[Call], bool]] = {
     "select": _slice,
     "take": _take,
     "gatherv2": _take,
+    "onnx.gather": _take,
     "embedding": _embedding,
     "pad": _pad,
     "padv2": _pad,

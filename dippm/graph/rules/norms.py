@@ -24,6 +24,7 @@ def recognise_norms(draft: Draft) -> None:
             _from_pieces(draft, node)
         elif node.op in ("group_norm", "instance_norm"):
             _settle_groups(node)
+            _from_reshaped_instances(draft, node)
     prune(draft)
 
 
@@ -38,6 +39,22 @@ def _settle_groups(node: Node) -> None:
     groups = node.attributes.get("groups", shape[1])
     per_image = node.inputs[0].size // max(shape[0], 1)
     node.attributes["normalized_size"] = per_image // max(groups, 1)
+
+
+def _from_reshaped_instances(draft: Draft, node: Node) -> None:
+    """Make a group norm of an instance norm over (images, groups, rest) and its reshapes."""
+    before = producer_of(node.inputs[0], "reshape")
+    after = draft.sole_user(node.out)
+    if node.op != "instance_norm" or before is None or after is None or after.op != "reshape":
+        return
+    source = before.inputs[0]
+    if after.out.shape != source.shape or source.shape[1] == node.out.shape[1]:
+        return
+    groups, size = node.out.shape[1], node.attributes["normalized_size"]
+    last, affine = _affine_tail(draft, after, axis=1)
+    last.absorbed = ["instance_norm", *affine]
+    last.op, last.attributes = "group_norm", {"groups": groups, "normalized_size": size}
+    draft.set_inputs(last, [source])
 
 
 def _span(value: Value, axes: tuple[int, ...]) -> int:
@@ -126,7 +143,7 @@ def _same_difference(squared: Value, source: Value) -> bool:
     return difference is not None and difference.inputs[0] is source
 
 
-def _affine_tail(draft: Draft, node: Node) -> tuple[Node, list[str]]:
+def _affine_tail(draft: Draft, node: Node, *, axis: int = -1) -> tuple[Node, list[str]]:
     """Follow `* scale` and `+ shift` by parameters of one axis at most."""
     last = node
     operators: list[str] = []
@@ -135,7 +152,7 @@ def _affine_tail(draft: Draft, node: Node) -> tuple[Node, list[str]]:
         if user is None or user.op != op or user.out.shape != node.out.shape:
             continue
         vectors = [v for v in user.inputs if v.is_static]
-        if vectors and vectors[0].size == node.out.shape[-1]:
+        if vectors and vectors[0].size == node.out.shape[axis]:
             last = user
             operators.append(op)
     return last, operators

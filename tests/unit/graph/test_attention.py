@@ -103,3 +103,16 @@ def test_norms_in_pieces(kind: str, root: str, affine: bool):
     (node,) = graph.nodes
     assert (node.op, node.attributes["normalized_size"]) == (kind, WIDTH)
     assert node.kernels[-1] == ("multiply" if affine or root == "rsqrt" else "divide")
+
+
+def test_group_norm_as_an_instance_norm_between_reshapes():
+    s = Sketch()
+    image = (BATCH, 8, 6, 6)
+    y = s.call("reshape", [s.input(*image)], BATCH, 2, 144)
+    scales = [s.number(1.0, 2), s.number(0.0, 2)]
+    y = s.call("onnx.InstanceNormalization", [y, *scales], BATCH, 2, 144)
+    y = s.call("reshape", [y], *image)
+    for op in ("multiply", "add"):
+        y = s.call(op, [y, s.weight(8, 1, 1)], *image)
+    (node,) = s.graph(y).nodes
+    assert (node.op, node.attributes) == ("group_norm", {"groups": 2, "normalized_size": 144})

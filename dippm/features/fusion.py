@@ -20,7 +20,8 @@ def fuse(graph: ModelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
     """Merge kernels that follow each other in data flow and only stream memory.
 
     A group holds at most one reduction-like kernel, reads what comes from outside and writes what
-    leaves it; what passed between its members stays in registers.
+    leaves it; what passed between its members stays in registers. Upsampling is generated code, so
+    it does not walk serially.
     """
     producers: dict[int, set[int]] = {}
     for producer, consumer in graph.edges:
@@ -53,7 +54,7 @@ def _group_to_join(
 
 def _merged(group: list[Kernel]) -> Kernel:
     if len(group) == 1:
-        return group[0]
+        return replace(group[0], serial=0.0)
     anchors = [k for k in group if k.kind in ANCHORS]
     first, last = group[0], group[-1]
     side_inputs = sum(max(0.0, k.read_bytes - p.write_bytes) for p, k in pairwise(group))

@@ -46,7 +46,7 @@ KERNEL_CLASSES = (
     "resize",
     "other",
 )
-KERNEL_VERSION = "3"
+KERNEL_VERSION = "4"
 
 CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
 NORMS = {
@@ -57,6 +57,9 @@ NORMS = {
     "group_norm": "group_norm",
     "instance_norm": "group_norm",
 }
+FUSED_RANK = 4
+UNFUSED_ATTENTION = ("multiply", "multiply", "batch_matmul", "softmax", "batch_matmul")
+"""What scaled_dot_product_attention launches for operands of more axes than its fused kernels."""
 CLASS_OF = {
     "softmax": "softmax",
     "log_softmax": "softmax",
@@ -288,21 +291,23 @@ class _Expansion:
     def _batched(self, i: int, node: OpNode) -> Iterator[Kernel]:
         out = node.out_shapes[0]
         m, n = (float(out[-2]), float(out[-1])) if len(out) > 1 else (1.0, float(out[-1]))
-        if len(out) > 3:
-            yield from self._gathered(i, [prod(s) for s in node.in_shapes])
+        yield from self._gathered(i, node)
         k = node.macs / max(1, _numel(node))
         yield self._product(i, node, "batched_gemm", (m, n, k), _numel(node) / max(m * n, 1.0))
 
-    def _gathered(self, i: int, sizes: Sequence[float]) -> Iterator[Kernel]:
+    def _gathered(self, i: int, node: OpNode) -> Iterator[Kernel]:
         """Copies of permuted operands: a batched product wants its batch axes as one."""
-        for producer, elements in zip(self.producers[i], sizes, strict=False):
-            if self.strided[producer]:
-                moved = float(self.low * elements)
-                copy = _stream(i, "copy", elements, moved, moved, self.low, self.low)
-                yield replace(copy, strided=True)
+        copies = node.absorbed.count("transpose")
+        if copies and node.in_shapes:
+            elements = sum(prod(s) for s in node.in_shapes) / len(node.in_shapes)
+            moved = self.low * elements
+            copy = _stream(i, "copy", elements, moved, moved, self.low, self.low)
+            yield from [replace(copy, strided=True)] * copies
 
     def _attention(self, i: int, node: OpNode) -> Iterator[Kernel]:
         spelled = node.absorbed
+        if "sdpa" in spelled and node.in_shapes and len(node.in_shapes[0]) > FUSED_RANK:
+            spelled = UNFUSED_ATTENTION
         queries = _number(node.attributes.get("query_length", node.out_shapes[0][-2]))
         keys = _number(node.attributes.get("key_length", queries))
         width = _number(node.attributes.get("head_dim", node.out_shapes[0][-1]))
@@ -313,7 +318,7 @@ class _Expansion:
             return
         scores = queries * keys * heads
         first = True
-        yield from self._gathered(i, [prod(s) for s in node.in_shapes])
+        yield from self._gathered(i, node)
         for piece in spelled:
             if piece == "batch_matmul":
                 shape = (queries, keys, width) if first else (queries, width, keys)
@@ -375,7 +380,7 @@ class _Expansion:
         if kind == "gather" or node.op == "dynamic_slice":
             read = elements
         row = _row(node, kind)
-        serial = prod(node.out_shapes[0][:2]) if self._is_serial(node) else 0
+        serial = prod(node.out_shapes[0][:2]) if self._is_serial(i, node) else 0
         yield Kernel(
             node=i,
             kind=kind,
@@ -394,13 +399,13 @@ class _Expansion:
             serial=float(serial),
         )
 
-    def _is_serial(self, node: OpNode) -> bool:
+    def _is_serial(self, i: int, node: OpNode) -> bool:
         """Bilinear upsampling of contiguous images: a thread walks all images and channels."""
         return (
             node.op == "resize"
-            and len(node.out_shapes[0]) == 4
-            and not self.channels_last
             and node.attributes.get("mode") == "linear"
+            and len(node.out_shapes[0]) == 4
+            and not self._reads_strided(i)
         )
 
     def _epilogue(self, i: int, node: OpNode) -> Iterator[Kernel]:
@@ -410,7 +415,7 @@ class _Expansion:
         elements, width = float(_numel(node)), self.width[i]
         for folded in node.absorbed:
             kind = _folded_class(folded)
-            if kind is None:
+            if kind is None or folded == "transpose":
                 continue
             yield _stream(i, kind, elements, width * elements, width * elements, width, width)
 

@@ -138,13 +138,32 @@ def test_features_are_finite_and_a_slice_is_slower() -> None:
 
 
 def test_bilinear_upsampling_of_contiguous_images_walks_serially() -> None:
-    b = GraphBuilder(batch=BATCH)
-    shape = (BATCH, 512, 14, 14)
-    b.add("resize", [b.input((BATCH, 512, 7, 7))], shape, attributes={"mode": "linear"})
-    graph = b.graph(batch_is_symbolic=True)
+    def upsampled(*, permuted: bool) -> ModelGraph:
+        b = GraphBuilder(batch=BATCH)
+        x: object = b.input((BATCH, 512, 7, 7))
+        if permuted:
+            x = b.add("transpose", [b.input((BATCH, 7, 7, 512))], (BATCH, 512, 7, 7),
+                      attributes={"permutation": (0, 3, 1, 2), "copies": 0})  # fmt: skip
+        b.add("resize", [x], (BATCH, 512, 14, 14), attributes={"mode": "linear"})  # type: ignore[list-item]
+        return b.graph(batch_is_symbolic=True)
+
     view = DeviceView.of(find("A100-40GB"))
-    serial, tiled = (
-        roofline_ms(KernelTable.of(graph, "fp16", channels_last=c), 64, view)[0]
-        for c in (False, True)
+    contiguous, permuted, compiled = (
+        roofline_ms(KernelTable.of(upsampled(permuted=p), "fp16", mode), 64, view)[-1]  # type: ignore[arg-type]
+        for p, mode in ((False, "eager"), (True, "eager"), (False, "compiled"))
     )
-    assert serial > 5 * tiled
+    assert contiguous > 5 * permuted
+    assert contiguous > 5 * compiled
+
+
+def test_attention_over_five_axes_is_not_fused() -> None:
+    b = GraphBuilder(batch=BATCH)
+    shape = (BATCH, 4, 16, 196, 32)
+    attributes = {
+        "heads": 4, "query_length": 196, "key_length": 196, "head_dim": 32, "value_dim": 32,
+    }  # fmt: skip
+    b.add("attention", [b.input(shape) for _ in "qkv"], shape, attributes=attributes,
+          absorbed=("sdpa",))  # fmt: skip
+    found = kinds(b.graph(batch_is_symbolic=True).at_batch(2))
+    assert found["batched_gemm"] == 2
+    assert found["attention"] == 0

@@ -6,7 +6,7 @@
     │   ├── FrameworkNotInstalledError also ImportError; names the extra
     │   ├── UnsafeModelError           names what would run; ONNX or trust=True
     │   ├── InputShapeError            got / expected
-    │   └── ConversionError            exporter's message kept as __cause__; also limits of the worker
+    │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
     └── CheckpointError                missing, checksum, graph or feature version mismatch

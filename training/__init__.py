@@ -1,0 +1,1 @@
+"""Training data → checkpoint; not installed."""

@@ -1,0 +1,1 @@
+"""Graph and conditions → estimates: the kinds of predictors."""

@@ -34,9 +34,7 @@ class Predictor(Protocol):
         """
         ...
 
-    def predict_many(
-        self, graph: ModelGraph, conditions: Sequence[Conditions]
-    ) -> list[Estimates]:
+    def predict_many(self, graph: ModelGraph, conditions: Sequence[Conditions]) -> list[Estimates]:
         """Predict many points of one model; operator tables may be left out."""
         ...
 

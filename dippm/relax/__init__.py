@@ -1,0 +1,1 @@
+"""The only place that knows TVM: a framework's program → Relax → plain data."""

@@ -102,11 +102,13 @@ def _kept_attributes(node: Node) -> dict[str, Attribute]:
 
 
 def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
-    """Return the bytes of the parameters of rank 2 and more that a node reads, each once."""
+    """Return the bytes of the parameters of rank 2 and more that a node reads.
+
+    Each argument counts: two arguments with equal values may be one tensor in the file.
+    """
     always = operator(node.op).category in _WEIGHTED or node.op in _ALWAYS_WEIGHTED
-    roots = {root for value in static for root in value.roots}
     total = 0
-    for root in roots:
+    for root in (root for value in static for root in value.roots):
         shape, dtype = draft.parameters[root]
         wide = len(shape) >= 2 if always else sum(size > 1 for size in shape) >= 2
         if wide:

@@ -98,15 +98,14 @@ class _Importer:
 
     def _argument(self, tensor: Tensor) -> Any:
         if id(tensor) not in self.values:
-            assert tensor.data is not None
-            self.values[id(tensor)] = self._constant(tensor.data, dtype_of(tensor))
+            self.values[id(tensor)] = self._constant(tensor)
         return self.values[id(tensor)]
 
-    def _constant(self, data: Array, dtype: str) -> Any:
-        """Return a constant; one number repeated is a broadcast, which needs no memory."""
-        array = np.asarray(data)
-        is_uniform = array.size > 1 and bool((array == array.flat[0]).all())
-        if not is_uniform:
+    def _constant(self, tensor: Tensor) -> Any:
+        """Return a constant; one number repeated by arithmetic is a broadcast of that number."""
+        array, dtype = np.asarray(tensor.data), dtype_of(tensor)
+        is_computed = tensor.producer is not None and array.size > 1
+        if not is_computed or not bool((array == array.flat[0]).all()):
             return relax.const(_as(array, dtype), dtype)
         number = relax.const(_as(array.flat[0], dtype), dtype)
         return self.builder.emit(relax.op.broadcast_to(number, array.shape))

@@ -25,7 +25,8 @@ MAX_KNOWN_ELEMENTS = 1024
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SKIPPED = ("Identity", "Dropout")
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+_SIZES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+"""Types that sizes, axes and indices come in; small tensors of other types are weights."""
 
 
 class ShapeMismatchError(Exception):
@@ -356,17 +357,24 @@ def stored(tensor: onnx.TensorProto) -> Tensor:
     data = None
     if _has_contents(tensor, size):
         try:
-            data = numpy_helper.to_array(tensor)
+            data = _plain(numpy_helper.to_array(tensor), tensor.data_type)
         except Exception as error:
             raise ModelFileError(
                 f"ONNX tensor {tensor.name!r} cannot be read: {error}",
                 "The file is damaged; export it again.",
             ) from error
-    is_float = tensor.data_type in _FLOATS
-    is_weight = size > 1 if is_float and data is not None else data is None
+    is_weight = data is None or (size > 1 and tensor.data_type not in _SIZES)
     return Tensor(
         tensor.name, shape, tensor.data_type, data, is_learned=is_weight, is_parameter=is_weight
     )
+
+
+def _plain(data: Array, element_type: int) -> Array | None:
+    """Return numbers that NumPy computes with; None for the types of less than 16 bits."""
+    if element_type == TensorProto.BFLOAT16:
+        bits = data.astype(np.uint16) if data.dtype.fields else data.view(np.uint16)
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return data if element_type in NUMPY_TYPES else None
 
 
 def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:

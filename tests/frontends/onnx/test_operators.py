@@ -214,3 +214,34 @@ def test_values_of_weights_do_not_change_the_graph(convert, make):
         return convert(make(nodes, IMAGE, [("y", None)], constants=filled))
 
     assert graph(0.0) == graph(1.0) == graph(-3.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(TensorProto.BFLOAT16, "bfloat16"), (TensorProto.FLOAT16, "float16"),
+     (TensorProto.DOUBLE, "float64")],
+)  # fmt: skip
+def test_numbers_keep_their_value_in_every_type(convert, make, kind, name):
+    half = helper.make_tensor("half", kind, [], [0.5])
+    model = make([helper.make_node("Mul", ["x", "half"], ["y"])], [("x", ["N", 4], kind)], [])
+    model.graph.initializer.append(half)
+    model.graph.output.append(helper.make_tensor_value_info("y", kind, None))
+    raw = convert(model)
+    assert [(v.dtype, v.scalar) for v in raw.values if v.kind == "constant"] == [(name, 0.5)]
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FN, TensorProto.INT8, TensorProto.INT4])
+def test_quantized_weights_are_parameters_whatever_their_values(convert, make, kind):
+    def graph(values):
+        nodes = [
+            helper.make_node("DequantizeLinear", ["w", "scale"], ["d"]),
+            helper.make_node("MatMul", ["x", "d"], ["y"]),
+        ]
+        constants = {"scale": np.float32(0.1)}
+        model = make(nodes, [("x", ["N", 4])], [("y", None)], constants=constants, opset=21)
+        model.graph.initializer.append(helper.make_tensor("w", kind, [4, 2], values))
+        return convert(model)
+
+    ones, mixed = graph([1] * 8), graph([0, 1] * 4)
+    assert ones == mixed
+    assert [v.shape for v in ones.values if v.kind == "parameter"] == [(4, 2)]

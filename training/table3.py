@@ -75,7 +75,7 @@ def main(
         document["results"][f"{name} {gnn}"] = run.result
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
-    (out / "table3.md").write_text(_markdown(document))
+        (out / "table3.md").write_text(_markdown(document))
 
 
 def _started(
@@ -133,8 +133,10 @@ def _markdown(document: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for gnn, name in NETWORKS.items():
-        if (row := results.get(f"S0 {gnn}")) is not None:
-            reported = " / ".join(f"{value:.3f}" for value in D35[gnn])
+        reported = " / ".join(f"{value:.3f}" for value in D35[gnn])
+        if (row := results.get(f"S0 {gnn}")) is None:
+            lines.append(f"| {name} | not run yet | | | | {reported} | |")
+        else:
             lines.append(f"| {name} | {_cells(row)} | {reported} | {row['learning_rate']:.3g} |")
     lines += [
         "",

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms
-from dippm.features.kernel_table import SETTINGS, KernelTable
+from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
+from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 
 
@@ -51,7 +51,7 @@ class Examples:
         log_roofline: of each kernel, in log ms, shape (K,).
         count: how many equal kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
-        launches, input_bytes: shape (R,).
+        launches, input_bytes, serial_ms: shape (R,).
     """
 
     rows: Sequence[Row]
@@ -61,6 +61,7 @@ class Examples:
     start: NDArray[np.int64]
     launches: NDArray[np.float32]
     input_bytes: NDArray[np.float32]
+    serial_ms: NDArray[np.float32]
 
     @property
     def log_latency(self) -> NDArray[np.float32]:
@@ -82,7 +83,7 @@ def build_examples(
         advance: called after each row.
     """
     parts: list[tuple[NDArray[np.float32], ...]] = []
-    launches, inputs = [], []
+    launches, inputs, serial = [], [], []
     tables: dict[tuple[object, ...], KernelTable] = {}
     current = None
     for row in rows:
@@ -97,6 +98,7 @@ def build_examples(
         parts.append(_kernels(table, row))
         launches.append(table.launches)
         inputs.append(table.input_bytes[0] * row.batch + table.input_bytes[1])
+        serial.append(float(serial_ms(table, row.batch).sum()))
         advance()
     sizes = [len(p[1]) for p in parts]
     return Examples(
@@ -107,6 +109,7 @@ def build_examples(
         start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         launches=np.array(launches, dtype=np.float32),
         input_bytes=np.array(inputs, dtype=np.float32),
+        serial_ms=np.array(serial, dtype=np.float32),
     )
 
 
@@ -122,6 +125,7 @@ def join_examples(parts: Sequence[Examples]) -> Examples:
         start=np.concatenate([*starts, ends[-1:]]).astype(np.int64),
         launches=np.concatenate([p.launches for p in parts]),
         input_bytes=np.concatenate([p.input_bytes for p in parts]),
+        serial_ms=np.concatenate([p.serial_ms for p in parts]),
     )
 
 
@@ -138,6 +142,3 @@ def _kernels(table: KernelTable, row: Row) -> tuple[NDArray[np.float32], ...]:
         np.ascontiguousarray(unique[:, -1]),
         counts.astype(np.float32),
     )
-
-
-__all__ = ["SETTINGS", "Examples", "Row", "build_examples"]

@@ -89,7 +89,7 @@ class HybridNetwork(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Return the predicted log latency of each row, shape (R,)."""
         kernel_ms = torch.exp(batch.log_roofline + self.log_slowdown(batch.features)) * batch.count
-        device = torch.zeros(batch.rows).index_add_(0, batch.row, kernel_ms)
+        device = batch.serial_ms.index_add(0, batch.row, kernel_ms)
         host = batch.launches * torch.exp(self.log_launch_ms)[batch.host]
         host = torch.where(batch.kernel_timer, torch.zeros_like(host), host)
         wall = _smooth_max(device, host)
@@ -109,6 +109,7 @@ class Batch:
     host: Tensor
     launches: Tensor
     input_bytes: Tensor
+    serial_ms: Tensor
     kernel_timer: Tensor
     copies: Tensor
     label: Tensor
@@ -143,6 +144,7 @@ class Batches:
             host=tensor(self.host[chosen]),
             launches=tensor(e.launches[chosen]),
             input_bytes=tensor(e.input_bytes[chosen]),
+            serial_ms=tensor(e.serial_ms[chosen]),
             kernel_timer=tensor(self.kernel_timer[chosen]),
             copies=tensor(self.copies[chosen]),
             label=tensor(self.label[chosen]),

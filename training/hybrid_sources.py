@@ -211,6 +211,7 @@ def _save(cache: Path, examples: Examples) -> None:
         start=examples.start,
         launches=examples.launches,
         input_bytes=examples.input_bytes,
+        serial_ms=examples.serial_ms,
     )
 
 

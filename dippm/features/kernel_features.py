@@ -17,7 +17,7 @@ from dippm.features.kernels import KERNEL_CLASSES
 
 Floats = NDArray[np.float64]
 
-KERNEL_FEATURE_VERSION = "2"
+KERNEL_FEATURE_VERSION = "3"
 LAUNCH_MS = 0.002
 """Shortest time of a kernel on the device; no kernel of the training data is faster."""
 
@@ -28,8 +28,7 @@ GENERATIONS = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwel
 SHAPE_FEATURES = (
     "log_ridge log_roofline log_m log_n log_k log_copies log_window stride log_waves wave_fill "
     "fill_n8 fill_n64 fill_k8 fill_k64 fill_m64 log_l2 weight_share write_share in_half out_half "
-    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width "
-    "serial"
+    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width"
 ).split()
 DEVICE_FEATURES = ("log_sm", "log_ridge_half", "log_ridge_fp32", "log_l2_mb", *GENERATIONS)
 N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(UNITS)
@@ -91,8 +90,15 @@ def roofline_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
     quantities = table.quantities(batch)
     compute, memory = roofline_parts_ms(quantities, table.unit, view)
     launches = table.settings[:, SETTINGS.index("launches")]
-    serial = SERIAL_STEP_MS * quantities[:, QUANTITIES.index("serial")]
-    return np.asarray(np.maximum(np.maximum(compute, memory), serial) + LAUNCH_MS * launches)
+    return np.asarray(np.maximum(compute, memory) + LAUNCH_MS * launches)
+
+
+def serial_ms(table: KernelTable, batch: int) -> Floats:
+    """Return the time that each kernel spends in serial steps, in ms, shape (K,).
+
+    It adds to the slowed roofline and is not slowed itself: latency of memory, not throughput.
+    """
+    return np.asarray(SERIAL_STEP_MS * table.quantities(batch)[:, QUANTITIES.index("serial")])
 
 
 def roofline_parts_ms(
@@ -113,7 +119,7 @@ def kernel_features(
 ) -> NDArray[np.float32]:
     """Return what the efficiency network sees, shape (K, N_FEATURES)."""
     q = table.quantities(batch)
-    flops, read, write, weight, m, n, k, copies, serial = q.T
+    flops, read, write, weight, m, n, k, copies, _ = q.T
     window, stride, in_bytes, out_bytes, strided, _ = table.settings.T
     compute, memory = roofline_parts_ms(q, table.unit, view)
     roofline = roofline_ms(table, batch, view)
@@ -151,7 +157,6 @@ def kernel_features(
         (n % 8 == 0) * matrix,
         (k % 8 == 0) * matrix,
         np.log(in_bytes),
-        SERIAL_STEP_MS * serial > np.maximum(compute, memory),
     ]
     shape = np.stack([np.asarray(c, dtype=np.float64) for c in columns], axis=1)
     kind = np.eye(N_KINDS)[table.kind]

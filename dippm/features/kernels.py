@@ -46,7 +46,7 @@ KERNEL_CLASSES = (
     "resize",
     "other",
 )
-KERNEL_VERSION = "4"
+KERNEL_VERSION = "5"
 
 CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
 NORMS = {
@@ -448,8 +448,7 @@ def _simple_class(node: OpNode) -> str:
 
 
 def _reads_parameter(node: OpNode) -> bool:
-    """Return whether the second operand is a parameter: two operands, one of them no activation."""
-    return node.op in ("add", "subtract", "multiply", "divide") and len(node.in_shapes) == 1
+    return bool(node.attributes.get("parameter"))
 
 
 def _folded_class(op: str) -> str | None:

@@ -98,7 +98,10 @@ def _kept_attributes(node: Node) -> dict[str, Attribute]:
     names = operator(node.op).attributes
     if node.op not in OPERATORS:
         return {}
-    return {name: node.attributes[name] for name in names if name in node.attributes}
+    kept = {name: node.attributes[name] for name in names if name in node.attributes}
+    if "parameter" in names and any(v.is_static and v.size > 1 for v in node.inputs):
+        kept["parameter"] = 1
+    return kept
 
 
 def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:

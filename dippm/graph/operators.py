@@ -85,6 +85,9 @@ def _recurrent(gates: int) -> MacsFormula:
 
 
 _CONV = ("kernel", "strides", "padding", "dilation", "groups", "in_channels", "out_channels")
+_ARITHMETIC = ("add", "multiply", "subtract", "divide")
+_OPERAND = ("parameter",)
+"""1 if one operand is a parameter tensor: autocast widens the result to its float32."""
 _POOL = ("kernel", "strides", "padding")
 _RNN = ("input_size", "hidden_size", "layers", "directions", "steps", "projection_size")
 
@@ -127,10 +130,13 @@ _OPERATORS: list[Operator] = [
     *_named("activation", 8, "gelu mish softplus softsign log_sigmoid"),
     *_named("activation", 5, "glu"),
     *(
-        Operator(name, "elementwise", (), 1, None, commutative=True)
+        Operator(
+            name, "elementwise", _OPERAND if name in _ARITHMETIC else (), 1, None, commutative=True
+        )
         for name in _COMMUTATIVE.split()
     ),
-    *_named("elementwise", 1, "subtract divide floor_divide mod remainder fill_like"),
+    *_named("elementwise", 1, "subtract divide", *_OPERAND),
+    *_named("elementwise", 1, "floor_divide mod remainder fill_like"),
     *_named("elementwise", 1, "abs neg sign floor ceil round trunc square reciprocal"),
     *_named("elementwise", 1, "greater greater_equal less less_equal logical_not bitwise_not"),
     *_named("elementwise", 1, "where cast is_nan is_inf is_finite masked_fill one_hot"),

@@ -25,6 +25,7 @@ from dippm.features.kernel_features import (
     kernel_features,
     roofline_ms,
     roofline_parts_ms,
+    serial_ms,
 )
 from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
 from dippm.features.kernels import KERNEL_CLASSES, KERNEL_VERSION
@@ -126,7 +127,7 @@ class Hybrid:
             compiled=conditions.mode == "compiled",
         )
         slow = self.network.log_slowdown(features).astype(np.float64)
-        times = roofline_ms(table, batch, view) * np.exp(slow)
+        times = roofline_ms(table, batch, view) * np.exp(slow) + serial_ms(table, batch)
         totals = times.sum(axis=1)
         spread = float(np.log(np.maximum(totals, 1e-12)).std())
         return np.exp(np.log(times).mean(axis=0)), spread

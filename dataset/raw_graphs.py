@@ -2,7 +2,8 @@
 
     python -m dataset.raw_graphs --workers 2
 
-Specs are "timm:resnet50@224" and "torchvision:resnet50@224". One file for each, compressed JSON;
+Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
+is the image size or the sequence length. One file for each, compressed JSON;
 a model that cannot be converted leaves a file with the reason instead, so that a second run does
 only what is missing. Weights are never made: models stand on the meta device.
 """
@@ -25,6 +26,11 @@ from dippm.relax.raw_graph import RawGraph
 BATCH = MARKER_BATCHES[0]
 SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")
 MODELS_PER_WORKER = 50
+MEMORY_MODELS = (
+    "torchvision:vit_b_16@224",
+    *(f"hf:bert-base@{length}" for length in (32, 64, 128, 256, 512)),
+)
+"""Models whose memory MIGPerf measured, besides those of SOURCES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +91,16 @@ def convert(spec: str) -> RawGraph:
     name, _, size = name.partition("@")
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
-    model, channels = _model(zoo, name, int(size))
-    image = torch.empty(BATCH, channels, int(size), int(size), device="meta")
+    if zoo == "hf":
+        model, example = (
+            _bert(name),
+            torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta"),
+        )
+    else:
+        model, channels = _model(zoo, name, int(size))
+        example = torch.empty(BATCH, channels, int(size), int(size), device="meta")
     with torch.no_grad():
-        program = torch.export.export(model, (image,), strict=False)
+        program = torch.export.export(model, (example,), strict=False)
     return walk(ShapeOnlyImporter().import_program(program), BATCH)
 
 
@@ -139,6 +151,16 @@ def _convert_to_file(task: tuple[str, Path]) -> Outcome:
         file.write(text)
     partial.replace(path)
     return Outcome(spec)
+
+
+def _bert(name: str) -> Any:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    if name != "bert-base":
+        raise ValueError(f"unknown language model {name!r}; known: bert-base")
+    with torch.device("meta"):
+        return BertModel(BertConfig()).eval()
 
 
 def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
@@ -200,7 +222,8 @@ def main() -> None:
     parser.add_argument("--specs", nargs="+", help="instead of what the sources name")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    specs = arguments.specs or specs_of(arguments.sources, arguments.data_dir)
+    named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
+    specs = arguments.specs or [*named, *MEMORY_MODELS]
     outcomes = build(specs, arguments.out, arguments.workers)
     failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
     print(f"{len(specs) - len(failed)} graphs in {arguments.out}")

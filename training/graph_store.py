@@ -6,6 +6,7 @@ import gzip
 from functools import lru_cache
 from pathlib import Path
 
+from dataset.raw_graphs import path_of
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.relax.raw_graph import RawGraph
@@ -25,8 +26,7 @@ class GraphStore:
         return self._read(key)
 
     def _path(self, key: str) -> Path:
-        plain = self.folder / f"{key.removeprefix('timm:')}.json.gz"
-        return plain if plain.is_file() else self.folder / f"{key}.json.gz"
+        return path_of(key, self.folder)
 
     def _build(self, key: str) -> ModelGraph:
         with gzip.open(self._path(key), "rt", encoding="utf-8") as file:

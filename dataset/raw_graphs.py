@@ -155,6 +155,8 @@ def _convert_to_file(task: tuple[str, Path]) -> Outcome:
 
 def _bert(name: str) -> Any:
     import torch
+
+    _define_detection_operators()
     from transformers import BertConfig, BertModel
 
     if name != "bert-base":

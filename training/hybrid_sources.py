@@ -40,6 +40,8 @@ MIGPERF_MODELS = {
     "resnet50": "torchvision:resnet50@224",
     "vision_transformer": "torchvision:vit_b_16@224",
 }
+PARAMETER_TOLERANCE = 0.1
+"""A zoo renames: where the parameter counts differ by more, today's model is another one."""
 Table = pd.DataFrame
 CHUNK = 200
 _SHARED: dict[str, Any] = {}
@@ -91,8 +93,10 @@ class _Graphs:
         for model in sorted(set(models)):
             if model in self.store:
                 family = "bert" if model.startswith("hf:bert") else family_of(model)
-                records.append((model, architecture_id(self.store[model]), family))
-        columns = ["model", "architecture", "family"]
+                graph = self.store[model]
+                parameters = graph.param_bytes / 4e6
+                records.append((model, architecture_id(graph), family, parameters))
+        columns = ["model", "architecture", "family", "params_M"]
         return pd.DataFrame(records, columns=columns).set_index("model")
 
 
@@ -108,8 +112,18 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
     table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
     keys = lookup.keys_of(table["model"])
     table = table[table["model"].isin(keys.index)]
-    rows = [_row(r, r["model"], *keys.loc[r["model"]]) for r in table.to_dict("records")]
+    table = table[_same_model(table, keys)]
+    rows = [
+        _row(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
+        for r in table.to_dict("records")
+    ]
     return rows + _gpt_rows(data, lookup)
+
+
+def _same_model(table: Table, keys: Table) -> pd.Series:
+    """Tell the rows whose name still means the model that was measured, by parameter count."""
+    ratio = table["model"].map(keys["params_M"]) / table["params_M"]
+    return ratio.isna() | ratio.between(1 - PARAMETER_TOLERANCE, 1 + PARAMETER_TOLERANCE)
 
 
 def _recent(table: Table) -> Table:

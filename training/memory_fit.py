@@ -94,8 +94,16 @@ def fit_memory(data: Path, graph_folder: Path) -> tuple[MemoryModel, dict[str, o
             "median_ape": float(np.median(ape)),
             "worst_under": float(error.min()),
         }
-    spread = float(np.quantile(np.abs(np.concatenate(held)), 0.9) / 1.645)
-    return MemoryModel(model.context_mb, model.activation_factor, spread), report
+    return MemoryModel(model.context_mb, model.activation_factor, _spread(held)), report
+
+
+def _spread(held: Sequence[np.ndarray]) -> float:
+    """Return the log standard deviation whose 90 % and 99 % bounds hold the errors seen.
+
+    Three models say little about a tail, so the one-sided 99 % bound covers the worst of them.
+    """
+    error = np.concatenate(held)
+    return float(max(np.quantile(np.abs(error), 0.9) / 1.645, -error.min() / 2.326))
 
 
 def main(

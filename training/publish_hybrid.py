@@ -25,7 +25,7 @@ from training.hybrid_report import HeldOut, by_family, intervals, summary
 HOST = "migperf A100-80GB eager"
 COMMAND = (
     "python -m training.train_hybrid --data <tables> --graphs <raw graphs> "
-    "--out checkpoints/hybrid/<version>"
+    "--out checkpoints/hybrid-gpu/<version>"
 )
 
 

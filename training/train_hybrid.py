@@ -1,7 +1,7 @@
 """Trains and evaluates the default predictor, and writes its checkpoint.
 
     python -m training.train_hybrid --data ../shared/data --graphs build/graphs \
-        --out checkpoints/hybrid/0.1.0
+        --out checkpoints/hybrid-gpu/0.1.0
 
 Steps: measured rows → examples (cached under --work), held-out fits for every split, the shipped
 ensemble on all rows, intervals from the held-out errors, power and memory models, checkpoint.

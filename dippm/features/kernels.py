@@ -13,7 +13,7 @@ from math import prod
 from typing import Literal
 
 from dippm.conditions import Mode, Precision
-from dippm.graph.model_graph import ModelGraph, OpNode
+from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.graph.operators import operator
 
 Unit = Literal["half", "tf32", "fp32"]
@@ -46,7 +46,7 @@ KERNEL_CLASSES = (
     "resize",
     "other",
 )
-KERNEL_VERSION = "5"
+KERNEL_VERSION = "6"
 
 CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
 NORMS = {
@@ -185,9 +185,10 @@ class _Expansion:
             self.strided[i] = not copies and (node.op == "transpose" or self._reads_strided(i))
             if copies:
                 yield self._move(i, node)
+        elif any(not piece.startswith(STATIC) for piece in node.absorbed):
+            yield from self._epilogue(i, node)
         elif node.op not in ("create", "random"):
             yield from self._simple(i, node)
-            yield from self._epilogue(i, node)
 
     def _is_free(self, node: OpNode) -> bool:
         return self.channels_last and node.attributes.get("permutation") == (0, 2, 3, 1)
@@ -337,7 +338,7 @@ class _Expansion:
                 first = False
             elif piece == "softmax":
                 yield from self._spelled_softmax(i, scores, keys)
-            elif piece.startswith("static:"):
+            elif piece.startswith(STATIC):
                 rows = node.param_bytes / 4
                 yield _stream(i, "gather", rows, 4.0 * rows, 4.0 * rows, 4, 4)
             elif operator(piece).category in ("elementwise", "activation"):
@@ -409,7 +410,7 @@ class _Expansion:
         )
 
     def _epilogue(self, i: int, node: OpNode) -> Iterator[Kernel]:
-        """Kernels of what the canonical rules folded into this operator."""
+        """Kernels of what the rules folded in: after a product, in place of anything else."""
         if node.op == "attention":
             return
         elements, width = float(_numel(node)), self.width[i]
@@ -453,7 +454,7 @@ def _reads_parameter(node: OpNode) -> bool:
 
 def _folded_class(op: str) -> str | None:
     """Return the kernel class of an operator that a canonical rule folded into another one."""
-    if op.startswith("static:"):
+    if op.startswith(STATIC):
         return None
     if op in CHEAP_ACTIVATIONS:
         return "activation"

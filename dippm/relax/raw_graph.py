@@ -83,9 +83,7 @@ class RawGraph:
             "batch_is_symbolic": self.batch_is_symbolic,
             "inputs": self.inputs,
             "outputs": self.outputs,
-            "values": [
-                [list(v.shape), v.dtype, v.kind, v.name, v.scalar] for v in self.values
-            ],
+            "values": [[list(v.shape), v.dtype, v.kind, v.name, v.scalar] for v in self.values],
             "operators": [
                 [o.name, list(o.inputs), list(o.outputs), o.attributes] for o in self.operators
             ],

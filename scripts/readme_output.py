@@ -65,6 +65,7 @@ def accuracy() -> str:
         }
         for info in available()
         for row in read_metrics(info.path).get("summary", [])
+        if row.get("headline", True)
     ]
     return table(rows) + "\n" if rows else "No checkpoint is shipped.\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,17 @@ SPLITS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Rows that belong in one line of the report."""
+    """Rows that belong in one line of the report.
+
+    Attributes:
+        headline: splits of this view that the README quotes.
+    """
 
     data: str
     gpu: str
     conditions: str
     holds: Callable[[Row], bool]
+    headline: tuple[str, ...] = ()
 
 
 def _timm(gpu: str, software: str, mode: str, layout: str = "") -> View:
@@ -62,16 +67,24 @@ def _of(source: str, gpu: str, conditions: str, **wanted: object) -> View:
 
 
 VIEWS = (
-    _timm("RTX-3090", "torch 2.4", "eager", "nchw"),
+    replace(_timm("RTX-3090", "torch 2.4", "eager", "nchw"), headline=("S0", "S1", "S2")),
     _timm("RTX-3090", "torch 2.4", "eager", "nhwc"),
-    _timm("RTX-4090", "torch 2.9", "eager"),
+    replace(_timm("RTX-4090", "torch 2.9", "eager"), headline=("S2",)),
     _timm("RTX-4090", "torch 2.9", "compiled"),
-    _timm("RTX-5090", "torch 2.9", "eager"),
+    replace(_timm("RTX-5090", "torch 2.9", "eager"), headline=("S2",)),
     _timm("RTX-5090", "torch 2.9", "compiled"),
-    _of("pytorch_gpu_benchmark", "A100-40GB", "tf32, batch 12, wall + copy", precision="tf32"),
-    _of("pytorch_gpu_benchmark", "A100-40GB", "fp16, batch 12, wall + copy", precision="fp16"),
-    _of("migperf", "A100-80GB", "fp32, full GPU and MIG slices, wall"),
-    _of("hwgpt", "A100-40GB", "amp-bf16, kernel time"),
+    replace(
+        _of("pytorch_gpu_benchmark", "A100-40GB", "tf32, batch 12, wall + copy", precision="tf32"),
+        headline=("S2", "S3a"),
+    ),
+    replace(
+        _of("pytorch_gpu_benchmark", "A100-40GB", "fp16, batch 12, wall + copy", precision="fp16"),
+        headline=("S2", "S3a"),
+    ),
+    replace(
+        _of("migperf", "A100-80GB", "fp32, full GPU and MIG slices, wall"), headline=("S2", "S3a")
+    ),
+    replace(_of("hwgpt", "A100-40GB", "amp-bf16, kernel time"), headline=("S2", "S3a")),
     _of("hwgpt", "H100-SXM-80GB", "amp-bf16, kernel time"),
     _of("neusight_ops", "A100-PCIe-40GB", "fp32-ieee, single operators"),
     _of("neusight_ops", "A100-PCIe-80GB", "fp32-ieee, single convolutions"),
@@ -118,6 +131,7 @@ def _line(
         "macro_mape": round(grouped.macro.mape, 2),
         "worst_family": f"{grouped.worst} {grouped.groups[grouped.worst].mape:.0f}",
         "bare_roofline_mape": round(roofline.mape, 1),
+        "headline": split in view.headline,
     }
 
 

@@ -102,6 +102,7 @@ def _power_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             "n": found["n"],
             "median_ape": round(100 * found[split]["median_ape"], 2),
             "mape": round(100 * found[split]["mape"], 2),
+            "headline": split == "operators held out",
         }
         for source, found in report.items()
         for split in ("operators held out", "source and GPU held out")
@@ -118,6 +119,7 @@ def _memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             "n": found["n"],
             "median_ape": round(100 * found["median_ape"], 2),
             "mape": round(100 * found["mape"], 2),
+            "headline": True,
         }
         for name, found in report.items()
     ]

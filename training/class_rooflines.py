@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dataset import raw_graphs
 from dippm.devices import find
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, roofline_ms
 from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import KERNEL_CLASSES, KERNEL_VERSION
+from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph import build
 from dippm.graph.model_graph import GRAPH_VERSION
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
-from dippm.features.kernels import KERNEL_CLASSES
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.models.hybrid import Hybrid
 from dippm.models.memory import MemoryModel

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.devices import Device, MigProfile
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import QUANTITIES, SETTINGS, UNITS, KernelTable
-from dippm.features.kernels import KERNEL_CLASSES
 
 Floats = NDArray[np.float64]
 

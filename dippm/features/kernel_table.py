@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision
-from dippm.features.kernels import KERNEL_CLASSES, Kernel, launched
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernels import Kernel, launched
 from dippm.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]

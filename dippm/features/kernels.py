@@ -7,84 +7,29 @@ before it reshapes it. Views cost nothing and launch nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from dippm.conditions import Mode, Precision
+from dippm.features.kernel_classes import (
+    AUTOCAST_TO_FP32,
+    class_of_folded,
+    class_of_operator,
+    convolution_class,
+    reads_parameter,
+)
 from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.graph.operators import operator
 
 Unit = Literal["half", "tf32", "fp32"]
 
-KERNEL_CLASSES = (
-    "conv_pointwise",
-    "conv_spatial",
-    "conv_patch",
-    "conv_grouped",
-    "conv_depthwise",
-    "conv_other",
-    "gemm",
-    "batched_gemm",
-    "attention",
-    "recurrent",
-    "batch_norm",
-    "layer_norm",
-    "group_norm",
-    "softmax",
-    "reduction",
-    "pool",
-    "activation",
-    "costly_activation",
-    "elementwise",
-    "broadcast",
-    "copy",
-    "concat",
-    "cast",
-    "gather",
-    "resize",
-    "other",
-)
 KERNEL_VERSION = "6"
 
-CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
-NORMS = {
-    "batch_norm": "batch_norm",
-    "layer_norm": "layer_norm",
-    "rms_norm": "layer_norm",
-    "l2_normalize": "layer_norm",
-    "group_norm": "group_norm",
-    "instance_norm": "group_norm",
-}
 FUSED_RANK = 4
 UNFUSED_ATTENTION = ("multiply", "multiply", "batch_matmul", "softmax", "batch_matmul")
 """What scaled_dot_product_attention launches for operands of more axes than its fused kernels."""
-CLASS_OF = {
-    "softmax": "softmax",
-    "log_softmax": "softmax",
-    "global_avg_pool": "reduction",
-    "global_max_pool": "reduction",
-    "concat": "concat",
-    "embedding": "gather",
-    "gather": "gather",
-    "scatter": "gather",
-    "resize": "resize",
-    "grid_sample": "resize",
-    "cast": "cast",
-}
-CLASS_OF_CATEGORY = {
-    "pool": "pool",
-    "activation": "costly_activation",
-    "elementwise": "elementwise",
-    "reduction": "reduction",
-    "copy": "copy",
-}
-AUTOCAST_TO_FP32 = frozenset(
-    "layer_norm rms_norm group_norm instance_norm softmax log_softmax exp log power rsqrt "
-    "softplus reduce_sum reduce_norm reduce_prod cumsum cumprod reciprocal l2_normalize".split()
-)
-"""Operators that autocast runs in float32 (the float32 list of torch.amp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +163,7 @@ class _Expansion:
             return 1
         if self.autocast and node.op in AUTOCAST_TO_FP32:
             return 4
-        if self.autocast and _reads_parameter(node):
+        if self.autocast and reads_parameter(node):
             return 4
         widths = [self.width[p] for p in self.producers[i] if self.width[p] in (2, 4)]
         return max(widths, default=self.full)
@@ -278,7 +223,7 @@ class _Expansion:
         out = node.out_shapes[0]
         pixels = out[0] * prod(out[2:])
         shape = (float(pixels), channels_out / groups, channels_in / groups * prod(kernel))
-        kind = _convolution_class(node.op, kernel, strides, groups, channels_in)
+        kind = convolution_class(node.op, kernel, strides, groups, channels_in)
         product = self._product(i, node, kind, shape, float(groups))
         if kind == "conv_depthwise":
             product = replace(product, unit="fp32")
@@ -369,7 +314,7 @@ class _Expansion:
         return replace(moved, strided=True, m=elements / max(row, 1), n=float(row))
 
     def _simple(self, i: int, node: OpNode) -> Iterator[Kernel]:
-        kind = _simple_class(node)
+        kind = class_of_operator(node)
         elements = float(sum(prod(s) for s in node.out_shapes))
         width = self.width[i]
         sources = [self.width[p] for p in self.producers[i]]
@@ -415,50 +360,10 @@ class _Expansion:
             return
         elements, width = float(_numel(node)), self.width[i]
         for folded in node.absorbed:
-            kind = _folded_class(folded)
+            kind = class_of_folded(folded)
             if kind is None or folded == "transpose":
                 continue
             yield _stream(i, kind, elements, width * elements, width * elements, width, width)
-
-
-def _convolution_class(
-    op: str, kernel: Sequence[int], strides: Sequence[int], groups: int, channels_in: int
-) -> str:
-    if op != "conv2d":
-        return "conv_other"
-    if groups > 1:
-        return "conv_depthwise" if groups == channels_in else "conv_grouped"
-    if prod(kernel) == 1:
-        return "conv_pointwise"
-    if tuple(kernel) == tuple(strides):
-        return "conv_patch"
-    return "conv_spatial"
-
-
-def _simple_class(node: OpNode) -> str:
-    kind = NORMS.get(node.op) or CLASS_OF.get(node.op)
-    if kind:
-        return kind
-    if node.op in CHEAP_ACTIVATIONS:
-        return "activation"
-    broadcasts = len(set(node.in_shapes)) > 1 or _reads_parameter(node)
-    category = operator(node.op).category
-    if category == "elementwise" and broadcasts:
-        return "broadcast"
-    return CLASS_OF_CATEGORY.get(category, "other")
-
-
-def _reads_parameter(node: OpNode) -> bool:
-    return bool(node.attributes.get("parameter"))
-
-
-def _folded_class(op: str) -> str | None:
-    """Return the kernel class of an operator that a canonical rule folded into another one."""
-    if op.startswith(STATIC):
-        return None
-    if op in CHEAP_ACTIVATIONS:
-        return "activation"
-    return NORMS.get(op) or CLASS_OF.get(op) or CLASS_OF_CATEGORY.get(operator(op).category)
 
 
 def _row(node: OpNode, kind: str) -> float:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dippm.conditions import Conditions
 from dippm.devices import Device
 from dippm.errors import ConditionsError
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     DeviceView,
@@ -28,7 +29,7 @@ from dippm.features.kernel_features import (
     serial_ms,
 )
 from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
-from dippm.features.kernels import KERNEL_CLASSES, KERNEL_VERSION
+from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.efficiency import EfficiencyNetwork
 from dippm.models.host import Host, latency_ms

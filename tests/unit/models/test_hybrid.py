@@ -14,9 +14,9 @@ from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.errors import ConditionsError
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_FEATURES, DeviceView, roofline_ms
 from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import KERNEL_CLASSES
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.hybrid import Hybrid
 from dippm.models.targets import TARGETS

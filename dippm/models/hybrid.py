@@ -98,8 +98,9 @@ class Hybrid:
         }
         absent: dict[str, str] = {}
         if c.mig is None:
-            half = Z90 * self.power.log_error
-            values["power_w"] = _around(power_w, half)
+            values["power_w"] = _at_most(
+                _around(power_w, Z90 * self.power.log_error), c.device.power_limit_w
+            )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
             absent = dict.fromkeys(
@@ -247,6 +248,13 @@ def _batch(table: KernelTable, c: Conditions) -> int:
 def _around(value: float, log_half_width: float) -> Estimate:
     factor = exp(log_half_width)
     return Estimate(value, Interval(value / factor, value * factor, COVERAGE))
+
+
+def _at_most(estimate: Estimate, limit: float) -> Estimate:
+    interval = estimate.interval
+    return Estimate(
+        estimate.value, Interval(interval.low, min(interval.high, limit), interval.coverage)
+    )
 
 
 def _energy(power_w: Estimate, latency: Estimate) -> Estimate:

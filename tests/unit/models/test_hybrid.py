@@ -105,6 +105,12 @@ def test_energy_is_power_times_time_and_every_target_has_an_interval() -> None:
     assert answer.memory_bound_mb > answer.values["memory_mb"].value
 
 
+def test_power_never_exceeds_the_limit_of_the_board() -> None:
+    answer = predictor().predict(perceptron(), conditions(batch=4096, precision="fp16"))
+    power = answer.values["power_w"]
+    assert power.value <= power.interval.high <= find("A100-40GB").power_limit_w
+
+
 def test_slice_is_slower_and_its_energy_is_absent_with_a_reason() -> None:
     device = find("A100-40GB")
     whole = predictor().predict(perceptron(), conditions())

@@ -39,6 +39,7 @@ def publish(
     power: tuple[PowerModel, Mapping[str, Any]],
     memory: tuple[MemoryModel, Mapping[str, Any]],
     settings: FitSettings,
+    beside: Sequence[Mapping[str, Any]],
 ) -> None:
     """Write the checkpoint folder and load it back."""
     config = {
@@ -57,6 +58,7 @@ def publish(
     }
     metrics = {
         "summary": summary(examples, held_out) + _power_lines(power[1]) + _memory_lines(memory[1]),
+        "baselines on the same rows and folds, RTX-3090 amp nchw, percent": list(beside),
         "latency by family held out, RTX-3090 amp nchw, percent": by_family(examples, held_out),
         "rows by source": _counts(examples),
     }

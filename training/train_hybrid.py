@@ -22,6 +22,7 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import Progress
 
+from training.hybrid_baselines import baselines
 from training.hybrid_examples import Examples
 from training.hybrid_fit import FitSettings, fit, predict_log_ms, restore
 from training.hybrid_sources import load_examples
@@ -74,6 +75,7 @@ def main(
         held_out=held_out,
         power=evaluate(flagperf_samples(data) + aiconfigurator_samples(data)),
         memory=fit_memory(data, graphs),
+        beside=baselines(examples, folds, lambda split, t: _training_rows(examples, split, t)),
         settings=settings,
     )
     typer.echo(f"wrote {out}")
@@ -113,6 +115,10 @@ def training_rows(examples: Examples, test: Indices, *, by_architecture: bool) -
     return np.flatnonzero(~np.isin(architectures, np.unique(architectures[test])))
 
 
+def _training_rows(examples: Examples, split: str, test: Indices) -> Indices:
+    return training_rows(examples, test, by_architecture=split in ("S1", "S2"))
+
+
 def run(tasks: Sequence[tuple[str, Indices, int]]) -> None:
     """Fit what is not yet on disk, one process per core."""
     todo = [task for task in tasks if not (_SHARED["work"] / f"fit-{task[0]}.pt").exists()]
@@ -126,8 +132,7 @@ def _fit_one(task: tuple[str, Indices, int]) -> str:
     name, test, seed = task
     torch.set_num_threads(1)
     examples, hosts = _SHARED["examples"], _SHARED["hosts"]
-    by_architecture = name.startswith(("S1", "S2"))
-    train = training_rows(examples, test, by_architecture=by_architecture)
+    train = _training_rows(examples, name.partition("-")[0], test)
     network = fit(examples, train, replace(_SHARED["settings"], seed=seed), hosts=hosts)
     torch.save(network.state_dict(), _SHARED["work"] / f"fit-{name}.pt")
     return name

@@ -76,11 +76,11 @@ def _multipliers(classes: Floats, latency: Floats) -> Fitted:
 
 
 def _trees(totals: Floats, latency: Floats) -> Fitted:
-    from xgboost import XGBRegressor
+    import xgboost
 
-    model = XGBRegressor(n_estimators=400, max_depth=5, learning_rate=0.05, subsample=0.8)
-    model.fit(totals, np.log(latency))
-    return lambda held: np.asarray(np.exp(model.predict(held).astype(np.float64)))
+    settings = {"max_depth": 5, "eta": 0.05, "subsample": 0.8, "seed": 0}
+    model = xgboost.train(settings, xgboost.DMatrix(totals, np.log(latency)), num_boost_round=400)
+    return lambda held: np.exp(model.predict(xgboost.DMatrix(held)).astype(np.float64))
 
 
 def _class_ms(examples: Examples, wanted: NDArray[np.bool_]) -> Floats:

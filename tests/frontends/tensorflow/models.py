@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,13 @@ def convert(path: Path, shapes: dict[str, tuple[int, ...]] | None = None, trust:
 def convert_measured(path: Path) -> tuple[Any, float]:
     """Return the result and this process' peak memory in MiB."""
     result = convert(path)
-    return result, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return result, peak_of_this_process_mb()
+
+
+def peak_of_this_process_mb() -> float:
+    """Return the peak since this program started; `ru_maxrss` would count the parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def save(name: str, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, Path]:

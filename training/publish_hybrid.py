@@ -149,8 +149,9 @@ def _card(examples: Examples) -> dict[str, Any]:
             "A100, so no error of energy on models can be stated.",
             "Memory was learned from three models on one GPU (A100-80GB); the context of other "
             "drivers differs by some hundred MB.",
-            "Memory is that of inference under torch.no_grad. D3.5's labels fit a forward pass that "
-            "keeps every result for a backward pass (training/seed_memory.py), so they are higher.",
+            "Memory is that of inference under torch.no_grad. D3.5's labels fit a forward pass "
+            "that keeps every result for a backward pass (training/seed_memory.py), so they are "
+            "higher.",
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
             "The interval of latency is the 90 % quantile of errors on families held out, by GPU; "
             "it is not conditional on the model.",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.frontends.named import declare_vision_operators
 from dippm.relax.raw_graph import RawGraph
 
 BATCH = MARKER_BATCHES[0]
@@ -156,7 +157,7 @@ def _convert_to_file(task: tuple[str, Path]) -> Outcome:
 def _bert(name: str) -> Any:
     import torch
 
-    _define_detection_operators()
+    declare_vision_operators()
     from transformers import BertConfig, BertModel
 
     if name != "bert-base":
@@ -168,7 +169,7 @@ def _bert(name: str) -> Any:
 def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
     import torch
 
-    _define_detection_operators()
+    declare_vision_operators()
     if zoo == "torchvision":
         import torchvision
 
@@ -190,27 +191,6 @@ def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
         model = timm.create_model(name).eval().to("meta")
     config = model.pretrained_cfg
     return model, int(config.get("input_size", (3, size, size))[0])
-
-
-def _define_detection_operators() -> None:
-    """Declare torchvision's C++ operators where its build does not match torch's.
-
-    Its Python part registers shapes for them on import and fails if they do not exist.
-    """
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        make_library: Any = torch.library.Library
-        library = make_library("torchvision", "FRAGMENT")
-        signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        for operator in ("nms", "qnms"):
-            library.define(operator + signature)
-        _KEPT_ALIVE.append(library)
-
-
-_KEPT_ALIVE: list[Any] = []
 
 
 def main() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import lru_cache
 from pathlib import Path
 
-from dataset.raw_graphs import path_of
+from dataset import raw_graphs
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
-from dippm.relax.raw_graph import RawGraph
 
 
 class GraphStore:
@@ -20,14 +18,10 @@ class GraphStore:
         self._read = lru_cache(maxsize=4)(self._build)
 
     def __contains__(self, key: str) -> bool:
-        return self._path(key).is_file()
+        return raw_graphs.path_of(key, self.folder).is_file()
 
     def __getitem__(self, key: str) -> ModelGraph:
         return self._read(key)
 
-    def _path(self, key: str) -> Path:
-        return path_of(key, self.folder)
-
     def _build(self, key: str) -> ModelGraph:
-        with gzip.open(self._path(key), "rt", encoding="utf-8") as file:
-            return build(RawGraph.from_json(file.read()))
+        return build(raw_graphs.read(key, self.folder))

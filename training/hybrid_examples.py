@@ -72,15 +72,12 @@ class Examples:
 GraphLookup = Callable[[str], ModelGraph]
 
 
-def build_examples(
-    rows: Sequence[Row], graph: GraphLookup, advance: Callable[[], None] = lambda: None
-) -> Examples:
+def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
     """Expand the kernels of every row; tables are shared between rows of one graph and precision.
 
     Args:
         rows: sorted by graph, so that one graph's tables are in memory at a time.
         graph: key → graph.
-        advance: called after each row.
     """
     parts: list[tuple[NDArray[np.float32], ...]] = []
     launches, inputs, serial = [], [], []
@@ -99,7 +96,6 @@ def build_examples(
         launches.append(table.launches)
         inputs.append(table.input_bytes[0] * row.batch + table.input_bytes[1])
         serial.append(float(serial_ms(table, row.batch).sum()))
-        advance()
     sizes = [len(p[1]) for p in parts]
     return Examples(
         rows=rows,

@@ -7,7 +7,7 @@ occur together in models (casts, norms, activations) are separated by the operat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -157,7 +157,6 @@ def fit(
     settings: FitSettings,
     *,
     hosts: Mapping[str, int],
-    advance: Callable[[float], None] = lambda loss: None,
 ) -> HybridNetwork:
     """Fit on the given rows.
 
@@ -215,7 +214,6 @@ def fit(
         with torch.no_grad():
             for kept, now in zip(average, network.parameters(), strict=True):
                 kept.lerp_(now, 1 - decay)
-        advance(float(loss.detach()))
     with torch.no_grad():
         for kept, now in zip(average, network.parameters(), strict=True):
             now.copy_(kept)

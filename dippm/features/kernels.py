@@ -20,6 +20,7 @@ from dippm.features.kernel_classes import (
     convolution_class,
     reads_parameter,
 )
+from dippm.graph.draft import item_bytes
 from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.graph.operators import operator
 
@@ -105,10 +106,8 @@ class _Expansion:
         self.low = 2 if precision in ("fp16", "bf16", "amp", "amp-bf16") else 4
         self.full = 2 if precision in ("fp16", "bf16") else 4
         self.producers: list[list[int]] = [[] for _ in graph.nodes]
-        self.consumers: list[list[int]] = [[] for _ in graph.nodes]
         for producer, consumer in graph.edges:
             self.producers[consumer].append(producer)
-            self.consumers[producer].append(consumer)
         self.width = [self.full] * len(graph.nodes)
         self.strided = [False] * len(graph.nodes)
 
@@ -178,7 +177,7 @@ class _Expansion:
             wide = [prod(node.in_shapes[0])] if node.in_shapes else []
         for elements in wide:
             yield _stream(i, "cast", elements, 4.0 * elements, 2.0 * elements, 4, 2)
-        weights = node.param_bytes / _dtype_bytes(node.dtype)
+        weights = node.param_bytes / item_bytes(node.dtype)
         if weights:
             cast = _stream(i, "cast", weights, 0.0, 2.0 * weights, 4, 2)
             yield replace(cast, weight_bytes=4.0 * weights)
@@ -195,7 +194,7 @@ class _Expansion:
     ) -> Kernel:
         m, n, k = shape
         elements_in = sum(prod(s) for s in node.in_shapes)
-        weights = node.param_bytes / _dtype_bytes(node.dtype)
+        weights = node.param_bytes / item_bytes(node.dtype)
         return Kernel(
             node=i,
             kind=kind,
@@ -394,16 +393,6 @@ def _stream(
 
 def _numel(node: OpNode) -> int:
     return prod(node.out_shapes[0]) if node.out_shapes else 0
-
-
-def _dtype_bytes(dtype: str) -> int:
-    if dtype.endswith("64"):
-        return 8
-    if dtype.endswith("16"):
-        return 2
-    if dtype.endswith("8") or dtype == "bool":
-        return 1
-    return 4
 
 
 def _ints(value: object) -> tuple[int, ...]:

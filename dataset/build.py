@@ -29,7 +29,7 @@ from typing import Any
 import pandas as pd
 
 from dataset import raw_graphs, splits
-from dataset.families import architecture_id, family_of, family_version
+from dataset.kinship import architecture_id, family_of, family_version
 from dataset.location import data_dir
 from dataset.sources import all_sources
 from dippm.graph import build as build_graph

@@ -19,7 +19,7 @@ import pandas as pd
 from rich.progress import Progress
 
 from dataset import gpt, operators
-from dataset.families import architecture_id, family_of
+from dataset.kinship import architecture_id, family_of
 from dataset.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find

@@ -1,0 +1,1 @@
+"""What a run costs: counters, and the protocol that turns them into one measurement."""

@@ -1,0 +1,132 @@
+"""The columns of a measured row: what each means, its unit and its type.
+
+A row is a flat mapping from column to value. A value that could not be had is None, and
+`absent` says why for each such measured column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA_VERSION = 1
+Kind = Literal["text", "integer", "real", "flag", "reals", "json"]
+Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name (with the unit), type and meaning."""
+
+    name: str
+    kind: Kind
+    about: str
+
+
+IDENTITY = (
+    Column("row_id", "text", "hash of configuration, repeat and campaign"),
+    Column("configuration_id", "text", "hash of everything that was asked for, repeats share it"),
+    Column("campaign", "text", "one start of the collector"),
+    Column("schema_version", "integer", "of these columns"),
+    Column("collector_version", "text", "version of DIPPM that measured"),
+    Column("measured_at", "text", "UTC, ISO 8601"),
+)
+CONFIGURATION = (
+    Column("kind", "text", '"model" or "operator"'),
+    Column("family", "text", "of `dataset.families`, or class of operator"),
+    Column("model", "text", "name of architecture and input sizes; graphs are joined by it"),
+    Column("architecture", "text", "name of the architecture without input sizes"),
+    Column("parameters", "json", "arguments of the family's `build`"),
+    Column("sizes", "json", "sizes of one sample"),
+    Column("phase", "text", '"inference" or "train" (forward, backward, optimiser step)'),
+    Column("batch", "integer", "samples per step"),
+    Column("precision", "text", "as in `dippm.Conditions`"),
+    Column("mode", "text", '"eager" or "compiled"'),
+    Column("channels_last", "flag", "memory layout of images"),
+    Column("repeat", "integer", "0, or the number of the repetition for the noise floor"),
+)
+OUTCOME = (
+    Column("status", "text", "ok, oom, timeout, crash, error or skipped"),
+    Column("reason", "text", "why there is no measurement; null if status is ok"),
+    Column("absent", "json", "reason by column, for measured columns that are null"),
+)
+LATENCY = (
+    Column("timer", "text", '"wall": synchronised step, input on the device'),
+    Column("latency_ms", "real", "mean wall time of the timed steps"),
+    Column("latency_median_ms", "real", "median"),
+    Column("latency_sd_ms", "real", "standard deviation"),
+    Column("latency_min_ms", "real", "shortest"),
+    Column("latency_p95_ms", "real", "95th percentile"),
+    Column("latencies_ms", "reals", "every timed step, in order"),
+    Column("event_ms", "real", "mean span between CUDA events around a step"),
+    Column("event_median_ms", "real", "median of them"),
+    Column("events_ms", "reals", "every span, in order"),
+    Column("warm_up_steps", "integer", "untimed steps before"),
+    Column("timed_steps", "integer", "timed steps"),
+    Column("warm_up_settled", "flag", "whether the last two warm-up windows agreed within 1 %"),
+)
+ENERGY = (
+    Column("energy_j", "real", "of one step, gross"),
+    Column("energy_net_j", "real", "of one step above idle"),
+    Column("power_w", "real", "mean board power during the energy window"),
+    Column("idle_power_w", "real", "mean board power just before, the context alive"),
+    Column("energy_window_s", "real", "length of the window"),
+    Column("energy_steps", "integer", "steps in the window"),
+    Column("energy_method", "text", "counter that the energy comes from"),
+    Column("energy_resolution_s", "real", "update period of that counter, as seen"),
+)
+MEMORY = (
+    Column("memory_mb", "real", "in use at the peak, context included: NVML on a GPU, else RSS"),
+    Column("memory_method", "text", "where `memory_mb` comes from"),
+    Column("memory_before_mb", "real", "the same reading before the model was built"),
+    Column("memory_allocated_mb", "real", "peak of the allocator: tensors"),
+    Column("memory_reserved_mb", "real", "peak of the allocator: cached blocks"),
+    Column("memory_nvml_mb", "real", "peak of the device's memory in use"),
+    Column("memory_fresh_process", "flag", "whether nothing ran in the process before"),
+)
+STATE = (
+    Column("sm_clock_mhz", "real", "mean over the timed steps"),
+    Column("memory_clock_mhz", "real", "mean"),
+    Column("temperature_c", "real", "after the timed steps"),
+    Column("utilization_percent", "real", "mean over the energy window"),
+    Column("power_cap_w", "real", "enforced limit"),
+    Column("throttle_reasons", "json", "names that were active, empty if none"),
+    Column("other_processes", "integer", "processes of others on the device"),
+    Column("sm_active_percent", "real", "GPM, over the energy window"),
+    Column("sm_occupancy_percent", "real", "GPM"),
+    Column("tensor_active_percent", "real", "GPM"),
+    Column("dram_active_percent", "real", "GPM"),
+    Column("host_load", "real", "runnable processes per core of the host, one-minute mean"),
+)
+PROVENANCE = (
+    Column("device", "text", "catalogue name of the GPU, or the CPU's model name"),
+    Column("device_kind", "text", '"cuda" or "cpu"'),
+    Column("device_uuid", "text", "of the GPU or MIG instance"),
+    Column("device_memory_mb", "real", "capacity"),
+    Column("mig_profile", "text", "slice, null for a whole GPU"),
+    Column("driver", "text", "version"),
+    Column("cuda", "text", "version that torch was built for"),
+    Column("cudnn", "text", "version"),
+    Column("framework", "text", 'for instance "torch 2.13.0"'),
+    Column("libraries", "json", "versions of the model libraries"),
+    Column("python", "text", "version"),
+    Column("host_cpu", "text", "model name"),
+    Column("host_cores", "integer", "cores of the host"),
+    Column("threads", "integer", "CPU threads of the framework"),
+    Column("os", "text", "kernel name and release"),
+    Column("flags", "json", "TF32, autocast, cuDNN benchmark, deterministic algorithms"),
+    Column("commit", "text", "of the checkout, with + if it was changed"),
+    Column("build_s", "real", "seconds to build the model and move it to the device"),
+)
+COLUMNS = (
+    *IDENTITY,
+    *CONFIGURATION,
+    *OUTCOME,
+    *LATENCY,
+    *ENERGY,
+    *MEMORY,
+    *STATE,
+    *PROVENANCE,
+)
+MEASURED = tuple(column.name for column in (*LATENCY, *ENERGY, *MEMORY, *STATE))
+"""Columns whose absence needs a reason in a row with status "ok"."""

@@ -1,0 +1,1 @@
+"""Counters of the machine, one family per file; each is read in the same way."""

@@ -1,0 +1,1 @@
+"""Predicted beside measured, with the error of each quantity."""

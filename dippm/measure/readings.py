@@ -37,6 +37,17 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """Stands where a value would stand; never 0, never -1.
+
+    Attributes:
+        reason: why there is no value, with the remedy if there is one.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """What one source said at one moment.
 
@@ -49,6 +60,12 @@ class Readings:
     time_ns: int
     values: Mapping[str, float]
     absent: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> float | Absent:
+        """Return the value of a quantity, or why it has none."""
+        if name in self.values:
+            return self.values[name]
+        return Absent(self.absent.get(name, f"no {name} is read here"))
 
 
 class Source(Protocol):

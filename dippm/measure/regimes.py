@@ -1,0 +1,212 @@
+"""A module under a `Regime`: precision, memory layout, compilation, inference or training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from dippm.conditions import Precision
+from dippm.errors import ConditionsError
+from dippm.measure.protocol import Regime
+from dippm.measure.timing import Step
+
+if TYPE_CHECKING:
+    import torch
+
+LEARNING_RATE = 1e-6
+"""Small: the step must cost what a step costs, and the weights must stay finite."""
+TF32: Mapping[Precision, tuple[bool, bool]] = {
+    "fp32": (False, True),  # PyTorch's own default
+    "fp32-ieee": (False, False),
+    "tf32": (True, True),
+}
+"""Whether matrix products and convolutions may use TF32."""
+AUTOCAST: Mapping[Precision, str] = {"amp": "float16", "amp-bf16": "bfloat16"}
+
+
+@contextmanager
+def prepared(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    regime: Regime,
+    *,
+    device: torch.device,
+) -> Iterator[Step]:
+    """Yield one step of the module under a regime; the module is changed in place.
+
+    Floating-point parameters and inputs are cast to float16 or bfloat16 if the precision says so,
+    else to float32. A training step is forward, mean square of the outputs as loss, backward, and
+    SGD with momentum; "amp" scales the loss.
+
+    Raises:
+        ConditionsError: if the device cannot run the precision.
+    """
+    import torch
+
+    refuse_impossible(regime, device)
+    with ExitStack() as stack:
+        stack.enter_context(_tf32(regime.precision))
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(regime.precision, torch.float32)
+        tensors = tuple(_cast(tensor, dtype, regime) for tensor in inputs)
+        module.to(dtype)
+        _set_layout(module, regime)
+        if regime.phase == "train":
+            yield stack.enter_context(_training_step(module, tensors, regime, device=device))
+        else:
+            module.eval()
+            stack.enter_context(torch.inference_mode())
+            yield _inference_step(module, tensors, regime, device=device)
+
+
+def refuse_impossible(regime: Regime, device: torch.device) -> None:
+    """Refuse what would silently be something else.
+
+    Raises:
+        ConditionsError: TF32 has no meaning on a CPU.
+    """
+    if device.type == "cpu" and regime.precision in ("tf32", "fp32-ieee"):
+        raise ConditionsError(
+            f"precision {regime.precision!r} means tensor cores, which a CPU does not have",
+            "Measure fp32, bf16 or amp-bf16 on a CPU.",
+        )
+
+
+def flags() -> dict[str, Any]:
+    """Return the switches of torch that decide which kernels run, as they are now."""
+    import torch
+
+    return {
+        "matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "autocast": torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"),
+    }
+
+
+@contextmanager
+def _tf32(precision: Precision) -> Iterator[None]:
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = TF32.get(precision, TF32["fp32"])
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _inference_step(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    regime: Regime,
+    *,
+    device: torch.device,
+) -> Step:
+    called = _compiled(module) if regime.mode == "compiled" else module
+    if regime.precision not in AUTOCAST:
+        return lambda: called(*inputs)
+
+    def step() -> object:
+        # Entered anew in every step, as users do: leaving it drops the cast weights.
+        with _autocast(regime.precision, device):
+            return called(*inputs)
+
+    return step
+
+
+def _autocast(precision: Precision, device: torch.device) -> Any:
+    import torch
+
+    if precision not in AUTOCAST:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, AUTOCAST[precision]))
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype, regime: Regime) -> torch.Tensor:
+    import torch
+
+    if not tensor.is_floating_point():
+        return tensor
+    tensor = tensor.to(dtype)
+    if regime.channels_last and tensor.dim() in (4, 5):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return tensor.contiguous(memory_format=formats[tensor.dim()])
+    return tensor.contiguous()
+
+
+def _set_layout(module: torch.nn.Module, regime: Regime) -> None:
+    """Give every weight of its rank the layout; plain layout undoes an earlier regime."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for parameter in module.parameters():
+        last = regime.channels_last and parameter.dim() in formats
+        layout = formats[parameter.dim()] if last else torch.contiguous_format
+        parameter.data = parameter.data.contiguous(memory_format=layout)
+
+
+def _compiled(module: torch.nn.Module) -> Any:
+    import torch
+
+    torch._dynamo.reset()  # graphs of an earlier point must not be kept or counted as recompiles
+    return torch.compile(module, dynamic=False)
+
+
+@contextmanager
+def _training_step(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    regime: Regime,
+    *,
+    device: torch.device,
+) -> Iterator[Step]:
+    import torch
+
+    module.train().requires_grad_(True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp")
+    called = _compiled(module) if regime.mode == "compiled" else module
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with _autocast(regime.precision, device):
+            loss = _loss(called(*inputs))
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+
+    try:
+        with torch.enable_grad():
+            yield step
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        optimizer.state.clear()
+        module.eval()
+
+
+def _loss(outputs: object) -> torch.Tensor:
+    """Return the mean square of every floating-point output, summed."""
+    squares = [tensor.float().square().mean() for tensor in _tensors(outputs)]
+    if not squares:
+        raise ConditionsError(
+            "the model returns no floating-point tensor, so there is nothing to train",
+            "Measure its inference instead.",
+        )
+    return sum(squares[1:], squares[0])
+
+
+def _tensors(outputs: object) -> Iterator[torch.Tensor]:
+    import torch
+
+    if isinstance(outputs, torch.Tensor):
+        if outputs.is_floating_point() and outputs.requires_grad:
+            yield outputs
+    elif isinstance(outputs, Mapping):
+        for value in outputs.values():
+            yield from _tensors(value)
+    elif isinstance(outputs, list | tuple):
+        for value in outputs:
+            yield from _tensors(value)

@@ -32,6 +32,7 @@ from dataset import raw_graphs, splits
 from dataset.kinship import architecture_id, family_of, family_version
 from dataset.location import data_dir
 from dataset.sources import all_sources
+from dippm.errors import DippmError
 from dippm.graph import build as build_graph
 from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
 from dippm.graph.operators import operator
@@ -75,9 +76,9 @@ def describe(spec: str, graphs: Path) -> dict[str, Any]:
     record: dict[str, Any] = {"model": spec, "graph_version": GRAPH_VERSION}
     try:
         raw = raw_graphs.read(spec, graphs)
-    except FileNotFoundError as error:
+        graph = build_graph(raw)
+    except (DippmError, FileNotFoundError) as error:
         return {**record, "error": str(error).splitlines()[0]}
-    graph = build_graph(raw)
     return {
         **record,
         "arch_id": architecture_id(graph),
@@ -181,7 +182,7 @@ def manifest(
                 "id": name,
                 "origin": source.origin,
                 "licence": source.licence,
-                "files": {path.name: _sha256_of_file(path) for path in source.paths(folder)},
+                "files": {path.name: sha256_of_file(path) for path in source.paths(folder)},
                 "rows": int((rows["source"] == name).sum()),
                 "rows_with_graph": int((table["source"] == name).sum()),
             }
@@ -207,7 +208,8 @@ def _sha256_of_graph(raw: RawGraph) -> str:
     return hashlib.sha256(raw.to_json().encode()).hexdigest()
 
 
-def _sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

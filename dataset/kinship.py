@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from dataset.families.family import Workload
 from dippm.errors import UnknownNameError
 from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.graph.operators import operator
@@ -48,9 +49,13 @@ MOVES = frozenset({"pad", "roll", "transpose", "cast", "dynamic_slice"})
 def family_of(model: str) -> str:
     """Return the family of a model name such as "timm:resnet50.a1_in1k@224".
 
+    A model of our own generators ("own:resnet(depth=18)@224x224") says its family itself.
+
     Raises:
         UnknownNameError: if no pattern of `families.toml` fits.
     """
+    if model.startswith("own:"):
+        return Workload.parse(model).family
     name = bare_name(model)
     patterns, _, _ = _table()
     fitting = [(len(p.replace("*", "")), family) for p, family in patterns if fnmatchcase(name, p)]

@@ -1,0 +1,85 @@
+"""The noise floor: how far repeats of one configuration lie apart.
+
+A difference below it is no difference. Repeats are rows of one configuration on one device; the
+spread of a configuration is the sample standard deviation of its repeats over their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dippm.measure.rows import why_not_used
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TARGETS = ("latency_ms", "energy_j", "memory_mb")
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """The spread of repeats of one target.
+
+    Attributes:
+        target: for instance "latency_ms".
+        family: "all" for every family together.
+        configurations: with at least two repeats that have the target.
+        rows: their repeats.
+        median_percent: median over configurations of the relative spread.
+        p95_percent: 95th percentile.
+        days: different days (UTC) among the rows.
+        campaigns: different starts of the collector among them.
+    """
+
+    target: str
+    family: str
+    configurations: int
+    rows: int
+    median_percent: float
+    p95_percent: float
+    days: int
+    campaigns: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for a file."""
+        return asdict(self)
+
+
+def noise_floor(rows: pd.DataFrame) -> tuple[list[NoiseFloor], Mapping[str, str]]:
+    """Return the noise floors over all families and by family, and reasons for missing targets.
+
+    Args:
+        rows: as `dippm.measure.rows.collected` reads them; failed and disturbed ones do not count.
+    """
+    usable = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
+    floors, absent = [], {}
+    for target in TARGETS:
+        known = usable[usable[target] > 0]
+        keys = ["configuration_id", "device"]
+        repeats = known[known.groupby(keys)["row_id"].transform("count") > 1]
+        if known.empty:
+            absent[target] = "no row has it"
+        elif repeats.empty:
+            absent[target] = "no configuration was measured twice"
+        else:
+            floors.append(_floor(repeats, target, ALL))
+            floors += [_floor(part, target, str(f)) for f, part in repeats.groupby("family")]
+    return floors, absent
+
+
+def _floor(rows: pd.DataFrame, target: str, family: str) -> NoiseFloor:
+    groups = rows.groupby(["configuration_id", "device"])[target]
+    spread = 100 * groups.std(ddof=1) / groups.mean()
+    return NoiseFloor(
+        target=target,
+        family=family,
+        configurations=len(spread),
+        rows=len(rows),
+        median_percent=float(spread.median()),
+        p95_percent=float(spread.quantile(0.95)),
+        days=int(rows["measured_at"].str[:10].nunique()),
+        campaigns=int(rows["campaign"].nunique()),
+    )

@@ -1,6 +1,7 @@
-"""The GPUs of `catalog.toml`, by name.
+"""The devices of `catalog.toml`, by name.
 
-To add a GPU: write a table in `catalog.toml`; nothing in code.
+To add a GPU: write a table in `catalog.toml`; nothing in code. A CPU stands there once it was
+measured, with `kind = "cpu"`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,22 @@ from dippm.devices.device import Device, MigProfile
 from dippm.errors import UnknownNameError
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct")
+RATES = (
+    "sm_count", "boost_clock_mhz", "bandwidth_gb_s", "l2_mb", "power_limit_w",
+)  # fmt: skip
 PROFILE_FIELDS = ("name", "memory_mb", "sm_count", "compute_slices", "memory_slices")
 
 
 @cache
 def all_devices() -> tuple[Device, ...]:
-    """Return every device of the catalogue, in its order."""
-    text = files("dippm.devices").joinpath("catalog.toml").read_text(encoding="utf-8")
-    return tuple(_device(name, table) for name, table in tomllib.loads(text).items())
+    """Return every GPU of the catalogue, in its order."""
+    return tuple(device for device in _catalogue() if device.kind == "gpu")
+
+
+@cache
+def all_cpus() -> tuple[Device, ...]:
+    """Return every CPU of the catalogue: those that were measured."""
+    return tuple(device for device in _catalogue() if device.kind == "cpu")
 
 
 def find(name: str) -> Device:
@@ -31,7 +40,7 @@ def find(name: str) -> Device:
     Case, spaces, dashes and the maker's brand do not matter, and the driver's name is an alias:
     "a100 80gb" and "NVIDIA A100-SXM4-80GB" are the same card. A family name means one variant:
     "A100" is "A100-40GB" (SXM4, the card of D3.5), "H100" the SXM card, "V100" the SXM2 32 GB
-    card, "P100" the PCIe 16 GB card.
+    card, "P100" the PCIe 16 GB card, "cpu" the CPU that was measured, not the one at hand.
 
     Raises:
         UnknownNameError: if no device has this name; the hint names the closest ones.
@@ -43,8 +52,16 @@ def find(name: str) -> Device:
     return device
 
 
+@cache
+def _catalogue() -> tuple[Device, ...]:
+    text = files("dippm.devices").joinpath("catalog.toml").read_text(encoding="utf-8")
+    return tuple(_device(name, table) for name, table in tomllib.loads(text).items())
+
+
 def _device(name: str, table: dict[str, Any]) -> Device:
     fields = dict(table)
+    if fields.get("kind") == "cpu":
+        fields = {**dict.fromkeys(RATES), "peak_tflops": {}, **fields}
     profiles = fields.pop("mig_profiles", [])
     return Device(
         name=name,
@@ -60,7 +77,7 @@ def _device(name: str, table: dict[str, Any]) -> Device:
 
 @cache
 def _by_key() -> dict[str, Device]:
-    return {_key(name): d for d in all_devices() for name in (*d.aliases, d.name)}
+    return {_key(name): d for d in _catalogue() for name in (*d.aliases, d.name)}
 
 
 def _key(name: str) -> str:

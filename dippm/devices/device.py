@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU. A field that is not known is None, never 0.
+    """A GPU, or a CPU that was measured. A field that is not known is None, never 0.
+
+    Of a CPU only name, memory and source are known: predictors that compute with rates refuse it.
 
     Attributes:
         name: catalogue name, for instance "A100-40GB".
@@ -46,6 +49,7 @@ class Device:
         power_limit_w: board power limit.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
         unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.
+        kind: "gpu" or "cpu".
         source: where the values come from, and how sure they are.
     """
 
@@ -63,3 +67,4 @@ class Device:
     source: str = ""
     aliases: tuple[str, ...] = field(default=())
     unlisted_mig_profiles: tuple[str, ...] = ()
+    kind: Literal["gpu", "cpu"] = "gpu"

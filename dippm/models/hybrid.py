@@ -70,7 +70,8 @@ class Hybrid:
         """Predict one point, with its operator table.
 
         Raises:
-            ConditionsError: if the file fixes another batch than the one asked for.
+            ConditionsError: if the file fixes another batch than the one asked for, or if the
+                device is a CPU.
         """
         return self._estimate(graph, conditions, with_operators=True)
 
@@ -79,6 +80,7 @@ class Hybrid:
         return [self._estimate(graph, c, with_operators=False) for c in conditions]
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
+        _refuse_cpu(c.device)
         table = self._table(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
@@ -234,6 +236,14 @@ def power_features(
         by_unit[UNITS.index("half")],
         by_unit[UNITS.index("tf32")],
     )
+
+
+def _refuse_cpu(device: Device) -> None:
+    if device.kind == "cpu":
+        raise ConditionsError(
+            f"this checkpoint predicts GPUs, {device.name} is a CPU",
+            "Name a checkpoint that was trained on that CPU; `dippm models` lists them.",
+        )
 
 
 def _batch(table: KernelTable, c: Conditions) -> int:

@@ -33,7 +33,8 @@ class PmgnsPredictor:
         config: of the checkpoint; the keys read here are "graph_version", "conditions" (what was
             measured: lists under "devices", "precision", "mode", "timer", "channels_last"),
             "residuals" (per target the quantiles of log(measured / predicted) on held-out data:
-            "coverage", "low", "high", "upper_99") and "seen" ("operators", "batch", "nodes").
+            "coverage", "low", "high", "upper_99"), "seen" ("operators", "batch", "nodes") and,
+            where given, "absent" (reason by target that was not trained).
     """
 
     feature_version = FEATURE_VERSION
@@ -110,7 +111,7 @@ class PmgnsPredictor:
             )
         if conditions.mig is not None:
             raise ConditionsError(
-                f"this checkpoint was trained on whole GPUs, not on slice {conditions.mig}",
+                f"this checkpoint was trained on whole devices, not on slice {conditions.mig}",
                 "Leave the slice out, or use the kind `hybrid`.",
             )
         for name in ("precision", "mode", "timer", "channels_last"):
@@ -142,6 +143,8 @@ class PmgnsPredictor:
         )
 
     def _why_absent(self, target: str) -> str:
+        if target in self.config.get("absent", {}):
+            return str(self.config["absent"][target])
         if target not in self.network.config.targets:
             return "this network has no output for it"
         return "its training data has no measurement of it"

@@ -53,7 +53,7 @@ def test_values_come_back_as_they_were_measured(folder: Path) -> None:
 
 
 def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
-    with pytest.raises(RowsNotFoundError, match="dataset.collect"):
+    with pytest.raises(RowsNotFoundError, match=r"dataset\.collect"):
         own.read(tmp_path)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.devices import all_devices, find
+from dippm.devices import all_cpus, all_devices, find
 from dippm.errors import UnknownNameError
 
 
@@ -46,6 +46,16 @@ def test_every_device_has_values_that_a_gpu_can_have() -> None:
         assert device.memory_mb >= 8 * 1024
         assert 100 < device.bandwidth_gb_s < 10_000
         assert all(rate > 1 for rate in device.peak_tflops.values())
+
+
+def test_a_cpu_is_known_by_name_only() -> None:
+    cpu = find("cpu")
+    assert cpu in all_cpus()
+    assert cpu is find("AMD EPYC")
+    assert cpu.source
+    assert cpu.mig_profiles == ()
+    assert cpu.peak_tflops == {}
+    assert cpu.bandwidth_gb_s is None
 
 
 def test_a_precision_without_hardware_is_absent() -> None:

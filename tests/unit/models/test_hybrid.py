@@ -153,3 +153,9 @@ def test_many_points_agree_with_single_ones() -> None:
     many = model.predict_many(graph, points)
     for point, answer in zip(points, many, strict=True):
         assert answer.values == model.predict(graph, point).values
+
+
+def test_a_cpu_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConditionsError, match="is a CPU") as error:
+        predictor().predict(perceptron(), Conditions(find("cpu"), BATCH))
+    assert "dippm models" in error.value.hint

@@ -9,8 +9,11 @@
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
-    └── CheckpointError                missing, checksum, graph or feature version mismatch
+    ├── CheckpointError                missing, checksum, graph or feature version mismatch
+    └── MeasurementError               the run failed, a counter or the device was lost
+        └── OutOfMemoryError           the device's memory does not hold it
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
+                 └─ SourceDroppedWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -91,6 +94,14 @@ class CheckpointError(DippmError, ValueError):
     """The checkpoint is missing, damaged, or made for another graph or feature version."""
 
 
+class MeasurementError(DippmError, RuntimeError):
+    """The model failed while it was measured, or the device was lost."""
+
+
+class OutOfMemoryError(MeasurementError):
+    """The memory of the device does not hold the model at this batch."""
+
+
 class DippmWarning(UserWarning):
     """Base of all warnings of DIPPM."""
 
@@ -105,3 +116,7 @@ class OutOfRangeWarning(DippmWarning):
 
 class DeviceMismatchWarning(DippmWarning):
     """The prediction is for a device that was never measured."""
+
+
+class SourceDroppedWarning(DippmWarning):
+    """A counter kept failing and is no longer read; its values are absent from here on."""

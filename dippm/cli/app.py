@@ -13,6 +13,7 @@ from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, models
+from dippm.cli.measure import measure
 from dippm.cli.predict import predict
 
 app = typer.Typer(
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (predict, compare, graph, devices, models, doctor):
+for command in (predict, measure, compare, graph, devices, models, doctor):
     app.command()(command)
 
 

@@ -51,16 +51,33 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     """
     from dippm.frontends import pytorch
 
-    prefix, _, name = str(path).partition(":")
+    step(f"building {path}")
+    module, own_shapes = build(str(path), "meta")
+    return pytorch.convert_module(module, inputs if inputs.shapes else InputSpec(own_shapes))
+
+
+def build(source: str, device: str) -> tuple[torch.nn.Module, dict[str, tuple[int, ...]]]:
+    """Build the named model on a device, in evaluation mode, with the input shape that it states.
+
+    Args:
+        source: for instance "timm:resnet50".
+        device: "meta" for a model without weights; elsewhere they are random, never downloaded.
+
+    Raises:
+        UnknownNameError: if the library has no model of this name.
+        FrameworkNotInstalledError: if the library is not installed.
+        ModelFileError: if a configuration cannot be read.
+    """
+    import torch
+
+    prefix, _, name = source.partition(":")
     library = LIBRARIES[prefix]
     if importlib.util.find_spec(library) is None:
         raise FrameworkNotInstalledError(
-            f"{path} needs {library}, which is not installed",
+            f"{source} needs {library}, which is not installed",
             f'pip install "dippm[{EXTRAS[prefix]}]"',
         )
-    step(f"building {path}")
-    module, own_shapes = BUILDERS[prefix](name)
-    return pytorch.convert_module(module, inputs if inputs.shapes else InputSpec(own_shapes))
+    return BUILDERS[prefix](name, torch.device(device))
 
 
 def config_file(name: str) -> Path:
@@ -104,21 +121,16 @@ def _forget(package: str) -> None:
 _Built = tuple["torch.nn.Module", dict[str, tuple[int, ...]]]
 
 
-def _timm(name: str) -> _Built:
-    import torch
-
+def _timm(name: str, device: torch.device) -> _Built:
     declare_vision_operators()
     import timm
 
     if not timm.is_model(name.partition(".")[0]):
         raise _unknown("timm", name, timm.list_models())
-    module = _weightless(lambda: timm.create_model(name, pretrained=False), torch.device("meta"))
-    return module, {}
+    return _built(lambda: timm.create_model(name, pretrained=False), device), {}
 
 
-def _torchvision(name: str) -> _Built:
-    import torch
-
+def _torchvision(name: str, device: torch.device) -> _Built:
     declare_vision_operators()
     import torchvision
 
@@ -127,12 +139,12 @@ def _torchvision(name: str) -> _Built:
         raise _unknown("torchvision", name, known)
     builder = torchvision.models.get_model_builder(name)
 
-    def build() -> torch.nn.Module:
+    def make() -> torch.nn.Module:
         takes = inspect.signature(builder).parameters
         extra = {k: None for k in ("weights_backbone",) if k in takes}  # its default downloads
         return builder(weights=None, **extra)  # type: ignore[no-any-return]
 
-    module = _weightless(build, torch.device("meta"))
+    module = _built(make, device)
     weights = torchvision.models.get_model_weights(builder)
     return module, _preset_shape(next(iter(weights), None))
 
@@ -147,9 +159,7 @@ def _preset_shape(weights: Any) -> dict[str, tuple[int, ...]]:
     return {"": (3, int(frames), *sizes) if frames else (3, *sizes)}
 
 
-def _hf_config(name: str) -> _Built:
-    import torch
-
+def _hf_config(name: str, device: torch.device) -> _Built:
     file = config_file(name)
     if not file.is_file():
         raise ModelNotFoundError(
@@ -171,7 +181,7 @@ def _hf_config(name: str) -> _Built:
             "It needs a known model_type; custom code is never run.",
         ) from error
     config.use_cache = False
-    module = _weightless(lambda: _architecture(transformers, config), torch.device("meta"))
+    module = _built(lambda: _architecture(transformers, config), device)
     first = getattr(module, "main_input_name", "input_ids")
     size = getattr(config, "image_size", None)
     if first == "pixel_values" and isinstance(size, int):
@@ -189,20 +199,22 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]
 
 
-BUILDERS: dict[str, Callable[[str], _Built]] = {
+BUILDERS: dict[str, Callable[[str, torch.device], _Built]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "hf-config": _hf_config,
 }
 
 
-def _weightless(build: Callable[[], torch.nn.Module], meta: torch.device) -> torch.nn.Module:
-    """Build on the meta device; some constructors read a number back, those get real memory."""
+def _built(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
+    """Build on a device; constructors that read numbers back get real memory instead of "meta"."""
     try:
-        with meta:
-            return build().eval()
+        with device:
+            return make().eval()
     except (RuntimeError, NotImplementedError):
-        return build().eval()
+        if device.type != "meta":
+            raise
+        return make().eval()
 
 
 def _unknown(library: str, name: str, known: Iterable[str]) -> UnknownNameError:

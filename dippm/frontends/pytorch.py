@@ -47,13 +47,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
         ModelFileError: one of its other subclasses.
     """
     kind = archive_kind(path)
-    if kind in ("torchscript", "pt2") and not trust:
-        format_name = "TorchScript archive" if kind == "torchscript" else "exported program (.pt2)"
-        raise UnsafeModelError(
-            f"{path.name} is a {format_name}: loading one can run code that it carries",
-            "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
-            "(--trust).",
-        )
+    require_trust(path, kind, trust=trust)
     step("reading the file")
     if kind == "pt2":
         return _to_graph(_load_pt2(path, inputs))
@@ -68,6 +62,21 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
         f"{path.name} is not a PyTorch file",
         "Known: torch.save(model), TorchScript, torch.export (.pt2).",
     )
+
+
+def require_trust(path: Path, kind: str | None, *, trust: bool) -> None:
+    """Refuse archives that carry code.
+
+    Raises:
+        UnsafeModelError: if the kind can run code and `trust` is false.
+    """
+    if kind in ("torchscript", "pt2") and not trust:
+        format_name = "TorchScript archive" if kind == "torchscript" else "exported program (.pt2)"
+        raise UnsafeModelError(
+            f"{path.name} is a {format_name}: loading one can run code that it carries",
+            "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
+            "(--trust).",
+        )
 
 
 def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:

@@ -75,6 +75,38 @@ def export(
     raise attempt.error(inputs)
 
 
+def accepted_inputs(
+    module: torch.nn.Module, inputs: InputSpec, batch: int
+) -> dict[str, torch.Tensor]:
+    """Return inputs without data that the module accepts, by parameter of `forward`.
+
+    Args:
+        module: any module; it is run on tensors without data, if it can be copied to them.
+        inputs: shapes without the batch; the module's own if empty.
+        batch: samples.
+
+    Returns:
+        Tensors on the meta device in the order of `forward`; "" is the first parameter.
+
+    Raises:
+        InputShapeError: if no choice of types makes them fit.
+    """
+    module = _unwrapped(module)
+    shapes = _bind(module, inputs)
+    copied = _on_meta(module)
+    subject = copied if copied is not None else module
+    with _evaluating(subject), torch.no_grad():
+        attempt = _Attempt(subject, shapes, {}, on_meta=copied is not None)
+        fitting = [choice for choice in attempt.choices if attempt._runs(batch, choice)]
+        if not fitting and attempt.refused_inputs:
+            raise attempt.error(inputs)
+    dtypes = (fitting or attempt.choices)[0]  # if it cannot run without data, the likeliest types
+    return {
+        name: torch.empty((batch, *shape), dtype=dtypes[name], device="meta")
+        for name, shape in shapes.items()
+    }
+
+
 def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
     """Export a saved program again at a marker batch, or at its own batch if that is baked in.
 

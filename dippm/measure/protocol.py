@@ -7,11 +7,12 @@ and every single time stand beside it, and energy comes from a window long enoug
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from dippm.conditions import Mode, Precision
 
 Phase = Literal["inference", "train"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)

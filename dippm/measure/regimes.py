@@ -174,7 +174,7 @@ def _training_step(
         optimizer.zero_grad(set_to_none=True)
         with _autocast(regime.precision, device):
             loss = _loss(called(*inputs))
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 

@@ -1,0 +1,240 @@
+"""`Measurement`: one measured model, and how it prints; `measure_model` makes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm import __version__
+from dippm.conditions import MAX_BATCH, MODES, PRECISIONS
+from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
+from dippm.frontends import InputSpec, onnx
+from dippm.measure.columns import SCHEMA_VERSION
+from dippm.measure.protocol import PHASES, Regime, Settings
+from dippm.prediction import show
+
+if TYPE_CHECKING:
+    from dippm.measure.run import Bench
+
+NO_MEMORY = ("out of memory", "can't allocate memory")
+"""How torch says that a device, or the host, has no memory left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a model cost on this machine.
+
+    Attributes:
+        source: file name, specification or class of the model.
+        batch: samples per step.
+        regime: precision, mode, phase, layout.
+        settings: the protocol.
+        columns: see `dippm.measure.columns`; None where a value is absent.
+        absent: reason by column.
+    """
+
+    source: str
+    batch: int
+    regime: Regime
+    settings: Settings
+    columns: Mapping[str, Any] = field(repr=False)
+    absent: Mapping[str, str] = field(repr=False)
+
+    @property
+    def latency_ms(self) -> float:
+        """Mean wall time of the timed steps, in ms."""
+        return float(self.columns["latency_ms"])
+
+    @property
+    def memory_mb(self) -> float | None:
+        """Memory in use at the peak, in MiB."""
+        return _number(self.columns["memory_mb"])
+
+    @property
+    def energy_j(self) -> float | None:
+        """Gross energy of one step, in J."""
+        return _number(self.columns["energy_j"])
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power in the energy window, in W."""
+        return _number(self.columns["power_w"])
+
+    @property
+    def device(self) -> str:
+        """Catalogue name of the GPU, or the CPU's model name."""
+        return str(self.columns["device"])
+
+    @property
+    def title(self) -> str:
+        """Model and conditions in one line."""
+        r = self.regime
+        layout = ["channels last"] if r.channels_last else []
+        conditions = [r.precision, r.mode, *layout, r.phase]
+        return " · ".join([self.source, f"batch {self.batch}", self.device, *conditions])
+
+    def __str__(self) -> str:
+        lines = [" " + self.title, f"{'':14}{'measured':<14}"]
+        lines += [f" {label:<13}{value:<14}{rest}".rstrip() for label, value, rest in self._rows()]
+        return "\n".join([*lines, " " + self.footer])
+
+    @property
+    def footer(self) -> str:
+        """Protocol and software in one line."""
+        c = self.columns
+        steps = f"{c['warm_up_steps']} warm-up and {c['timed_steps']} timed steps"
+        return " · ".join([steps, c["framework"], c["measured_at"]])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {
+            "source": self.source,
+            "batch": self.batch,
+            "regime": asdict(self.regime),
+            "settings": asdict(self.settings),
+            "measured": dict(self.columns),
+            "absent": dict(self.absent),
+        }
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        c = self.columns
+        spread = f"median {_show(c['latency_median_ms'])}, p95 {_show(c['latency_p95_ms'])}"
+        yield "latency", f"{_show(c['latency_ms'])} ms", f"{spread}, sd {_show(c['latency_sd_ms'])}"
+        yield self._row("memory", "memory_mb", "MB", c["memory_method"])
+        if c["memory_allocated_mb"] is not None:
+            kept = f"blocks {_show(c['memory_reserved_mb'])} MB"
+            yield "tensors", f"{_show(c['memory_allocated_mb'])} MB", kept
+        net = f"net of idle {_show(c['energy_net_j'])} J, {c['energy_method']}"
+        yield self._row("energy", "energy_j", "J", net)
+        yield self._row("power", "power_w", "W", f"idle {_show(c['idle_power_w'])} W")
+
+    def _row(self, label: str, column: str, unit: str, rest: str) -> tuple[str, str, str]:
+        value = self.columns[column]
+        if value is None:
+            return label, f"absent: {self.absent.get(column, 'no reason given')}", ""
+        return label, f"{_show(value)} {unit}", rest
+
+
+def measure_model(
+    source: Any,
+    *,
+    input: Any = None,
+    batch: int = 1,
+    device: str | None = None,
+    regime: Regime | None = None,
+    settings: Settings | None = None,
+    trust: bool = False,
+) -> Measurement:
+    """Run a model on this machine and measure it.
+
+    Args:
+        source: a module, a PyTorch or ONNX file, or a name such as "timm:resnet50".
+        input: sizes without the batch; None takes the sizes that the model states.
+        batch: samples per step.
+        device: "cuda:0", "cpu", ...; None is the first GPU, or the CPU without one.
+        regime: precision, mode, phase and layout; float32 inference by default.
+        settings: how often and how long.
+        trust: allow a file that can run code when it is read.
+
+    Raises:
+        ModelFileError: if the model cannot be read or the inputs do not fit.
+        ConditionsError: if the machine has no such device or cannot run the regime.
+    """
+    from dippm.measure.run import Bench
+    from dippm.measure.subject import device_of
+
+    regime, settings = regime or Regime(), settings or Settings()
+    _check(batch, regime)
+    spec = InputSpec.parse(input)
+    bench = Bench(device_of(device), settings)
+    measured = _measure_onnx if _is_onnx(source) else _measure_torch
+    try:
+        name, columns = measured(bench, source, spec, batch=batch, regime=regime, trust=trust)
+    except DippmError:
+        raise
+    except Exception as error:  # whatever the model itself raises
+        raise _explained(error, source, batch) from error
+    finally:
+        bench.close()
+    absent = columns.pop("absent")
+    return Measurement(name, batch, regime, settings, {**_identity(), **columns}, absent)
+
+
+def _measure_torch(
+    bench: Bench, source: Any, spec: InputSpec, *, batch: int, regime: Regime, trust: bool
+) -> tuple[str, dict[str, Any]]:
+    from dippm.measure.subject import load_subject
+
+    before, start = bench.memory_mb(), time.monotonic()
+    subject = load_subject(source, spec, batch=batch, device=bench.device, trust=trust)
+    build_s = time.monotonic() - start
+    columns = bench.measure(subject.module, subject.inputs, regime, memory_before_mb=before)
+    return subject.name, {**columns, "build_s": build_s}
+
+
+def _measure_onnx(
+    bench: Bench, source: Any, spec: InputSpec, *, batch: int, regime: Regime, trust: bool
+) -> tuple[str, dict[str, Any]]:
+    from dippm.measure.onnx_session import open_session
+    from dippm.measure.run import as_row
+
+    path, before, start = Path(source), bench.memory_mb(), time.monotonic()
+    session = open_session(path, spec, batch=batch, regime=regime, device=bench.device)
+    build_s = time.monotonic() - start
+    columns = bench.measure_step(session.run, with_energy=True)
+    own = {"framework": session.framework, "memory_before_mb": before, "build_s": build_s}
+    return path.name, as_row({**columns, **own})
+
+
+def _is_onnx(source: Any) -> bool:
+    return isinstance(source, str | Path) and onnx.accepts(Path(source))
+
+
+def _check(batch: int, regime: Regime) -> None:
+    if not 1 <= batch <= MAX_BATCH:
+        raise ConditionsError(f"batch is {batch}", f"Give a batch size from 1 to {MAX_BATCH:,}.")
+    for kind, value, known in (
+        ("precision", regime.precision, PRECISIONS),
+        ("mode", regime.mode, MODES),
+        ("phase", regime.phase, PHASES),
+    ):
+        if value not in known:
+            raise ConditionsError(f"unknown {kind} {value!r}", f"Known: {', '.join(known)}")
+
+
+def _identity() -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "collector_version": __version__,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _explained(error: Exception, source: Any, batch: int) -> DippmError:
+    """Return what a failure inside the framework means to the user."""
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    name = source if isinstance(source, str | Path) else type(source).__name__
+    if (
+        isinstance(error, MemoryError)
+        or "out of memory" in str(error)
+        or "can't allocate memory" in str(error)
+    ):
+        return OutOfMemoryError(
+            f"{name} does not fit at batch {batch}: {words}",
+            "Give a smaller --batch; `dippm predict` says beforehand what fits.",
+        )
+    return MeasurementError(
+        f"{name} failed while it ran: {words}", "Check --input, and that the model runs by itself."
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _show(value: float | None) -> str:
+    return "–" if value is None else show(value)

@@ -1,0 +1,155 @@
+"""From a model file to something that runs: a module with its inputs on the device."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import ConditionsError, UnknownFormatError
+from dippm.frontends import InputSpec
+
+if TYPE_CHECKING:
+    import torch
+
+RUNNABLE = "Measured are PyTorch modules, .pt, .pth, .pt2, TorchScript, named models and .onnx."
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured.
+
+    Attributes:
+        name: file name, specification or class.
+        module: on the device, in evaluation mode.
+        inputs: on the device, batch included, in the order of `forward`.
+    """
+
+    name: str
+    module: torch.nn.Module
+    inputs: tuple[torch.Tensor, ...]
+
+
+def load_subject(
+    source: Any, inputs: InputSpec, *, batch: int, device: torch.device, trust: bool = False
+) -> Subject:
+    """Build or load a model and make random inputs for it.
+
+    Args:
+        source: a module, a PyTorch file, or a name such as "timm:resnet50".
+        inputs: shapes without the batch; the model's own if empty.
+        batch: samples.
+        device: where it shall run.
+        trust: whether a file may run code while it is read.
+
+    Raises:
+        ModelFileError: if the file cannot be read or the inputs do not fit.
+        UnsafeModelError: if reading it could run code and `trust` is false.
+    """
+    import torch
+
+    from dippm.frontends.torch_export import accepted_inputs
+
+    module, own_shapes, name = _module(source, trust=trust, device=device)
+    module = module.to(device)
+    with contextlib.suppress(NotImplementedError):  # exported programs have no modes
+        module.eval()
+    spec = inputs if inputs.shapes else InputSpec(own_shapes)
+    accepted = accepted_inputs(module, spec, batch)
+    generator = torch.Generator(device).manual_seed(0)
+    tensors = {n: _random(t, device, generator) for n, t in accepted.items()}
+    return Subject(name, _by_position(module, list(tensors)), tuple(tensors.values()))
+
+
+def _module(source: Any, *, trust: bool, device: torch.device) -> tuple[Any, dict[str, Any], str]:
+    import torch
+
+    from dippm.frontends import named
+
+    if isinstance(source, torch.nn.Module):
+        return source, {}, type(source).__name__
+    if named.is_name(str(source)):
+        return *named.build(str(source), str(device)), str(source)
+    path = Path(source)
+    return _from_file(path, trust=trust), {}, path.name
+
+
+def _from_file(path: Path, *, trust: bool) -> Any:
+    import torch
+
+    from dippm.frontends import pytorch, registry
+    from dippm.frontends.named import declare_vision_operators
+    from dippm.frontends.torch_archive import archive_kind, load_pickled
+
+    entry = registry.find(path)
+    if entry.framework != pytorch.NAME:
+        raise UnknownFormatError(f"{path.name} is a file of {entry.framework}", RUNNABLE)
+    kind = archive_kind(path)
+    if kind in ("torchscript", "pt2"):
+        pytorch.require_trust(path, kind, trust=trust)
+        if kind == "pt2":
+            return torch.export.load(path).module()
+        return torch.jit.load(path, map_location="cpu")
+    declare_vision_operators()
+    return load_pickled(path, trust=trust)
+
+
+def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generator) -> Any:
+    """Return normal numbers; whole numbers are 0 or 1, which every vocabulary and mask has."""
+    import torch
+
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device, generator=generator)
+    return torch.randint(0, 2, tensor.shape, dtype=tensor.dtype, device=device, generator=generator)
+
+
+def _by_position(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
+    """Return a module that takes its inputs by position, whatever names `forward` has."""
+    import torch
+
+    if names == [""]:
+        return module
+
+    class ByPosition(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            given = dict(zip(names, tensors, strict=True))
+            first = [given.pop("")] if "" in given else []
+            return self.module(*first, **given)
+
+    return ByPosition()
+
+
+def device_of(name: str | None) -> torch.device:
+    """Return the torch device of a name; None is the first GPU, or the CPU without one.
+
+    Raises:
+        ConditionsError: if this machine has no such device.
+    """
+    import torch
+
+    if name is None:
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cuda", "cpu"):
+        raise ConditionsError(
+            f"{name!r} is no device that can be measured here", "Give cuda:0, cuda:1, ... or cpu."
+        )
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        found = f"{count} GPU{'s' if count != 1 else ''}" if count else "no CUDA GPU"
+        raise ConditionsError(
+            f"torch sees {found} here, not {name}",
+            "`dippm doctor` shows what works; --device cpu measures on the CPU; `dippm predict` "
+            "needs no GPU.",
+        )
+    return torch.device("cuda", device.index or 0)

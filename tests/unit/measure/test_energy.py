@@ -1,0 +1,89 @@
+"""The arithmetic of the energy window, on counters whose true power is known."""
+
+import math
+import time
+
+import pytest
+
+from dippm.measure.energy import Energy, Meter, find_meter, idle_power, measure_energy
+from dippm.measure.protocol import Settings
+from dippm.measure.readings import Absent, AbsentSource, Quantity, Readings
+
+QUANTITIES = (
+    Quantity("energy_j", "J", "device", "", counter=True),
+    Quantity("power_w", "W", "device", ""),
+)
+
+
+class SteppedCounter:
+    """A device of constant power whose counters are updated every `period_s`, as real ones are."""
+
+    name, quantities = "nvml", QUANTITIES
+
+    def __init__(self, power_w: float, period_s: float, *, has_energy: bool = True) -> None:
+        self.power_w, self.period_s, self.has_energy = power_w, period_s, has_energy
+        self.begin = time.monotonic()
+
+    def read(self) -> Readings:
+        ticks = math.floor((time.monotonic() - self.begin) / self.period_s)
+        # A real sensor never says the same power twice: the noise makes its updates visible.
+        values = {"power_w": self.power_w + 1e-6 * ticks}
+        if self.has_energy:
+            values["energy_j"] = self.power_w * ticks * self.period_s
+        absent = {q.name: "not supported" for q in QUANTITIES if q.name not in values}
+        return Readings(time.monotonic_ns(), values, absent)
+
+    def close(self) -> None:
+        pass
+
+
+def meter(source: SteppedCounter) -> Meter:
+    found = find_meter(source, AbsentSource("rapl", (), "no RAPL"), on_gpu=True)
+    assert isinstance(found, Meter)
+    return found
+
+
+def run(source: SteppedCounter, window_s: float) -> Energy | Absent:
+    settings = Settings(energy_window_s=window_s)
+    return measure_energy(
+        lambda: time.sleep(0.002), lambda: None, meter(source), settings, step_ms=2.0
+    )
+
+
+def test_energy_of_a_step_is_power_times_its_time():
+    seen = run(SteppedCounter(250.0, 0.02), 0.6)
+    assert isinstance(seen, Energy)
+    assert seen.power_w == pytest.approx(250.0, rel=0.15)
+    assert seen.energy_j == pytest.approx(seen.power_w * seen.step_ms / 1000)
+    assert seen.step_ms >= 2.0
+    assert seen.window_s >= 0.6
+    assert seen.method == "NVML total energy counter"
+
+
+def test_the_window_grows_until_the_counter_was_updated_often_enough():
+    seen = run(SteppedCounter(100.0, 0.05), 0.2)
+    assert isinstance(seen, Energy)
+    assert seen.window_s > 0.4
+
+
+def test_a_counter_too_slow_for_the_window_gives_a_reason_and_no_figure():
+    seen = run(SteppedCounter(100.0, 0.2), 0.1)
+    assert isinstance(seen, Absent)
+    assert "fewer than 11" in seen.reason
+
+
+def test_without_an_energy_counter_power_readings_stand_in_and_say_so():
+    seen = run(SteppedCounter(80.0, 0.02, has_energy=False), 0.4)
+    assert isinstance(seen, Energy)
+    assert seen.method == "mean of NVML power readings"
+    assert seen.power_w == pytest.approx(80.0, rel=0.01)
+
+
+def test_idle_power_comes_from_the_same_meter():
+    assert idle_power(meter(SteppedCounter(60.0, 0.02)), 0.2) == pytest.approx(60.0, rel=0.3)
+
+
+def test_a_machine_without_counters_has_a_reason():
+    nothing = AbsentSource("nvml", QUANTITIES, "no NVIDIA driver here")
+    found = find_meter(nothing, AbsentSource("rapl", (), "no RAPL"), on_gpu=True)
+    assert found == Absent("no NVIDIA driver here")

@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from dippm.errors import ConditionsError
+from dippm.measure.protocol import Regime
+from dippm.measure.regimes import flags, prepared
+
+CPU = torch.device("cpu")
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 36, 4),
+    ).eval()  # fmt: skip
+
+
+def images() -> tuple[torch.Tensor, ...]:
+    return (torch.randn(2, 3, 8, 8),)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("amp-bf16", torch.bfloat16)],
+)
+def test_the_result_has_the_precision(precision, dtype):
+    module = network()
+    with prepared(module, images(), Regime(precision), device=CPU) as step:
+        assert step().dtype == dtype
+    weights = next(module.parameters()).dtype
+    assert weights == (torch.float32 if precision.startswith("amp") else dtype)
+
+
+def test_one_module_serves_many_regimes_one_after_the_other():
+    module, inputs = network(), images()
+    expected = module(*inputs)
+    for regime in (Regime("bf16"), Regime(channels_last=True), Regime(phase="train"), Regime()):
+        with prepared(module, inputs, regime, device=CPU) as step:
+            result = step()
+    assert result.dtype == torch.float32
+    assert torch.allclose(result, expected, atol=0.1)
+    assert not module.training
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_channels_last_moves_weights_and_images_and_plain_moves_them_back():
+    module = network()
+    with prepared(module, images(), Regime(channels_last=True), device=CPU) as step:
+        step()
+        assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
+    with prepared(module, images(), Regime(), device=CPU):
+        assert module[0].weight.is_contiguous()
+
+
+def test_a_training_step_changes_the_weights_and_leaves_no_gradient():
+    module = network()
+    before = module[4].weight.clone()
+    with prepared(module, images(), Regime(phase="train"), device=CPU) as step:
+        step()
+        assert module.training
+    assert not torch.equal(before, module[4].weight)
+    assert module[4].weight.grad is None
+
+
+def test_a_compiled_module_gives_the_same_numbers():
+    module, inputs = network(), images()
+    expected = module(*inputs)
+    with prepared(module, inputs, Regime(mode="compiled"), device=CPU) as step:
+        assert torch.allclose(step(), expected, atol=1e-4)
+
+
+def test_switches_of_tf32_are_put_back():
+    before = flags()
+    with prepared(network(), images(), Regime("fp16"), device=CPU):
+        pass
+    assert flags() == before
+
+
+def test_a_cpu_has_no_tf32():
+    with (
+        pytest.raises(ConditionsError, match="tf32"),
+        prepared(network(), images(), Regime("tf32"), device=CPU),
+    ):
+        pass
+
+
+def test_a_model_without_floating_point_results_cannot_be_trained():
+    class Argmax(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return (x * self.scale).argmax(1)
+
+    with (
+        prepared(Argmax(), images(), Regime(phase="train"), device=CPU) as step,
+        pytest.raises(ConditionsError, match="nothing to train"),
+    ):
+        step()

@@ -53,12 +53,18 @@ def cpu_name() -> str:
     return next(names, platform.machine())
 
 
-def catalogue_name(driver_name: str) -> str:
-    """Return the catalogue's name of a GPU, or the driver's name if it is not listed."""
+def catalogue_name(own_name: str) -> str:
+    """Return the catalogue's name of a device, or its own name if it is not listed."""
     try:
-        return find(driver_name).name
+        return find(own_name).name
     except UnknownNameError:
-        return driver_name
+        return own_name
+
+
+def cpu_device() -> str:
+    """Return the catalogue's name of this CPU if its core count is the listed one's too."""
+    listed = catalogue_name(cpu_name())
+    return listed if listed.endswith(f"-{os.cpu_count()}c") else cpu_name()
 
 
 @cache
@@ -98,7 +104,7 @@ def _gpu(device: Any) -> dict[str, Any]:
 def _cpu() -> dict[str, Any]:
     total_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
     return {
-        "device": cpu_name(),
+        "device": cpu_device(),
         "device_uuid": None,
         "device_memory_mb": total_mb,
         "mig_profile": None,

@@ -69,15 +69,17 @@ class Readings:
 
 
 class Source(Protocol):
-    """One family of counters; it never raises for a counter that this machine lacks.
+    """One family of counters; it never raises for a counter that this machine lacks."""
 
-    Attributes:
-        name: of the family, for instance "nvml".
-        quantities: everything that `read` gives a value or a reason for.
-    """
+    @property
+    def name(self) -> str:
+        """Name of the family, for instance "nvml"."""
+        ...
 
-    name: str
-    quantities: tuple[Quantity, ...]
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """Everything that `read` gives a value or a reason for."""
+        ...
 
     def read(self) -> Readings:
         """Return one value or one reason for each quantity."""

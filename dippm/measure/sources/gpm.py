@@ -1,0 +1,127 @@
+"""How busy a GPU's units are, by NVML's GPM: Hopper and later, no daemon, no root.
+
+A value is the mean between two samples, so the first reading has none. Unlike utilisation, it is
+also given for a MIG slice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
+from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+
+METRICS = (
+    (Quantity("sm_active_percent", "%", "device", "multiprocessors busy"), "SM_UTIL"),
+    (Quantity("sm_occupancy_percent", "%", "device", "warps of those possible"), "SM_OCCUPANCY"),
+    (Quantity("tensor_active_percent", "%", "device", "tensor cores busy"), "ANY_TENSOR_UTIL"),
+    (Quantity("dram_active_percent", "%", "device", "bandwidth of that possible"), "DRAM_BW_UTIL"),
+)
+QUANTITIES = tuple(quantity for quantity, _ in METRICS)
+UNSUPPORTED = "this GPU has no GPM: Hopper and later do"
+FIRST = "a mean between two readings: read again"
+
+
+class GpmSource:
+    """Activity of one GPU, or one MIG slice, between two readings."""
+
+    name = "gpm"
+
+    def __init__(self, place: Place) -> None:
+        if place.is_slice:
+            self.quantities: tuple[Quantity, ...] = tuple(
+                Quantity(q.name, q.unit, "slice", q.about) for q in QUANTITIES
+            )
+        else:
+            self.quantities = QUANTITIES
+        self._place = place
+        self._ids = [getattr(place.nvml, f"NVML_GPM_METRIC_{name}") for _, name in METRICS]
+        self._samples = [place.nvml.nvmlGpmSampleAlloc() for _ in range(2)]
+        self._has_first = False
+        self._calls = Calls(self.name, [Call(QUANTITIES, self._sample)], _explain)
+        self._answers: dict[str, float] = {}
+        self._reasons: dict[str, str] = {}
+        self._open = True
+
+    def read(self) -> Readings:
+        """Take a sample and compare it with the one before."""
+        self._answers, self._reasons = {}, {}
+        whole = self._calls.read()
+        if whole.absent:
+            return whole
+        return Readings(whole.time_ns, self._answers, self._reasons)
+
+    def close(self) -> None:
+        """Free the samples; shut NVML down, unless others of this process use it."""
+        if not self._open:
+            return
+        self._open = False
+        self._calls.drop("the source is closed")
+        for sample in self._samples:
+            with contextlib.suppress(self._place.nvml.NVMLError):  # of a GPU that was lost
+                self._place.nvml.nvmlGpmSampleFree(sample)
+        Session.close()
+
+    def _sample(self) -> tuple[float, ...]:
+        older, newer = self._samples
+        self._take(newer)
+        if not self._has_first:
+            self._has_first = True
+            self._samples = [newer, older]
+            raise NotHere(FIRST)
+        try:
+            self._compare(older, newer)
+        finally:
+            self._samples = [newer, older]
+        return tuple(self._answers.get(quantity.name, math.nan) for quantity in QUANTITIES)
+
+    def _take(self, sample: Any) -> None:
+        place = self._place
+        if place.is_slice:
+            place.nvml.nvmlGpmMigSampleGet(place.board, place.gpu_instance, sample)
+        else:
+            place.nvml.nvmlGpmSampleGet(place.board, sample)
+
+    def _compare(self, older: Any, newer: Any) -> None:
+        nvml = self._place.nvml
+        question = nvml.c_nvmlGpmMetricsGet_t()
+        question.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        question.numMetrics = len(self._ids)
+        question.sample1, question.sample2 = older, newer
+        for position, metric in enumerate(self._ids):
+            question.metrics[position].metricId = metric
+        nvml.nvmlGpmMetricsGet(question)
+        for position, quantity in enumerate(QUANTITIES):
+            metric = question.metrics[position]
+            if metric.nvmlReturn != nvml.NVML_SUCCESS:
+                self._reasons[quantity.name] = (
+                    f"NVML says {str(nvml.NVMLError(metric.nvmlReturn))!r}"
+                )
+            elif not math.isfinite(metric.value):
+                self._reasons[quantity.name] = "the two readings were too close: read more slowly"
+            else:
+                self._answers[quantity.name] = float(metric.value)
+
+
+def open_gpm(device: str | int = 0) -> Source:
+    """Open the activity counters of a GPU; `device` as in `nvml_session.locate`."""
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return AbsentSource(GpmSource.name, QUANTITIES, str(missing))
+    try:
+        place = locate(nvml, device)
+        if not nvml.nvmlGpmQueryDeviceSupport(place.board).isSupportedDevice:
+            raise NotHere(UNSUPPORTED)
+        return GpmSource(place)
+    except (NotHere, AttributeError, nvml.NVMLError) as error:
+        Session.close()
+        reason = _explain(error, Call(QUANTITIES, tuple)).reason
+        return AbsentSource(GpmSource.name, QUANTITIES, reason)
+
+
+def _explain(error: Exception, call: Call) -> Failure:
+    return explain(error, call, {QUANTITIES[0].name: "Hopper and later have GPM"})

@@ -1,0 +1,124 @@
+"""MIG slices of a GPU: how many there are, and the memory of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
+from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+
+MB = 2**20
+QUANTITIES = (
+    Quantity("instances", "slices", "device", "MIG devices that exist on the GPU"),
+    Quantity("slice_memory_used_mb", "MiB", "slice", "in use on the slice that was opened"),
+    Quantity("slice_memory_total_mb", "MiB", "slice", "capacity of that slice"),
+)
+REMEDIES = {"instances": "GPUs before Ampere, and most consumer GPUs, have no MIG"}
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device.
+
+    Attributes:
+        uuid: "MIG-…", for CUDA_VISIBLE_DEVICES.
+        profile: for instance "1g.5gb"; empty if the driver does not name it.
+        gpu_instance: its number, None where a driver does not say.
+    """
+
+    uuid: str
+    profile: str
+    gpu_instance: int | None
+
+
+class MigSource:
+    """The slices of a GPU; with a slice's UUID also the memory of that slice."""
+
+    name = "mig"
+    quantities = QUANTITIES
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        calls = [Call(QUANTITIES[:1], self._count), Call(QUANTITIES[1:], self._memory)]
+        self._calls = Calls(self.name, calls, _explain)
+        self._open = True
+
+    def read(self) -> Readings:
+        """Count the slices."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Shut NVML down, unless others of this process use it."""
+        if self._open:
+            self._open = False
+            self._calls.drop("the source is closed")
+            Session.close()
+
+    def _count(self) -> tuple[float, ...]:
+        return (float(sum(1 for _ in _handles(self._place.nvml, self._place.board))),)
+
+    def _memory(self) -> tuple[float, ...]:
+        if not self._place.is_slice:
+            raise NotHere("a whole GPU was opened: name a slice by its MIG UUID", lasts=True)
+        info = self._place.nvml.nvmlDeviceGetMemoryInfo(self._place.handle)
+        return info.used / MB, info.total / MB
+
+
+def open_mig(device: str | int = 0) -> Source:
+    """Open the slices of a GPU; `device` as in `nvml_session.locate`."""
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return AbsentSource(MigSource.name, QUANTITIES, str(missing))
+    try:
+        return MigSource(locate(nvml, device))
+    except NotHere as missing:
+        Session.close()
+        return AbsentSource(MigSource.name, QUANTITIES, str(missing))
+
+
+def instances(place: Place) -> tuple[MigInstance, ...]:
+    """Return the MIG devices of a board; none if MIG is off.
+
+    Raises:
+        pynvml.NVMLError: if the GPU has no MIG.
+    """
+    nvml = place.nvml
+    return tuple(
+        MigInstance(
+            nvml.nvmlDeviceGetUUID(handle),
+            profile(nvml.nvmlDeviceGetName(handle)),
+            _gpu_instance(nvml, handle),
+        )
+        for handle in _handles(nvml, place.board)
+    )
+
+
+def profile(name: str) -> str:
+    """Return the profile in the name of a device: "NVIDIA A100 MIG 1g.5gb" has "1g.5gb"."""
+    return name.partition(" MIG ")[2].strip()
+
+
+def _handles(nvml: Any, board: Any) -> Iterator[Any]:
+    current, _pending = nvml.nvmlDeviceGetMigMode(board)
+    if not current:
+        return
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board)):
+        try:
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, index)
+        except nvml.NVMLError_NotFound:
+            continue  # places between slices are empty
+
+
+def _gpu_instance(nvml: Any, handle: Any) -> int | None:
+    try:
+        return int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+    except nvml.NVMLError:
+        return None
+
+
+def _explain(error: Exception, call: Call) -> Failure:
+    return explain(error, call, REMEDIES)

@@ -1,0 +1,214 @@
+"""Utilisation, memory, power, energy, clocks and temperature of a GPU, by NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Scope, Source
+from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
+from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+
+MB = 2**20
+SLOW = {"pcie_tx_mb_s", "pcie_rx_mb_s"}
+REMEDIES = {
+    "utilization_percent": "not given while MIG is on, `gpm` is (Hopper and later)",
+    "energy_j": "Volta and later count it; else integrate power_w",
+    "power_w": "boards for displays may lack a sensor",
+    "power_cap_w": "boards without power management have none",
+}
+THROTTLE = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+Reader = Callable[[Place], tuple[float, ...]]
+
+
+def _utilization(place: Place) -> tuple[float, ...]:
+    rates = place.nvml.nvmlDeviceGetUtilizationRates(place.board)
+    return float(rates.gpu), float(rates.memory)
+
+
+def _memory(place: Place) -> tuple[float, ...]:
+    info = place.nvml.nvmlDeviceGetMemoryInfo(place.handle)
+    return info.used / MB, info.total / MB
+
+
+def _power(place: Place) -> tuple[float, ...]:
+    return (place.nvml.nvmlDeviceGetPowerUsage(place.board) / 1e3,)
+
+
+def _energy(place: Place) -> tuple[float, ...]:
+    return (place.nvml.nvmlDeviceGetTotalEnergyConsumption(place.board) / 1e3,)
+
+
+def _sm_clock(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    return (float(nvml.nvmlDeviceGetClockInfo(place.board, nvml.NVML_CLOCK_SM)),)
+
+
+def _memory_clock(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    return (float(nvml.nvmlDeviceGetClockInfo(place.board, nvml.NVML_CLOCK_MEM)),)
+
+
+def _temperature(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    # The successor of this call is missing in older bindings and drivers.
+    return (float(nvml.nvmlDeviceGetTemperature(place.board, nvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _power_cap(place: Place) -> tuple[float, ...]:
+    return (place.nvml.nvmlDeviceGetEnforcedPowerLimit(place.board) / 1e3,)
+
+
+def _throttle(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    try:
+        return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(place.board)),)
+    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # the name before driver R535
+        return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(place.board)),)
+
+
+def _performance_state(place: Place) -> tuple[float, ...]:
+    state = place.nvml.nvmlDeviceGetPerformanceState(place.board)
+    if state > 15:  # NVML_PSTATE_UNKNOWN is 32
+        raise NotHere("NVML says that the state is unknown")
+    return (float(state),)
+
+
+def _pcie_sent(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    kb_s = nvml.nvmlDeviceGetPcieThroughput(place.board, nvml.NVML_PCIE_UTIL_TX_BYTES)
+    return (kb_s / 1024,)
+
+
+def _pcie_received(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    kb_s = nvml.nvmlDeviceGetPcieThroughput(place.board, nvml.NVML_PCIE_UTIL_RX_BYTES)
+    return (kb_s / 1024,)
+
+
+def _quantity(
+    name: str, unit: str, about: str, *, scope: Scope = "device", counter: bool = False
+) -> Quantity:
+    return Quantity(name, unit, scope, about, counter)
+
+
+READERS: tuple[tuple[tuple[Quantity, ...], Reader], ...] = (
+    (
+        (
+            _quantity("utilization_percent", "%", "time in which any kernel ran"),
+            _quantity("memory_utilization_percent", "%", "time in which device memory was busy"),
+        ),
+        _utilization,
+    ),
+    (
+        (
+            _quantity("memory_used_mb", "MiB", "in use, with what the driver reserves"),
+            _quantity("memory_total_mb", "MiB", "capacity"),
+        ),
+        _memory,
+    ),
+    ((_quantity("power_w", "W", "drawn by the board, a mean on some GPUs"),), _power),
+    ((_quantity("energy_j", "J", "since the driver was loaded", counter=True),), _energy),
+    ((_quantity("sm_clock_mhz", "MHz", "of the multiprocessors"),), _sm_clock),
+    ((_quantity("memory_clock_mhz", "MHz", "of the memory"),), _memory_clock),
+    ((_quantity("temperature_c", "°C", "of the GPU"),), _temperature),
+    ((_quantity("power_cap_w", "W", "enforced limit"),), _power_cap),
+    ((_quantity("throttle", "bit mask", "why clocks are held, `throttle_reasons`"),), _throttle),
+    ((_quantity("performance_state", "P", "0 is the fastest"),), _performance_state),
+    ((_quantity("pcie_tx_mb_s", "MiB/s", "sent by the GPU, over 20 ms"),), _pcie_sent),
+    ((_quantity("pcie_rx_mb_s", "MiB/s", "received by the GPU, over 20 ms"),), _pcie_received),
+)
+QUANTITIES = tuple(quantity for quantities, _ in READERS for quantity in quantities)
+
+
+def throttle_reasons(mask: int) -> tuple[str, ...]:
+    """Return the names of the reasons in a mask of `throttle`; unknown bits as "bit_N"."""
+    bits = (1 << position for position in range(mask.bit_length()))
+    return tuple(THROTTLE.get(bit, f"bit_{bit.bit_length() - 1}") for bit in bits if mask & bit)
+
+
+class NvmlSource:
+    """One GPU, or one MIG slice: memory is then the slice's, everything else its board's."""
+
+    name = "nvml"
+
+    def __init__(self, place: Place, only: Collection[str] | None = None) -> None:
+        scope: Scope = "slice" if place.is_slice else "device"
+        self.quantities = tuple(_scoped(quantity, scope) for quantity in QUANTITIES)
+        self._calls = Calls(self.name, _calls(place, only), _explain)
+        self._open = True
+
+    def read(self) -> Readings:
+        """Ask NVML for every quantity."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Shut NVML down, unless others of this process use it."""
+        if self._open:
+            self._open = False
+            self._calls.drop("the source is closed")
+            Session.close()
+
+
+def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> Source:
+    """Open the counters of one GPU.
+
+    Args:
+        device: see `nvml_session.locate`.
+        only: names of the quantities to ask for, which makes reading cheaper. By default all but
+            those of PCIe, whose calls last 20 ms each.
+    """
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return AbsentSource(NvmlSource.name, QUANTITIES, str(missing))
+    try:
+        return NvmlSource(locate(nvml, device), only)
+    except NotHere as missing:
+        Session.close()
+        return AbsentSource(NvmlSource.name, QUANTITIES, str(missing))
+
+
+def _scoped(quantity: Quantity, scope: Scope) -> Quantity:
+    if quantity.name in {"memory_used_mb", "memory_total_mb"}:
+        return Quantity(quantity.name, quantity.unit, scope, quantity.about)
+    return quantity
+
+
+def _calls(place: Place, only: Collection[str] | None) -> list[Call]:
+    calls = []
+    for quantities, reader in READERS:
+        names = {quantity.name for quantity in quantities}
+        if only is not None and not names.intersection(only):
+            calls.append(Call(quantities, _refuse("was not asked for")))
+        elif only is None and names & SLOW:
+            calls.append(Call(quantities, _refuse("each reading lasts 20 ms: ask by name, only=")))
+        else:
+            calls.append(Call(quantities, _at(reader, place)))
+    return calls
+
+
+def _at(reader: Reader, place: Place) -> Callable[[], tuple[float, ...]]:
+    return lambda: reader(place)
+
+
+def _refuse(reason: str) -> Callable[[], tuple[float, ...]]:
+    def refuse() -> tuple[float, ...]:
+        raise NotHere(reason, lasts=True)
+
+    return refuse
+
+
+def _explain(error: Exception, call: Call) -> Failure:
+    return explain(error, call, REMEDIES)

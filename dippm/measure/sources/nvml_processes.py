@@ -1,0 +1,126 @@
+"""Who uses the GPU: memory of our process tree, and whether others are on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.calls import Call, Calls, NotHere
+from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+from dippm.measure.sources.tree import descendants
+
+MB = 2**20
+FIRST_NAMESPACE = "pid:[4026531836]"
+QUANTITIES = (
+    Quantity("other_processes", "processes", "device", "on the device and not of our tree"),
+    Quantity("other_memory_mb", "MiB", "device", "device memory of those"),
+    Quantity("tree_memory_mb", "MiB", "tree", "device memory of our process tree"),
+)
+HIDDEN = "the driver does not say how much memory a process uses"
+ELSEWHERE = (
+    "NVML names processes of another PID namespace, so ours cannot be told from others: "
+    "start the container with --pid=host"
+)
+
+
+class NvmlProcessesSource:
+    """The processes on one GPU, or one MIG slice, divided into ours and others."""
+
+    name = "nvml_processes"
+    quantities = QUANTITIES
+
+    def __init__(self, place: Place, mine: Collection[int] | None, root: int) -> None:
+        self._place = place
+        self._mine = mine
+        self._root = root
+        self._calls = Calls(
+            self.name,
+            [
+                Call(QUANTITIES[:1], self._count),
+                Call(QUANTITIES[1:2], self._other_memory),
+                Call(QUANTITIES[2:], self._tree_memory),
+            ],
+            explain,
+        )
+        self._ours: list[Any] = []
+        self._others: list[Any] = []
+        self._open = True
+
+    def read(self) -> Readings:
+        """Ask NVML who runs on the device."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Shut NVML down, unless others of this process use it."""
+        if self._open:
+            self._open = False
+            self._calls.drop("the source is closed")
+            Session.close()
+
+    def _count(self) -> tuple[float, ...]:
+        self._ours, self._others = [], []
+        running = _running(self._place)
+        mine = descendants(self._root) if self._mine is None else set(self._mine)
+        ours = [process for process in running if process.pid in mine]
+        others = [process for process in running if process.pid not in mine]
+        if others and not ours and _foreign(others):
+            raise NotHere(ELSEWHERE)
+        self._ours, self._others = ours, others
+        return (float(len({process.pid for process in others})),)
+
+    def _other_memory(self) -> tuple[float, ...]:
+        return (_memory_mb(self._others),)
+
+    def _tree_memory(self) -> tuple[float, ...]:
+        if not self._ours:
+            raise NotHere("no process of our tree is on the device")
+        return (_memory_mb(self._ours),)
+
+
+def open_nvml_processes(
+    device: str | int = 0, *, mine: Collection[int] | None = None, pid: int | None = None
+) -> Source:
+    """Open the list of processes of one GPU.
+
+    Args:
+        device: see `nvml_session.locate`.
+        mine: process ids that are ours.
+        pid: without `mine`: the root of the process tree that is ours, by default this process.
+    """
+    try:
+        nvml = Session.open()
+    except NotHere as missing:
+        return AbsentSource(NvmlProcessesSource.name, QUANTITIES, str(missing))
+    try:
+        return NvmlProcessesSource(locate(nvml, device), mine, pid or os.getpid())
+    except NotHere as missing:
+        Session.close()
+        return AbsentSource(NvmlProcessesSource.name, QUANTITIES, str(missing))
+
+
+def _running(place: Place) -> list[Any]:
+    nvml = place.nvml
+    running = list(nvml.nvmlDeviceGetComputeRunningProcesses(place.board))
+    if place.is_slice:
+        # The board lists the processes of all slices; without the instance, all may be ours.
+        of_slice = {None, place.gpu_instance}
+        running = [p for p in running if getattr(p, "gpuInstanceId", None) in of_slice]
+    return running
+
+
+def _memory_mb(processes: list[Any]) -> float:
+    if any(process.usedGpuMemory is None for process in processes):
+        raise NotHere(HIDDEN)
+    return float(sum(process.usedGpuMemory for process in processes) / MB)
+
+
+def _foreign(processes: list[Any]) -> bool:
+    """Whether these ids mean nothing in our PID namespace."""
+    try:
+        if os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE:
+            return False
+    except OSError:
+        return False
+    return not all(os.path.exists(f"/proc/{process.pid}") for process in processes)

@@ -1,0 +1,215 @@
+"""NVML once per process, handles of devices, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.measure.sources.calls import Call, Failure, NotHere
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
+LOST = {
+    1: "NVML was shut down",
+    9: "the NVIDIA driver is not loaded: see `nvidia-smi`",
+    GPU_IS_LOST: "the GPU is lost (fell off the bus): look for Xid messages in the kernel log",
+    16: "the GPU needs a reset before it answers again",
+    18: "NVML and the driver have different versions: restart after the driver's update",
+}
+NO_LIBRARY = "libnvidia-ml.so.1 not found: this machine has no NVIDIA driver"
+NO_BINDING = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+
+
+class Session:
+    """NVML between the first `open` and the last `close` of this process."""
+
+    _lock = threading.Lock()
+    _users = 0
+    _process = 0
+
+    @classmethod
+    def open(cls) -> Any:
+        """Return the module `pynvml`, initialised.
+
+        Raises:
+            NotHere: naming what is missing.
+        """
+        try:
+            import pynvml
+        except ImportError:
+            raise NotHere(NO_BINDING, lasts=True) from None
+        with cls._lock:
+            if cls._process != os.getpid():  # handles of a forked parent do not work here
+                cls._users, cls._process = 0, os.getpid()
+            if cls._users == 0:
+                try:
+                    pynvml.nvmlInit()
+                except pynvml.NVMLError as error:
+                    raise NotHere(reason(error), lasts=True) from None
+            cls._users += 1
+        return pynvml
+
+    @classmethod
+    def close(cls) -> None:
+        """Shut NVML down if nobody else in this process uses it."""
+        with cls._lock:
+            if cls._process != os.getpid() or cls._users == 0:
+                return
+            cls._users -= 1
+            if cls._users == 0:
+                import pynvml
+
+                with contextlib.suppress(pynvml.NVMLError):  # a lost GPU cannot be shut down
+                    pynvml.nvmlShutdown()
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of NVML means, with the remedy if there is one."""
+    code = getattr(error, "value", None)
+    if code == 12:
+        return NO_LIBRARY
+    if isinstance(code, int) and code in LOST:
+        return LOST[code]
+    return f"NVML says {str(error)!r}"
+
+
+def explain(error: Exception, call: Call, remedies: dict[str, str] | None = None) -> Failure:
+    """Return why an NVML call failed, and whether it is worth trying again."""
+    code = getattr(error, "value", None)
+    name = call.quantities[0].name
+    remedy = (remedies or {}).get(name, "")
+    if isinstance(error, NotHere):
+        return Failure(str(error), error.lasts)
+    if isinstance(error, AttributeError):
+        text = f"the installed nvidia-ml-py is too old ({error}): pip install -U nvidia-ml-py"
+        return Failure(text, lasts=True)
+    if code in LOST:
+        return Failure(reason(error), lasts=True, whole=True)
+    if code == NOT_SUPPORTED:
+        return Failure(_with("not supported by this GPU or driver", remedy), lasts=True)
+    if code == FUNCTION_NOT_FOUND:
+        return Failure("the driver is older than this counter: update it", lasts=True)
+    if code == NO_PERMISSION:
+        return Failure(_with("NVML refuses it to this user", remedy), lasts=True)
+    return Failure(reason(error))
+
+
+def _with(text: str, remedy: str) -> str:
+    return f"{text}: {remedy}" if remedy else text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where counters are read.
+
+    Attributes:
+        nvml: the module `pynvml`.
+        handle: of the device that was asked for, which may be a MIG slice.
+        board: of the whole device; the same if it is none.
+        gpu_instance: number of the GPU instance of the slice, None for a whole device.
+    """
+
+    nvml: Any
+    handle: Any
+    board: Any
+    gpu_instance: int | None = None
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether a MIG slice was asked for."""
+        return self.gpu_instance is not None
+
+
+def locate(nvml: Any, device: str | int = 0) -> Place:
+    """Return the place of a device.
+
+    Args:
+        nvml: what `Session.open` returned.
+        device: NVML's index (order of the bus, blind to CUDA_VISIBLE_DEVICES), a UUID of a GPU or
+            MIG instance, or "cuda:N" as torch counts in this process.
+
+    Raises:
+        NotHere: if there is no such device.
+    """
+    try:
+        handle = _handle(nvml, device)
+        return _place(nvml, handle)
+    except nvml.NVMLError as error:
+        raise NotHere(f"no device {device!r} for NVML: {reason(error)}", lasts=True) from None
+
+
+def _handle(nvml: Any, device: str | int) -> Any:
+    text = str(device)
+    if text.startswith("cuda"):
+        return _handle_of_torch(nvml, int(text.partition(":")[2] or 0))
+    if text.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(text))
+    return nvml.nvmlDeviceGetHandleByUUID(text)
+
+
+def _place(nvml: Any, handle: Any) -> Place:
+    try:
+        # A c_uint in some versions of the binding, an int in others.
+        is_slice = bool(nvml.nvmlDeviceIsMigDeviceHandle(handle))
+    except (AttributeError, nvml.NVMLError):
+        is_slice = False  # bindings and drivers from before MIG
+    if not is_slice:
+        return Place(nvml, handle, handle)
+    board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return Place(nvml, handle, board, nvml.nvmlDeviceGetGpuInstanceId(handle))
+
+
+def _handle_of_torch(nvml: Any, index: int) -> Any:
+    uuid = torch_uuid(index)
+    if not uuid:
+        return nvml.nvmlDeviceGetHandleByIndex(index)
+    if uuid.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(uuid))
+    if uuid.startswith(("GPU-", "MIG-")):
+        return _handle_of_prefix(nvml, uuid)
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except nvml.NVMLError:  # under MIG the device that torch sees is the slice
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+
+
+def torch_uuid(index: int) -> str:
+    """Return which device torch calls "cuda:`index`" in this process.
+
+    torch itself knows, if it is imported; else CUDA_VISIBLE_DEVICES says, whose numbers are NVML's
+    only if CUDA orders devices by bus.
+
+    Returns:
+        A UUID (its prefix "GPU-" or "MIG-" may be missing), an index of NVML as text, or "" if
+        nothing renumbers the devices.
+
+    Raises:
+        NotHere: if the device is hidden by CUDA_VISIBLE_DEVICES.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and index < torch.cuda.device_count():
+        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        if uuid is not None:
+            return str(uuid)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return ""
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if index >= len(names):
+        raise NotHere(f"CUDA_VISIBLE_DEVICES={visible!r} shows no device {index}", lasts=True)
+    return names[index]
+
+
+def _handle_of_prefix(nvml: Any, uuid: str) -> Any:
+    """Return the device whose UUID begins so: CUDA accepts shortened ones, NVML does not."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            if nvml.nvmlDeviceGetUUID(handle).startswith(uuid):
+                return handle
+        raise

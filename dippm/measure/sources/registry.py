@@ -1,0 +1,101 @@
+"""Sources by name; absent hardware gives a source of reasons, never an error.
+
+To add one, add a line to `BUILT_IN`, or from another distribution register a function that opens
+it under the entry point group "dippm.sources".
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dippm.errors import UnknownNameError
+from dippm.measure.readings import AbsentSource, Quantity, Source
+
+BUILT_IN = {
+    "nvml": "dippm.measure.sources.nvml:open_nvml",
+    "nvml_processes": "dippm.measure.sources.nvml_processes:open_nvml_processes",
+    "mig": "dippm.measure.sources.mig:open_mig",
+    "gpm": "dippm.measure.sources.gpm:open_gpm",
+    "cuda_allocator": "dippm.measure.sources.cuda_allocator:open_cuda_allocator",
+    "rapl": "dippm.measure.sources.rapl:open_rapl",
+    "tree": "dippm.measure.sources.tree:open_tree",
+    "host": "dippm.measure.sources.host:open_host",
+    "recorded": "dippm.measure.sources.recorded:open_recorded",
+}
+NAMES = tuple(BUILT_IN)
+
+
+def open_source(name: str, **where: Any) -> Source:
+    """Open a source.
+
+    Args:
+        name: one of `NAMES`, or of another distribution.
+        where: arguments of its opener: `device` of nvml, nvml_processes, mig, gpm and
+            cuda_allocator; `pid` of tree and nvml_processes; `path` of recorded.
+
+    Returns:
+        The source; where the machine lacks it, one whose every quantity is absent with a reason.
+
+    Raises:
+        UnknownNameError: if no source has this name.
+    """
+    opener = _opener(name)
+    try:
+        return opener(**where)
+    except Exception as error:  # a strange machine must not stop the measurement
+        return AbsentSource(name, (), f"could not be opened: {type(error).__name__}: {error}")
+
+
+def _opener(name: str) -> Callable[..., Source]:
+    target = BUILT_IN.get(name)
+    if target is not None:
+        module, _, function = target.partition(":")
+        return cast(Callable[..., Source], getattr(importlib.import_module(module), function))
+    from importlib.metadata import entry_points
+
+    found = {point.name: point for point in entry_points(group="dippm.sources")}
+    if name not in found:
+        raise UnknownNameError.of("source", name, {*BUILT_IN, *found})
+    return cast(Callable[..., Source], found[name].load())
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one quantity of one source answers on this machine.
+
+    Attributes:
+        source: name of the family.
+        quantity: what was asked for.
+        value: what it said, None if absent.
+        reason: why it is absent, empty if it is not.
+    """
+
+    source: str
+    quantity: Quantity
+    value: float | None
+    reason: str
+
+
+def survey(names: tuple[str, ...] = NAMES, **where: Any) -> list[Survey]:
+    """Open every source, read it twice, and say what works here.
+
+    Args:
+        names: of the sources; "recorded" is left out.
+        where: `device` for the sources of a GPU.
+    """
+    rows: list[Survey] = []
+    for name in names:
+        if name == "recorded":
+            continue
+        of_gpu = name in {"nvml", "nvml_processes", "mig", "gpm"}
+        source = open_source(name, **(where if of_gpu else {}))
+        source.read()  # some are means between two readings
+        readings = source.read()
+        for quantity in source.quantities:
+            value = readings.values.get(quantity.name)
+            rows.append(Survey(name, quantity, value, readings.absent.get(quantity.name, "")))
+        source.close()
+    return rows

@@ -1,0 +1,276 @@
+"""CPU, memory and I/O of a process and everything that it started, read from /proc.
+
+CPU seconds never go back: what a child used moves into its parent's account when the parent waits
+for it, and what nobody waited for (a daemon) is kept as last read and counted as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.tree_process import Process, children_by_search
+
+SHARE = 0.002
+"""Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""
+PERCENT_WINDOW_NS = 500_000_000
+IO_PERIOD_NS = 100_000_000
+PSS_PERIOD_NS = 5_000_000_000
+ROUNDING_S = 0.03
+"""Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
+ENDED = "every process of the tree has ended"
+TOO_EARLY = "a mean over half a second: read again"
+QUANTITIES = (
+    Quantity("cpu_s", "s", "tree", "CPU time of all threads, ended ones too", counter=True),
+    Quantity("cpu_percent", "%", "tree", "of one core, mean of the last half second"),
+    Quantity("rss_mb", "MiB", "tree", "resident memory; shared pages count in each process"),
+    Quantity("peak_rss_mb", "MiB", "tree", "most of the readings so far"),
+    Quantity("pss_mb", "MiB", "tree", "resident memory, shared pages divided; every 5 s at most"),
+    Quantity("threads", "threads", "tree", "alive"),
+    Quantity("processes", "processes", "tree", "alive"),
+    Quantity("lost_processes", "processes", "tree", "ended unseen by any ancestor", counter=True),
+    Quantity("read_mb", "MiB", "tree", "from storage", counter=True),
+    Quantity("written_mb", "MiB", "tree", "to storage", counter=True),
+)
+
+
+class TreeSource:
+    """A process tree; a process once found stays in it, also when its parent has ended."""
+
+    name = "tree"
+    quantities = QUANTITIES
+
+    def __init__(self, pid: int, *, exclude: Collection[int] = ()) -> None:
+        """Begin with the process `pid`.
+
+        Raises:
+            OSError: if there is no such process.
+        """
+        self._exclude = frozenset(exclude)
+        # Parents stand before their children: what a child hands over is then never counted twice.
+        self._alive: dict[int, Process] = {pid: Process(pid)}
+        self._next_search_ns = self._next_io_ns = self._next_pss_ns = 0
+        self._kernel_lists_children = True
+        self._gone_s = self._cpu_s = self._peak_mb = 0.0
+        self._gone_mb = [0.0, 0.0]
+        self._io_mb = [0.0, 0.0]
+        self._lost = 0
+        self._pss_mb = 0.0
+        self._absent: dict[str, str] = {}
+        self._history: deque[tuple[int, float]] = deque()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Numbers of the processes that were alive at the last reading."""
+        return tuple(self._alive)
+
+    def read(self) -> Readings:
+        """Read every process of the tree; new ones are looked for first."""
+        now = time.monotonic_ns()
+        self._update()
+        if now >= self._next_search_ns:
+            self._search()
+            self._next_search_ns = now + int((time.monotonic_ns() - now) / SHARE)
+        if not self._alive:
+            return self._after_the_end(now)
+        self._periodic(now)
+        return self._sum(now)
+
+    def close(self) -> None:
+        """Close the descriptors of all processes."""
+        for process in self._alive.values():
+            process.close()
+        self._alive = {}
+
+    def _update(self) -> None:
+        gone = []
+        for process in self._alive.values():
+            process.waited_before_s = process.waited_s
+            if not process.update():
+                gone.append(process)
+        if gone:
+            self._bury(gone)
+
+    def _search(self) -> None:
+        found = list(self._alive.values())
+        by_parent = None if self._kernel_lists_children else children_by_search()
+        for process in found:  # grows while it is walked
+            for pid in self._children(process, by_parent):
+                if pid in self._alive or pid in self._exclude:
+                    continue
+                try:
+                    child = Process(pid)
+                except OSError:
+                    continue  # it has ended already, its parent accounts for it
+                self._alive[pid] = child
+                found.append(child)
+
+    def _children(self, process: Process, by_parent: dict[int, list[int]] | None) -> list[int]:
+        if by_parent is not None:
+            return by_parent.get(process.pid, [])
+        try:
+            return process.children()
+        except ProcessLookupError:
+            return []
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{process.pid}/task/{process.pid}/stat"):
+                self._kernel_lists_children = False
+            return []
+
+    def _bury(self, gone: list[Process]) -> None:
+        """Keep what ended processes used, unless an ancestor has taken it over."""
+        for process in gone:
+            del self._alive[process.pid]
+        parents = {process.pid: process.parent for process in gone}
+        groups: dict[int, list[Process]] = {}
+        for process in gone:
+            ancestor = process.parent
+            while ancestor not in self._alive and ancestor in parents:
+                ancestor = parents[ancestor]
+            groups.setdefault(ancestor, []).append(process)
+        for number, members in groups.items():
+            self._settle(self._alive.get(number), members)
+        for process in gone:
+            process.close()
+
+    def _settle(self, ancestor: Process | None, members: list[Process]) -> None:
+        used_s = sum(process.own_s + process.waited_before_s for process in members)
+        # The ancestor was read before we noticed; its account is complete only now.
+        if ancestor is not None and ancestor.update():
+            missing_s = used_s - (ancestor.waited_s - ancestor.waited_before_s)
+            if missing_s <= ROUNDING_S:
+                return
+            self._lost += 1
+        else:
+            missing_s = used_s
+            self._lost += len(members)
+        self._gone_s += missing_s
+        for process in members:
+            self._gone_mb[0] += process.read_mb or 0.0
+            self._gone_mb[1] += process.written_mb or 0.0
+
+    def _periodic(self, now: int) -> None:
+        if now >= self._next_io_ns and "read_mb" not in self._absent:
+            self._next_io_ns = now + IO_PERIOD_NS
+            self._read_io()
+        if now >= self._next_pss_ns and "pss_mb" not in self._absent:
+            self._read_pss()
+            spent_ns = time.monotonic_ns() - now
+            # Walking page tables holds a lock of the workload: a tenth of what a search may take.
+            self._next_pss_ns = now + max(PSS_PERIOD_NS, int(spent_ns * 10 / SHARE))
+
+    def _read_io(self) -> None:
+        for process in self._alive.values():
+            try:
+                process.update_io()
+            except OSError as error:
+                if process.update() and not process.zombie:
+                    self._note(f"/proc/PID/io: {error.strerror}", "read_mb", "written_mb")
+        for place, name in enumerate(("read_mb", "written_mb")):
+            now_mb = sum(getattr(process, name) or 0.0 for process in self._alive.values())
+            self._io_mb[place] = max(self._io_mb[place], self._gone_mb[place] + now_mb)
+
+    def _read_pss(self) -> None:
+        total_mb = 0.0
+        for process in self._alive.values():
+            try:
+                total_mb += process.pss_mb()
+            except OSError as error:
+                if process.update() and not process.zombie:
+                    self._note(f"/proc/PID/smaps_rollup: {error.strerror}", "pss_mb")
+        self._pss_mb = total_mb
+
+    def _note(self, reason: str, *names: str) -> None:
+        self._absent |= dict.fromkeys(names, f"{reason}: run as the user of the workload")
+
+    def _sum(self, now: int) -> Readings:
+        own_s = rss_mb = 0.0
+        threads = processes = 0
+        for process in self._alive.values():
+            own_s += process.own_s + process.waited_s
+            if not process.zombie:
+                rss_mb += process.rss_mb
+                threads += process.threads
+                processes += 1
+        self._cpu_s = max(self._cpu_s, own_s + self._gone_s)
+        self._peak_mb = max(self._peak_mb, rss_mb)
+        values = {
+            "cpu_s": self._cpu_s,
+            "rss_mb": rss_mb,
+            "peak_rss_mb": self._peak_mb,
+            "pss_mb": self._pss_mb,
+            "threads": float(threads),
+            "processes": float(processes),
+            "lost_processes": float(self._lost),
+            "read_mb": self._io_mb[0],
+            "written_mb": self._io_mb[1],
+        }
+        absent = dict(self._absent)
+        percent = self._percent(now)
+        if percent is None:
+            absent["cpu_percent"] = TOO_EARLY
+        else:
+            values["cpu_percent"] = percent
+        for name in self._absent:
+            values.pop(name, None)
+        return Readings(now, values, absent)
+
+    def _percent(self, now: int) -> float | None:
+        history = self._history
+        history.append((now, self._cpu_s))
+        while len(history) > 2 and now - history[1][0] >= PERCENT_WINDOW_NS:
+            history.popleft()
+        then, before_s = history[0]
+        if now - then < PERCENT_WINDOW_NS:
+            return None
+        return 1e11 * (self._cpu_s - before_s) / (now - then)
+
+    def _after_the_end(self, now: int) -> Readings:
+        self._cpu_s = max(self._cpu_s, self._gone_s)
+        values = {
+            "cpu_s": self._cpu_s,
+            "peak_rss_mb": self._peak_mb,
+            "lost_processes": float(self._lost),
+            "read_mb": self._io_mb[0],
+            "written_mb": self._io_mb[1],
+        }
+        values = {name: value for name, value in values.items() if name not in self._absent}
+        gauges = (quantity.name for quantity in QUANTITIES if quantity.name not in values)
+        return Readings(now, values, dict.fromkeys(gauges, ENDED) | self._absent)
+
+
+def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:
+    """Open the tree of a process.
+
+    Args:
+        pid: its root, by default this process.
+        exclude: processes that do not count, with all that they start; for instance the sampler.
+    """
+    root = pid or os.getpid()
+    if not sys.platform.startswith("linux"):
+        from dippm.measure.sources.tree_psutil import open_psutil_tree
+
+        return open_psutil_tree(root, exclude=exclude)
+    try:
+        return TreeSource(root, exclude=exclude)
+    except OSError as error:
+        reason = f"process {root} cannot be read: {error.strerror or error}"
+        return AbsentSource(TreeSource.name, QUANTITIES, reason)
+
+
+def descendants(pid: int) -> set[int]:
+    """Return `pid` and the numbers of all processes below it that live now."""
+    if not os.path.isdir("/proc/self"):
+        return {pid}
+    by_parent = children_by_search()
+    return {pid, *_below(pid, by_parent)}
+
+
+def _below(pid: int, by_parent: dict[int, list[int]]) -> Iterator[int]:
+    for child in by_parent.get(pid, ()):
+        yield child
+        yield from _below(child, by_parent)

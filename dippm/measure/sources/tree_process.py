@@ -1,0 +1,170 @@
+"""One process as /proc shows it, over descriptors that stay open.
+
+An open file of /proc belongs to one process for good: when the process is gone, reading fails, and
+no later process with the same number is taken for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
+PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20 if hasattr(os, "sysconf") else 4096 / 2**20
+
+
+class Process:
+    """What was last read of one process.
+
+    Attributes:
+        pid: its number.
+        parent: number of its parent when it was last read.
+        own_s: CPU seconds of its threads, ended ones included.
+        waited_s: CPU seconds of the children that it waited for, and of theirs.
+        waited_before_s: the same, a reading earlier.
+        rss_mb: resident memory.
+        threads: of it.
+        started: clock ticks after boot; with `pid` it names a process uniquely.
+        zombie: whether it has ended and waits for its parent.
+        read_mb, written_mb: from and to storage, its waited-for children included; None if it
+            could not be read.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_files",
+        "_stat",
+        "own_s",
+        "parent",
+        "pid",
+        "read_mb",
+        "rss_mb",
+        "started",
+        "threads",
+        "waited_before_s",
+        "waited_s",
+        "written_mb",
+        "zombie",
+    )
+
+    def __init__(self, pid: int) -> None:
+        """Open the process.
+
+        Raises:
+            OSError: if there is none of that number.
+        """
+        self.pid = pid
+        self._files: dict[str, int] = {}
+        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of Linux: /proc/PID/stat counts in 10 ms.
+        self._clock: int | None = (~pid << 3) | 2
+        self.waited_s = self.waited_before_s = self.own_s = 0.0
+        self.read_mb: float | None = None
+        self.written_mb: float | None = None
+        if not self.update():
+            raise ProcessLookupError(f"process {pid} has just ended")
+        self.waited_before_s = self.waited_s
+
+    def update(self) -> bool:
+        """Read times and memory again; False if the process is gone."""
+        try:
+            line = os.pread(self._stat, 1024, 0)
+        except ProcessLookupError:
+            return False
+        if not line:  # what other kernels say instead
+            return False
+        # The name in brackets may hold anything, spaces and brackets too.
+        fields = line[line.rindex(b")") + 2 :].split(None, 22)
+        self.zombie = fields[0] in b"ZX"
+        self.parent = int(fields[1])
+        self.own_s = self._own_s(fields)
+        self.waited_s = (int(fields[13]) + int(fields[14])) * TICK_S
+        self.threads = int(fields[17])
+        self.started = int(fields[19])
+        self.rss_mb = int(fields[21]) * PAGE_MB
+        return True
+
+    def _own_s(self, fields: list[bytes]) -> float:
+        if self._clock is not None and not self.zombie:
+            try:
+                return time.clock_gettime(self._clock)
+            except OSError:
+                self._clock = None
+        return max(self.own_s, (int(fields[11]) + int(fields[12])) * TICK_S)
+
+    def update_io(self) -> None:
+        """Read the bytes from and to storage.
+
+        Raises:
+            OSError: if they may not be read, or the process is gone.
+        """
+        text = self._pread("io", 512)
+        for line in text.splitlines():
+            name, _, count = line.partition(b":")
+            if name == b"read_bytes":
+                self.read_mb = int(count) / 2**20
+            elif name == b"write_bytes":
+                self.written_mb = int(count) / 2**20
+
+    def pss_mb(self) -> float:
+        """Return the share of resident memory that is this process's own; costly.
+
+        Raises:
+            OSError: if it may not be read, or the process is gone.
+        """
+        for line in self._pread("smaps_rollup", 2048).splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def children(self) -> list[int]:
+        """Return the numbers of the children that live now.
+
+        Raises:
+            FileNotFoundError: if the kernel does not list children, or the process is gone.
+        """
+        if self.threads == 1:
+            return [
+                int(child) for child in self._pread(f"task/{self.pid}/children", 1 << 16).split()
+            ]
+        found: list[int] = []
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            try:
+                with open(f"/proc/{self.pid}/task/{task}/children", "rb", buffering=0) as file:
+                    found += map(int, (file.read() or b"").split())
+            except ProcessLookupError:
+                continue  # a thread that has just ended
+            except FileNotFoundError:
+                if task == str(self.pid):
+                    raise
+        return found
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for file in (self._stat, *self._files.values()):
+            os.close(file)
+        self._files = {}
+        self._stat = -1
+
+    def _pread(self, name: str, size: int) -> bytes:
+        file = self._files.get(name)
+        if file is None:
+            file = os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            self._files[name] = file
+        return os.pread(file, size, 0)
+
+
+def children_by_search() -> dict[int, list[int]]:
+    """Return the children of every process, for kernels that do not list them."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                line = file.read(1024) or b""
+            parent = int(line[line.rindex(b")") + 2 :].split(None, 2)[1])
+        except (OSError, ValueError):
+            continue
+        found.setdefault(parent, []).append(int(name))
+    return found

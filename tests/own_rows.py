@@ -65,7 +65,7 @@ def write_graphs(folder: Path) -> None:
 
 
 def rows(*, energy: bool = True, seed: int = 0) -> list[dict[str, Any]]:
-    """Return rows of three families: usable ones, repeats, failures, disturbed ones, an operator."""
+    """Return rows of three families: usable ones, repeats, disturbed ones, an operator."""
     rng = random.Random(seed)
     made = []
     for family in FAMILIES:

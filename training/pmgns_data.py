@@ -106,6 +106,24 @@ def load_examples(
     rows = measured_rows(data)
     rows["file"] = [raw_folder / f"{name.removeprefix('timm:')}.json.gz" for name in rows["model"]]
     rows = rows[[file.is_file() for file in rows["file"]]]
+    examples = encoded(rows, cache_folder, config)
+    if examples is None:
+        raise DataNotFoundError(
+            f"no raw graph of a measured model in {raw_folder}",
+            "Make them with `python -m dataset.raw_graphs`.",
+        )
+    return examples
+
+
+def encoded(rows: pd.DataFrame, cache_folder: Path, config: PmgnsConfig) -> Examples | None:
+    """Return rows as examples, in their order; None if there is no row.
+
+    Args:
+        rows: with "row_id", "model", "batch", a column for each target that was measured, and
+            "file": the raw graph.
+        cache_folder: see `load_examples`.
+        config: see `load_examples`.
+    """
     cached = cache_folder / f"pmgns-{_settings(config)}.safetensors"
     examples = _load(cached) if cached.is_file() else None
     missing = rows if examples is None else rows[~rows["row_id"].isin(examples.rows)]
@@ -115,12 +133,7 @@ def load_examples(
         examples = more if examples is None else _joined(examples, more)
         cache_folder.mkdir(parents=True, exist_ok=True)
         _save(examples, cached)
-    if examples is None:
-        raise DataNotFoundError(
-            f"no raw graph of a measured model in {raw_folder}",
-            "Make them with `python -m dataset.raw_graphs`.",
-        )
-    return _in_order(examples, rows["row_id"].tolist())
+    return None if examples is None else _in_order(examples, rows["row_id"].tolist())
 
 
 def _encode_rows(rows: pd.DataFrame, config: PmgnsConfig) -> Examples:
@@ -132,12 +145,11 @@ def _encode_rows(rows: pd.DataFrame, config: PmgnsConfig) -> Examples:
         operators |= {node.op for node in graph.nodes}
         graphs.append(encode_as(graph, config))
         architectures.append(architecture_id(graph))
-        labels = {"latency_ms": row.latency_ms}
-        targets.append([labels.get(target, float("nan")) for target in config.targets])
+        targets.append([float(getattr(row, t, float("nan"))) for t in config.targets])
     models = tuple(rows["model"])
     return Examples(
         graphs=graphs,
-        targets=torch.tensor(targets),
+        targets=torch.tensor(targets, dtype=torch.float32),
         rows=tuple(rows["row_id"]),
         models=models,
         architectures=tuple(architectures),

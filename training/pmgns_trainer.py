@@ -229,8 +229,8 @@ def _identity(network: Pmgns, config: TrainingConfig, parts: Sequence[Part]) -> 
     """Return what must be equal for a run to go on: also the data, or splits would mix."""
     digest = hashlib.sha256()
     for graphs, targets in parts:
-        digest.update(targets.numpy().tobytes())
-        digest.update(torch.cat([graph.static for graph in graphs]).numpy().tobytes())
+        digest.update(targets.cpu().numpy().tobytes())
+        digest.update(torch.cat([graph.static for graph in graphs]).cpu().numpy().tobytes())
     return {
         "network": network.config.to_dict(),
         "training": asdict(config),

@@ -103,7 +103,7 @@ def frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return table.sort_values("measured_at", kind="stable").reset_index(drop=True)
 
 
-def why_not_used(row: Mapping[str, Any]) -> str | None:
+def why_not_used(row: Mapping[Any, Any]) -> str | None:
     """Return why a row is no label, or None if it is one.
 
     Failed, skipped and disturbed rows stay in the data; whoever learns from it leaves them out

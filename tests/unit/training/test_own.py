@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import dippm
+from dataset import own_build, raw_graphs
+from dippm.errors import ConditionsError, UnknownNameError
+from dippm.graph import build
+from dippm.models.pmgns_network import PmgnsConfig
+from tests import own_rows
+from training import own_report
+from training.own_examples import load_selection, restricted, select, some_architectures
+from training.own_runs import HeldOut
+from training.pmgns_trainer import TrainingConfig
+from training.train_own import _split, train_own
+
+TRAINING = TrainingConfig(epochs=6, batch_size=8, learning_rate=5e-3, bfloat16=False)
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("graphs")
+    own_rows.write_graphs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def joined(graphs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A joined made-up set of the catalogue's CPU, without energy."""
+    records = [row | {"device": "AMD EPYC"} for row in own_rows.rows(energy=False)]
+    folder = own_rows.write(tmp_path_factory.mktemp("data") / "toy", records)
+    out = tmp_path_factory.mktemp("joined") / "toy"
+    own_build.build(folder, graphs, out, workers=1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    joined: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dippm.pretrained.Checkpoint:
+    out = tmp_path_factory.mktemp("checkpoints") / "pmgns-toy" / "0.1.0"
+    selection = load_selection(joined)
+    network = PmgnsConfig.reading("paper", hidden=16, targets=selection.targets)
+    return train_own(
+        joined, out, selection=selection, network=network, training=TRAINING,
+        splits=["S0", "S1", "S2"], others=["mlp"], runs=out.parent / "runs",
+    )  # fmt: skip
+
+
+def test_only_rows_of_one_set_of_conditions_are_chosen(joined: Path) -> None:
+    table = pd.read_parquet(joined / "rows.parquet")
+    other = table.head(3).assign(precision="bf16", row_id=["a", "b", "c"])
+    chosen = select(pd.concat([table, other], ignore_index=True))
+    assert chosen.conditions["precision"] == "fp32"
+    assert chosen.left_out == {"other precision": 3}
+    assert chosen.targets == ("memory_mb", "latency_ms")
+    assert chosen.absent == {"energy_j": "made up without it"}
+    asked = select(pd.concat([table, other], ignore_index=True), precision="bf16")
+    assert set(asked.rows["row_id"]) == {"a", "b", "c"}
+
+
+def test_a_condition_that_no_row_has_is_said(joined: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="precision fp16"):
+        load_selection(joined, precision="fp16")
+
+
+@pytest.mark.parametrize("name", ["S1", "S2", "S2-5"])
+def test_restricted_folds_hold_out_architectures_and_can_stop_early(
+    joined: Path, name: str
+) -> None:
+    selection = load_selection(joined)
+    rows = selection.rows.set_index("row_id")
+    split = _split(joined, name, selection)
+    assert split.folds
+    for fold in split.folds:
+        parts = [split.train(fold), list(fold.validation), list(fold.test)]
+        architectures = [set(rows.loc[part, "arch_id"]) for part in parts]
+        assert all(architectures)
+        assert not architectures[0] & architectures[1]
+        assert not architectures[2] & (architectures[0] | architectures[1])
+
+
+def test_restricting_drops_other_rows(joined: Path) -> None:
+    selection = load_selection(joined)
+    few = selection.rows.iloc[::2]
+    split = restricted(_split(joined, "S0", selection), few)
+    assert set(split.rows) == set(few["row_id"])
+    assert all(set(fold.test) <= set(few["row_id"]) for fold in split.folds)
+
+
+def test_some_architectures_are_whole_and_about_a_tenth(joined: Path) -> None:
+    rows = load_selection(joined).rows
+    taken = set(some_architectures(rows, 1))
+    held = rows[rows["row_id"].isin(taken)]["arch_id"].unique()
+    assert taken == set(rows["row_id"][rows["arch_id"].isin(held)])
+    assert 0 < len(taken) < 0.25 * len(rows)
+
+
+def test_errors_have_counts_and_an_interval_over_architectures() -> None:
+    rows = pd.DataFrame(
+        {
+            "arch_id": ["a", "a", "b", "c"],
+            "family_id": ["f", "f", "f", "g"],
+            "latency_ms": [1.0, 2.0, 4.0, None],
+            "predicted latency_ms": [1.1, 2.2, 2.0, 9.0],
+        }
+    )
+    found = own_report.errors_of(HeldOut("x", "S1", rows, 0.0), "latency_ms")
+    assert found is not None
+    assert (found["n"], found["architectures"], found["families"]) == (3, 2, 1)
+    assert found["mape"] == pytest.approx(23.33)
+    assert found["mape_ci95"] == "10.0 to 50.0"
+
+
+def test_every_predictor_is_in_the_metrics(checkpoint: dippm.pretrained.Checkpoint) -> None:
+    rows = checkpoint.metrics["all predictors on the same rows and folds, percent"]
+    assert {row["predictor"] for row in rows} == {
+        "GraphSAGE", "MLP", "median label", "FLOPs-proportional", "nearest neighbour",
+        "ridge on totals", "boosted trees on totals",
+    }  # fmt: skip
+    assert {(row["split"], row["target"]) for row in checkpoint.metrics["summary"]} == {
+        (split, target) for split in ("S0", "S1", "S2") for target in ("memory_mb", "latency_ms")
+    }
+    tested = {row["split"]: row["n"] for row in checkpoint.metrics["summary"]}
+    assert tested["S1"] == tested["S2"] == 61
+    card = (checkpoint.path / "README.md").read_text()
+    assert "made up without it" in card
+    assert "S2: one fold for each family" in card
+
+
+def test_boosted_trees_learn_the_made_up_law(checkpoint: dippm.pretrained.Checkpoint) -> None:
+    rows = checkpoint.metrics["all predictors on the same rows and folds, percent"]
+    found = {
+        row["predictor"]: row["mape"]
+        for row in rows
+        if (row["split"], row["target"]) == ("S0", "latency_ms")
+    }
+    assert found["boosted trees on totals"] < found["median label"]
+
+
+def test_device_cpu_answers_with_intervals_and_reasons(
+    checkpoint: dippm.pretrained.Checkpoint, graphs: Path
+) -> None:
+    raw = raw_graphs.read(own_rows.workload("tinyconv", 12).model, graphs)
+    answer = dippm.predict(build(raw), batch=4, device="cpu", checkpoint=checkpoint.path)
+    assert answer.latency_ms is not None
+    assert answer.intervals["latency_ms"].low <= answer.latency_ms
+    assert answer.intervals["memory_mb"].high >= answer.memory_mb
+    assert answer.energy_j is None
+    assert answer.absent["energy_j"] == "made up without it"
+    assert "CPU" in answer.absent["mig"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"precision": "bf16"}, "precision"),
+        ({"device": "A100"}, "A100"),
+        ({"mode": "compiled"}, "mode"),
+    ],
+)
+def test_other_conditions_are_refused(
+    checkpoint: dippm.pretrained.Checkpoint, graphs: Path, changed: dict, what: str
+) -> None:
+    graph = build(raw_graphs.read(own_rows.workload("tinyconv", 12).model, graphs))
+    arguments = {"device": "cpu", "checkpoint": checkpoint.path, **changed}
+    with pytest.raises(ConditionsError, match=what):
+        dippm.predict(graph, **arguments)
+
+
+def test_a_device_that_nobody_can_name_is_refused_before_training(
+    graphs: Path, tmp_path: Path
+) -> None:
+    folder = own_rows.write(tmp_path / "toy", own_rows.rows())
+    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    selection = load_selection(tmp_path / "joined")
+    with pytest.raises(UnknownNameError, match="made-up CPU"):
+        train_own(
+            tmp_path / "joined", tmp_path / "x" / "0.1.0", selection=selection,
+            network=PmgnsConfig(hidden=8), training=TRAINING, splits=["S0"], others=[],
+            runs=tmp_path / "runs",
+        )  # fmt: skip
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_checkpoint_says_what_it_was_trained_on(
+    checkpoint: dippm.pretrained.Checkpoint,
+) -> None:
+    trained = json.loads((checkpoint.path / "config.json").read_text())["trained_on"]
+    assert trained["rows"] == 61
+    assert set(trained["campaigns"]) >= {"c1"}

@@ -1,0 +1,229 @@
+"""Held-out predictions of a set of our own → metrics, intervals, card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dippm.features import FEATURE_VERSION
+from dippm.models.pmgns_network import PmgnsConfig
+from training.metrics import bootstrap, grouped_errors
+from training.own_examples import Selection
+from training.own_runs import HeldOut
+from training.pmgns_data import Examples
+from training.pmgns_runs import residuals
+from training.pmgns_trainer import TrainingConfig
+
+D35_HEADLINE = "1.9 % MAPE, random split, three targets together (D3.5, 500 epochs, A100)"
+SPLITS = {
+    "S0": "random 70/15/15: other batches of a test architecture train; never to be read alone",
+    "S1": "five folds of whole architectures: no test architecture trains",
+    "S2": "one fold for each family: no architecture of a test family trains",
+    "S2-5": "five folds of whole families: no architecture of a test family trains",
+}
+HEADLINE_SPLITS = ("S1", "S2", "S2-5")
+FEWEST_FOR_INTERVAL = 20
+
+
+def errors_of(held: HeldOut, target: str) -> dict[str, Any] | None:
+    """Return the errors of one target in percent, with a 95 % interval over architectures.
+
+    None if no test row has the label.
+    """
+    rows = held.rows[held.rows[target].notna() & held.rows[f"predicted {target}"].notna()]
+    if rows.empty:
+        return None
+    actual, predicted = rows[target].to_numpy(), rows[f"predicted {target}"].to_numpy()
+    grouped = grouped_errors(actual, predicted, list(rows["family_id"]))
+    low, high = bootstrap(actual, predicted, list(rows["arch_id"]))
+    worst = grouped.groups[grouped.worst]
+    return {
+        "target": target,
+        "split": held.split,
+        "predictor": held.predictor,
+        "n": len(rows),
+        "architectures": int(rows["arch_id"].nunique()),
+        "families": int(rows["family_id"].nunique()),
+        "median_ape": round(grouped.micro.median_ape, 2),
+        "mape": round(grouped.micro.mape, 2),
+        "mape_ci95": f"{low:.1f} to {high:.1f}",
+        "p90": round(grouped.micro.p90, 1),
+        "acc10": round(grouped.micro.acc10, 1),
+        "log_bias": round(grouped.micro.log_bias, 3),
+        "macro_mape": round(grouped.macro.mape, 2),
+        "worst_family": f"{grouped.worst} {worst.mape:.0f}",
+    }
+
+
+def by_family(held: HeldOut, targets: Sequence[str]) -> list[dict[str, Any]]:
+    """Return median and mean absolute percentage error of each family and target."""
+    lines = []
+    for family, rows in held.rows.groupby("family_id"):
+        line: dict[str, Any] = {"family": family, "architectures": int(rows["arch_id"].nunique())}
+        for target in targets:
+            known = rows[rows[target].notna()]
+            ape = (100 * (known[f"predicted {target}"] / known[target] - 1)).abs()
+            line |= {
+                f"n {target}": len(known),
+                f"median {target}": round(float(ape.median()), 1) if len(known) else None,
+                f"MAPE {target}": round(float(ape.mean()), 1) if len(known) else None,
+            }
+        lines.append(line)
+    return lines
+
+
+def metrics(
+    helds: Sequence[HeldOut], selection: Selection, manifest: Mapping[str, Any], shipped: str
+) -> dict[str, Any]:
+    """Return the content of `metrics.json`.
+
+    Args:
+        helds: of every predictor and split.
+        selection: the rows.
+        manifest: of the joined folder.
+        shipped: name of the predictor whose errors are the headline.
+    """
+    gpu, data = selection.conditions["gpu"], data_name(selection)
+    lines = [line for held in helds for t in selection.targets if (line := errors_of(held, t))]
+    summary = [
+        {
+            "gpu": gpu,
+            "data": data,
+            **{k: v for k, v in line.items() if k != "predictor"},
+            "headline": line["split"] in HEADLINE_SPLITS,
+        }
+        for line in lines
+        if line["predictor"] == shipped
+    ]
+    comparison = [
+        {key: line[key] for key in
+         ("split", "target", "predictor", "n", "median_ape", "mape", "mape_ci95", "macro_mape")}
+        for line in sorted(lines, key=lambda m: (m["split"], m["target"], m["mape"]))
+    ]  # fmt: skip
+    strictest = strictest_of(helds, shipped)
+    return {
+        "summary": summary,
+        "all predictors on the same rows and folds, percent": comparison,
+        f"{shipped} by family on {strictest.split}, percent": by_family(
+            strictest, selection.targets
+        ),
+        "splits": {name: SPLITS[name] for name in dict.fromkeys(held.split for held in helds)},
+        "noise floor, percent": manifest["noise_floor"] or dict(manifest["noise_floor_absent"]),
+        "rows left out": [
+            *({"reason": e["reason"], "rows": e["rows"]} for e in manifest["excluded"]),
+            *({"reason": k, "rows": n} for k, n in selection.left_out.items()),
+        ],
+        "reported by D3.5 on other data": D35_HEADLINE,
+        "seconds of training": [
+            {"predictor": h.predictor, "split": h.split, "seconds": h.seconds} for h in helds
+        ],
+    }
+
+
+def config(
+    selection: Selection,
+    examples: Examples,
+    network: PmgnsConfig,
+    training: TrainingConfig,
+    *,
+    strictest: HeldOut,
+    manifest: Mapping[str, Any],
+    command: str,
+    epochs: int,
+) -> dict[str, Any]:
+    """Return the content of `config.json`; see `dippm.models.pmgns` for what is read from it."""
+    conditions = selection.conditions
+    batches = [int(graph.static[0, 1]) for graph in examples.graphs]
+    nodes = [graph.x.shape[0] for graph in examples.graphs]
+    return {
+        "kind": "pmgns",
+        "graph_version": examples.graph_version,
+        "feature_version": FEATURE_VERSION,
+        "seed": training.seed,
+        "network": network.to_dict(),
+        "conditions": {
+            "devices": [conditions["gpu"]],
+            "precision": [conditions["precision"]],
+            "mode": [conditions["mode"]],
+            "timer": ["wall"],
+            "channels_last": [conditions["layout"] == "nhwc"],
+        },
+        "residuals": {t: _residuals(strictest, t) for t in selection.targets},
+        "absent": {**selection.absent, "power_w": "this network has no output for it"},
+        "seen": {
+            "operators": list(examples.operators),
+            "batch": [min(batches), max(batches)],
+            "nodes": [min(nodes), max(nodes)],
+        },
+        "trained_on": {
+            "campaigns": manifest["campaigns"],
+            "files": manifest["files"],
+            "rows": len(examples),
+            "epochs": epochs,
+        },
+        "card": card(selection, examples, strictest, command),
+    }
+
+
+def card(
+    selection: Selection, examples: Examples, strictest: HeldOut, command: str
+) -> dict[str, Any]:
+    """Return the texts of the model card."""
+    c, rows = selection.conditions, selection.rows
+    batches = sorted(rows["batch"].unique())
+    software = ", ".join(sorted(rows["software"].dropna().unique()))
+    threads = ", ".join(f"{n:g}" for n in sorted(rows["threads"].dropna().unique()))
+    on_cpu = bool((rows["device_kind"] == "cpu").all())
+    limits = [
+        f"{c['gpu']} only, {c['precision']}, {c['mode']}, {c['layout']}, {c['phase']}; other "
+        "conditions are refused, not extrapolated.",
+        f"Intervals are the 90 % range of errors on {strictest.split}: "
+        f"{SPLITS[strictest.split]}. They are not conditional on the model.",
+        "The network that is shipped trained on all these rows but a tenth of the architectures, "
+        "which stopped it; the stated errors are those of networks of the same recipe on rows "
+        "that they had not seen.",
+        f"Batches from {batches[0]:g} to {batches[-1]:g}; beyond, it extrapolates and warns.",
+    ]
+    if on_cpu:
+        limits.append(
+            f"A CPU with {threads} thread(s) of the framework: another CPU, another number of "
+            "threads or a busy machine is another device. Memory is resident memory of the "
+            "process, libraries included."
+        )
+    return {
+        "summary": f"D3.5's network trained on our own measurements of {c['gpu']}: "
+        f"{', '.join(selection.targets)}.",
+        "use": f"Predictions for {c['gpu']} under the conditions below, and comparing with D3.5's "
+        "method on splits that do not leak.",
+        "limits": limits,
+        "devices": f"{c['gpu']} ({software})",
+        "never_measured": [f"{t}: {reason}" for t, reason in selection.absent.items()]
+        or "Nothing of the three targets.",
+        "data": f"{len(examples)} rows of {data_name(selection)}, "
+        f"{len(set(examples.architectures))} architectures, {len(set(examples.families))} "
+        "families; see dataset/README.md.",
+        "command": command,
+        "changes": "First version.",
+    }
+
+
+def data_name(selection: Selection) -> str:
+    """Return source and conditions in a few words."""
+    c = selection.conditions
+    (source,) = selection.rows["source"].unique()
+    return f"{source} ({c['precision']}, {c['mode']}, {c['layout']}, {c['phase']})"
+
+
+def strictest_of(helds: Sequence[HeldOut], shipped: str) -> HeldOut:
+    """Return the held-out predictions of the split that holds out most."""
+    of_shipped = {held.split: held for held in helds if held.predictor == shipped}
+    return next(of_shipped[name] for name in ("S2", "S2-5", "S1", "S0") if name in of_shipped)
+
+
+def _residuals(held: HeldOut, target: str) -> dict[str, float]:
+    rows = held.rows[held.rows[target].notna()]
+    ratios = np.log(rows[target] / rows[f"predicted {target}"])
+    return residuals(pd.Series(ratios).to_numpy())

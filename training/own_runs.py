@@ -1,0 +1,161 @@
+"""Networks and simple predictors on the folds of a split, for several targets at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dataset.splits import Fold, Split
+from dippm.models.pmgns_network import Pmgns, PmgnsConfig
+from training.baselines import (
+    Baseline,
+    BoostedTrees,
+    FlopsProportional,
+    NearestNeighbour,
+    Ridge,
+    held_out_predictions,
+)
+from training.pmgns_data import Examples
+from training.pmgns_trainer import Training, TrainingConfig, predictions, train
+
+
+class MedianLabel:
+    """The median label of the training rows, whatever the model. Worse than it is worthless."""
+
+    def fit(self, rows: pd.DataFrame) -> None:
+        """Take the median."""
+        self.value = float(rows["latency_ms"].median())
+
+    def predict(self, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return it for every row."""
+        return np.full(len(rows), self.value)
+
+
+SIMPLE: Mapping[str, Callable[[], Baseline]] = {
+    "median label": MedianLabel,
+    "FLOPs-proportional": FlopsProportional,
+    "nearest neighbour": NearestNeighbour,
+    "ridge on totals": Ridge,
+    "boosted trees on totals": lambda: BoostedTrees(lambda rows: np.ones(len(rows))),
+}
+"""By name; they read the label from the column "latency_ms", whichever target that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Predictions of one predictor for every test row of a split.
+
+    Attributes:
+        predictor: name for people.
+        split: for instance "S1".
+        rows: "row_id", "arch_id", "family_id", "fold", and for each target T the columns T
+            (measured) and "predicted T"; NaN where there is no label.
+        seconds: of training.
+    """
+
+    predictor: str
+    split: str
+    rows: pd.DataFrame
+    seconds: float
+
+
+def run_network(
+    examples: Examples,
+    split: Split,
+    network: PmgnsConfig,
+    config: TrainingConfig,
+    *,
+    name: str,
+    folder: Path,
+    table: pd.DataFrame,
+) -> HeldOut:
+    """Train a network on every fold, or finish what `folder` holds; predict the test parts.
+
+    Args:
+        examples: of the rows in `table`.
+        split: over them.
+        network: architecture and targets.
+        config: of the training.
+        name: of the network, for people.
+        folder: state of the runs.
+        table: the selected rows.
+    """
+    start = time.monotonic()
+    parts = []
+    for fold in split.folds:
+        where = folder / split.name / fold.name.replace(" ", "+") / network.gnn
+        done = train_fold(examples, split, fold, network, config, folder=where)
+        graphs, _ = examples.part(fold.test)
+        parts.append(_paired(table, fold, predictions(done.network, graphs).cpu(), network.targets))
+    return HeldOut(name, split.name, pd.concat(parts), round(time.monotonic() - start, 1))
+
+
+def train_fold(
+    examples: Examples,
+    split: Split,
+    fold: Fold,
+    network: PmgnsConfig,
+    config: TrainingConfig,
+    *,
+    folder: Path,
+) -> Training:
+    """Train one network on one fold, on the device that the examples are on."""
+    torch.manual_seed(config.seed)
+    fresh = Pmgns(network).to(examples.targets.device)
+    return train(
+        fresh,
+        examples.part(split.train(fold)),
+        examples.part(fold.validation),
+        config,
+        folder=folder,
+    )
+
+
+def run_simple(split: Split, table: pd.DataFrame, targets: tuple[str, ...]) -> list[HeldOut]:
+    """Return the held-out predictions of every simple predictor, fitted for each target alone."""
+    found = []
+    for name, make in SIMPLE.items():
+        start = time.monotonic()
+        rows = None
+        for target in targets:
+            predicted = _simple(make, split, table, target)
+            rows = predicted if rows is None else rows.join(predicted[f"predicted {target}"])
+        assert rows is not None
+        found.append(HeldOut(name, split.name, rows, round(time.monotonic() - start, 1)))
+    return found
+
+
+def _simple(
+    make: Callable[[], Baseline], split: Split, table: pd.DataFrame, target: str
+) -> pd.DataFrame:
+    labelled = table[table[target].notna()]
+    known = set(labelled["row_id"])
+    folds = tuple(
+        Fold(f.name, *(tuple(r for r in p if r in known) for p in (f.test, f.validation)))
+        for f in split.folds
+    )
+    kept = Split(
+        split.name, split.keys, split.seed, split.data, split.families,
+        tuple(r for r in split.rows if r in known), tuple(f for f in folds if f.test),
+    )  # fmt: skip
+    values, tested = held_out_predictions(make, labelled.assign(latency_ms=labelled[target]), kept)
+    column = pd.Series(values, index=tested["row_id"])
+    rows = table.set_index("row_id", drop=False)
+    folds_of = {row: fold.name for fold in split.folds for row in fold.test}
+    rows = rows.loc[list(folds_of)].assign(fold=pd.Series(folds_of))
+    return rows.assign(**{f"predicted {target}": column})
+
+
+def _paired(
+    table: pd.DataFrame, fold: Fold, predicted: torch.Tensor, targets: tuple[str, ...]
+) -> pd.DataFrame:
+    rows = table.set_index("row_id", drop=False).loc[list(fold.test)].assign(fold=fold.name)
+    columns = predicted.double().numpy().T
+    return rows.assign(**{f"predicted {t}": c for t, c in zip(targets, columns, strict=True)})

@@ -1,0 +1,191 @@
+"""Train `pmgns` and what it is compared with on a set of our own; write the checkpoint.
+
+    python -m training.train_own build/own/<device> --out checkpoints/<name>/<version>
+
+The folder is what `python -m dataset.own_build` wrote. GraphSAGE and every simple predictor run on
+all splits; the other networks on S0 and S1. Each finished run is kept, so the command can be
+interrupted and repeated. `--config training/configs/own_small.yaml` is the size of a test run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from dataset.location import DataNotFoundError
+from dataset.splits import Split
+from dippm.devices import find
+from dippm.models.pmgns_network import PmgnsConfig
+from dippm.pretrained import Checkpoint, save_checkpoint
+from training import own_report
+from training.own_examples import Selection, everything, examples_of, load_selection, restricted
+from training.own_runs import HeldOut, run_network, run_simple, train_fold
+from training.pmgns_data import Examples
+from training.pmgns_trainer import TrainingConfig
+
+NETWORKS = {"sage": "GraphSAGE", "gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP"}
+SHIPPED = "sage"
+SPLITS = ("S0", "S1", "S2-5")
+COMPARED_ON = ("S0", "S1")
+console = Console(stderr=True)
+
+
+def main(
+    joined: Annotated[Path, typer.Argument(help="Folder that `dataset.own_build` wrote.")],
+    out: Annotated[Path, typer.Option(help="Checkpoint folder to write, <name>/<version>.")],
+    config: Annotated[Path, typer.Option(help="Network and training, YAML.")] = Path(
+        "training/configs/own.yaml"
+    ),
+    device: Annotated[str | None, typer.Option(help="Of the rows; most frequent.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of the rows; most frequent.")] = None,
+    phase: Annotated[str | None, typer.Option(help="inference or train.")] = None,
+    splits: Annotated[str, typer.Option(help="Names, or S2 for one fold per family.")] = ",".join(
+        SPLITS
+    ),
+    networks: Annotated[str, typer.Option(help="Besides sage, on S0 and S1.")] = "gat,gcn,gin,mlp",
+    runs: Annotated[Path | None, typer.Option(help="State of the runs.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the configuration's.")] = None,
+    threads: Annotated[int, typer.Option(help="Of torch.")] = 1,
+    on: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
+) -> None:
+    """Evaluate on every split, train the shipped network, write the checkpoint."""
+    torch.set_num_threads(threads)
+    selection = load_selection(
+        joined, gpu=device and find(device).name, precision=precision, phase=phase
+    )
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    training = TrainingConfig(**document["training"])
+    if epochs:
+        training = replace(training, epochs=epochs)
+    others = tuple(name for name in networks.split(",") if name)
+    checkpoint = train_own(
+        joined,
+        out,
+        selection=selection,
+        network=_network(document["network"], selection),
+        training=training,
+        splits=splits.split(","),
+        others=others,
+        runs=runs or joined / "runs",
+        on=on,
+    )
+    _show(checkpoint)
+
+
+def train_own(
+    joined: Path,
+    out: Path,
+    *,
+    selection: Selection,
+    network: PmgnsConfig,
+    training: TrainingConfig,
+    splits: Sequence[str],
+    others: Sequence[str],
+    runs: Path,
+    on: str = "cpu",
+) -> Checkpoint:
+    """Run everything and write the checkpoint; see `main`."""
+    _known_device(selection.conditions["gpu"])
+    examples = _moved(examples_of(selection, joined, runs / "graphs", network), on)
+    # The keys of the joined table decide; the graphs were read again under the same rules.
+    table = selection.rows
+    chosen = [_split(joined, name, selection) for name in splits]
+    helds: list[HeldOut] = []
+    for split in chosen:
+        helds += run_simple(split, table, selection.targets)
+        names = [SHIPPED, *(others if split.name in COMPARED_ON else ())]
+        for gnn in names:
+            console.print(f"{split.name} {NETWORKS[gnn]}: {len(split.folds)} folds")
+            helds.append(
+                run_network(
+                    examples, split, replace(network, gnn=gnn), training,
+                    name=NETWORKS[gnn], folder=runs, table=table,
+                )
+            )  # fmt: skip
+    console.print("shipped network")
+    last = chosen[-1]
+    done = train_fold(
+        examples, replace(last, rows=tuple(table["row_id"])), everything(last, table), network,
+        training, folder=runs / "shipped" / network.gnn,
+    )  # fmt: skip
+    manifest = json.loads((joined / "manifest.json").read_text(encoding="utf-8"))
+    shipped = NETWORKS[SHIPPED]
+    document = own_report.config(
+        selection, _moved(examples, "cpu"), network, training,
+        strictest=own_report.strictest_of(helds, shipped), manifest=manifest,
+        command=_command(joined, out, splits), epochs=done.best_epoch + 1,
+    )  # fmt: skip
+    weights = {name: tensor.cpu() for name, tensor in done.network.state_dict().items()}
+    measured = own_report.metrics(helds, selection, manifest, shipped)
+    return save_checkpoint(out, weights, document, measured)
+
+
+def _network(document: dict[str, Any], selection: Selection) -> PmgnsConfig:
+    switches = {("name" if key == "reading" else key): v for key, v in document.items()}
+    return PmgnsConfig.reading(**{"name": "paper", **switches, "targets": selection.targets})
+
+
+def _split(joined: Path, name: str, selection: Selection) -> Split:
+    path = joined / "splits" / selection.conditions["phase"] / f"{name}.json"
+    if not path.is_file():
+        raise DataNotFoundError(
+            f"no {path}", "`python -m dataset.own_build` writes the splits that the set allows."
+        )
+    return restricted(Split.load(path), selection.rows)
+
+
+def _known_device(name: str) -> None:
+    """Refuse early: a checkpoint whose device nobody can name answers nothing.
+
+    Raises:
+        UnknownNameError: if the catalogue lacks the device.
+    """
+    find(name)
+
+
+def _moved(examples: Examples, device: str) -> Examples:
+    graphs = [
+        replace(
+            graph,
+            x=graph.x.to(device),
+            edge_index=graph.edge_index.to(device),
+            static=graph.static.to(device),
+            batch=graph.batch.to(device),
+        )
+        for graph in examples.graphs
+    ]
+    return replace(examples, graphs=graphs, targets=examples.targets.to(device))
+
+
+def _command(joined: Path, out: Path, splits: Sequence[str]) -> str:
+    name = "/".join(out.resolve().parts[-2:])
+    return (
+        f"python -m dataset.own_build dataset/data/{joined.name} --out build/own/{joined.name}\n"
+        f"python -m training.train_own build/own/{joined.name} --splits {','.join(splits)} "
+        f"--out checkpoints/{name}"
+    )
+
+
+def _show(checkpoint: Checkpoint) -> None:
+    shown = Table(title=f"{checkpoint.name} {checkpoint.version}")
+    rows = checkpoint.metrics["all predictors on the same rows and folds, percent"]
+    for column in rows[0]:
+        shown.add_column(column.replace("_", " "))
+    for row in rows:
+        shown.add_row(*map(str, row.values()))
+    Console(width=120).print(shown)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    typer.run(main)

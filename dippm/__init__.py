@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from dippm.comparison import Comparison
     from dippm.conditions import Conditions
     from dippm.graph import ModelGraph
+    from dippm.measure.measurement import Measurement, measure_model
     from dippm.prediction import Prediction
+    from dippm.verification import Verification, verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,32 +27,43 @@ __all__ = [
     "DippmError",
     "DippmWarning",
     "LoadedPredictor",
+    "Measurement",
     "ModelGraph",
     "Prediction",
+    "Verification",
     "compare",
     "load",
+    "measure_model",
     "predict",
     "read_graph",
+    "verify",
 ]
 
 _HOMES = {
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
     "LoadedPredictor": "dippm.api",
+    "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
     "Prediction": "dippm.prediction",
+    "Verification": "dippm.verification",
     "compare": "dippm.api",
     "load": "dippm.api",
+    "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
+    "verify": "dippm.verification",
 }
+STAGES = frozenset(
+    {"devices", "errors", "features", "frontends", "graph", "measure", "models", "pretrained"}
+)
 
 
 def __getattr__(name: str) -> Any:
     """Load public names, and stages such as `dippm.graph`, when they are first used."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in {"devices", "errors", "features", "frontends", "graph", "models", "pretrained"}:
+    if name in STAGES:
         return import_module(f"dippm.{name}")
     raise AttributeError(f"module 'dippm' has no attribute {name!r}")
 

@@ -16,12 +16,16 @@ SURFACE = {
     "DippmError",
     "DippmWarning",
     "LoadedPredictor",
+    "Measurement",
     "ModelGraph",
     "Prediction",
+    "Verification",
     "compare",
     "load",
+    "measure_model",
     "predict",
     "read_graph",
+    "verify",
 }
 HEAVY = {"torch", "tvm", "tensorflow", "keras", "paddle", "onnx", "transformers", "timm", "numpy"}
 

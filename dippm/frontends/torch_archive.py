@@ -90,12 +90,13 @@ def _is_legacy(start: bytes) -> bool:
     )
 
 
-def load_pickled(path: Path, *, trust: bool) -> Any:
-    """Load a pickled module on the meta device: its classes are rebuilt, its weights not read.
+def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
+    """Load a pickled module.
 
     Args:
         path: a file of kind "pickle" or "legacy pickle".
         trust: whether classes off the allow-list may be imported and run.
+        device: where its weights go; on "meta" they are not read.
 
     Raises:
         UnsafeModelError: if the pickle names other globals and `trust` is false.
@@ -105,9 +106,9 @@ def load_pickled(path: Path, *, trust: bool) -> Any:
 
     try:
         if trust:
-            loaded = torch.load(path, map_location="meta", weights_only=False)
+            loaded = torch.load(path, map_location=device, weights_only=False)
         else:
-            loaded = _load_allowed(path)
+            loaded = _load_allowed(path, device)
     except UnsafeModelError:
         raise
     except MemoryError:
@@ -143,7 +144,7 @@ def _check_names(module: Any, path: Path) -> None:
                     raise _unsafe(path, [f"a part named {name!r}"])
 
 
-def _load_allowed(path: Path) -> Any:
+def _load_allowed(path: Path, device: str) -> Any:
     """Load with exactly those globals of the file that the allow-list permits."""
     import torch
 
@@ -158,7 +159,7 @@ def _load_allowed(path: Path) -> Any:
     while True:  # an old file is not listed beforehand: it names its globals one at a time
         with torch.serialization.safe_globals([(value, name) for name, value in permitted.items()]):
             try:
-                return torch.load(path, map_location="meta", weights_only=True)
+                return torch.load(path, map_location=device, weights_only=True)
             except pickle.UnpicklingError as error:
                 if "persistent_load of storage" in str(error):
                     what = "classes that files in the format before PyTorch 1.6 carry along"

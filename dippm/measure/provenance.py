@@ -91,13 +91,13 @@ def commit() -> str | None:
 def _gpu(device: Any) -> dict[str, Any]:
     import torch
 
-    from dippm.measure.sources.nvml import describe
+    from dippm.measure.sources.nvml_identity import identity
 
     properties = torch.cuda.get_device_properties(device)
     return {
         "device": catalogue_name(properties.name),
         "device_memory_mb": properties.total_memory / 2**20,
-        **describe(device),
+        **identity(str(device)),
     }
 
 

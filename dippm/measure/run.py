@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from dippm.measure import energy, memory
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
-from dippm.measure.readings import Absent, Source
+from dippm.measure.readings import Absent, AbsentSource, Quantity, Source
 from dippm.measure.regimes import flags, prepared
+from dippm.measure.sources import gpm, nvml, nvml_processes
 from dippm.measure.sources.registry import open_source
 from dippm.measure.state import StateWatch
 from dippm.measure.timing import Step, Timings, stopwatch, time_steps
@@ -47,14 +48,15 @@ class Bench:
 
         self.device, self.settings = device, settings or Settings()
         if device.type == "cuda":
+            torch.cuda.set_device(device)
             torch.zeros(1, device=device)  # the context is part of what idles
-        on = str(device)
-        self.nvml = open_source("nvml", device=on)
-        self.processes = open_source("nvml_processes", device=on)
-        self.gpm = open_source("gpm", device=on)
+        self.nvml = _of_gpu("nvml", device, nvml.QUANTITIES)
+        self.processes = _of_gpu("nvml_processes", device, nvml_processes.QUANTITIES)
+        self.gpm = _of_gpu("gpm", device, gpm.QUANTITIES)
+        self._power = _of_gpu("nvml", device, nvml.QUANTITIES, only=("energy_j", "power_w"))
         self._rapl = open_source("rapl")
         self._fresh = True
-        self.meter = energy.find_meter(self.nvml, self._rapl, on_gpu=device.type == "cuda")
+        self.meter = energy.find_meter(self._power, self._rapl, on_gpu=device.type == "cuda")
         self.idle_power_w = (
             energy.idle_power(self.meter, self.settings.idle_s)
             if isinstance(self.meter, energy.Meter)
@@ -63,7 +65,7 @@ class Bench:
 
     def close(self) -> None:
         """Close the counters."""
-        for source in (self.nvml, self.processes, self.gpm, self._rapl):
+        for source in (self.nvml, self.processes, self.gpm, self._power, self._rapl):
             source.close()
 
     def memory_mb(self) -> float | Absent:
@@ -101,7 +103,7 @@ class Bench:
         with prepared(module, inputs, regime, device=self.device) as step:
             columns = self.measure_step(step, with_energy=with_energy)
         before = Absent("nobody looked") if memory_before_mb is None else memory_before_mb
-        return _row({**columns, "memory_before_mb": before})
+        return as_row({**columns, "memory_before_mb": before})
 
     def measure_step(self, step: Step, *, with_energy: bool) -> dict[str, Any]:
         """Measure any callable that is one step on the device; columns are values or `Absent`."""
@@ -155,6 +157,14 @@ def measure(
         return bench.measure(module, inputs, regime)
     finally:
         bench.close()
+
+
+def _of_gpu(
+    name: str, device: torch.device, quantities: tuple[Quantity, ...], **where: Any
+) -> Source:
+    if device.type != "cuda":
+        return AbsentSource(name, quantities, "measured on a CPU")
+    return open_source(name, device=str(device), **where)
 
 
 @dataclass(slots=True)
@@ -235,7 +245,7 @@ def _no_energy(reason: Absent) -> dict[str, Any]:
     return dict.fromkeys(names, reason)
 
 
-def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
+def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns with None for what is absent, and the reasons under "absent"."""
     reasons = {n: v.reason for n, v in columns.items() if isinstance(v, Absent)}
     values = {n: None if isinstance(v, Absent) else v for n, v in columns.items()}

@@ -92,7 +92,7 @@ def _from_file(path: Path, *, trust: bool) -> Any:
             return torch.export.load(path).module()
         return torch.jit.load(path, map_location="cpu")
     declare_vision_operators()
-    return load_pickled(path, trust=trust)
+    return load_pickled(path, trust=trust, device="cpu")
 
 
 def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generator) -> Any:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from dippm.errors import ConditionsError, InputShapeError, MeasurementError, UnsafeModelError
+from dippm.errors import ConditionsError, InputShapeError, UnsafeModelError
 from dippm.measure.columns import CONFIGURATION, IDENTITY, MEASURED, OUTCOME, PROVENANCE
 from dippm.measure.measurement import measure_model
 from dippm.measure.protocol import Regime, Settings
@@ -107,7 +107,7 @@ def test_an_archive_with_code_needs_trust(tmp_path):
         ({"batch": 0}, ConditionsError, "batch is 0"),
         ({"device": "cuda:99"}, ConditionsError, "dippm doctor"),
         ({"device": "tpu"}, ConditionsError, "no device"),
-        ({"input": (3, 8, 9)}, (InputShapeError, MeasurementError), "mat1|shape"),
+        ({"input": (3, 8, 9)}, InputShapeError, "does not accept"),
         ({"regime": Regime("fp64")}, ConditionsError, "unknown precision"),  # type: ignore
     ],
 )

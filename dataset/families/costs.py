@@ -1,0 +1,136 @@
+"""What one sample of each workload costs, in a table, so that planning needs no framework.
+
+    python -m dataset.families.costs        # adds what is missing, drops what is gone
+
+Counted on the meta device: nothing is computed, so a network of any size takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from dataset.families.family import Family, Workload
+
+TABLE = Path(__file__).with_name("costs.csv")
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of a workload; all but `parameters_m` and `operators` grow with the batch.
+
+    Attributes:
+        gmacs: 10⁹ multiply-accumulates per sample, by torch's flop counter.
+        written_mb: MiB that all operators write per sample, float32; what training keeps.
+        peak_mb: MiB of the largest inputs and output of one operator per sample.
+        parameters_m: 10⁶ parameters.
+        operators: operators that run.
+    """
+
+    gmacs: float
+    written_mb: float
+    peak_mb: float
+    parameters_m: float
+    operators: int
+
+
+def workloads(family: Family) -> Iterator[Workload]:
+    """Return every member of a family with every one of its sizes."""
+    for parameters in family.grid():
+        for sizes in family.sizes(parameters):
+            yield Workload(family.name, parameters, sizes)
+
+
+@cache
+def table() -> dict[str, Cost]:
+    """Return the cost of each workload by its model name."""
+    if not TABLE.is_file():
+        return {}
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return {row[0]: Cost(*map(float, row[1:5]), operators=int(row[5])) for row in rows}
+
+
+def cost(workload: Workload) -> Cost:
+    """Return the cost of a workload.
+
+    Raises:
+        KeyError: if the table lacks it.
+    """
+    known = table().get(workload.model)
+    if known is None:
+        raise KeyError(f"{workload.model}: run `python -m dataset.families.costs`")
+    return known
+
+
+def count(workload: Workload) -> Cost:
+    """Count the cost of a workload on the meta device."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from dataset.families import registry
+
+    module = registry.build(workload, "meta")
+    inputs = registry.make_inputs(workload, 1, "meta")
+    tally = _tally_mode()
+    with torch.no_grad(), FlopCounterMode(display=False) as flops, tally:
+        module(*inputs)
+    return Cost(
+        round(flops.get_total_flops() / 2e9, 6),
+        round(tally.written / MIB, 4),
+        round(tally.peak / MIB, 4),
+        round(sum(p.numel() for p in module.parameters()) / 1e6, 4),
+        tally.operators,
+    )
+
+
+def _tally_mode():
+    """Return a mode that sums the bytes that operators write, views left out."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Tally(TorchDispatchMode):
+        written = peak = operators = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if not function.is_view:
+                outs = sum(t.nbytes for t in tree_leaves(result) if isinstance(t, Tensor))
+                ins = sum(
+                    t.nbytes
+                    for t in tree_leaves(args)
+                    if isinstance(t, Tensor) and not t.requires_grad
+                )
+                self.written += outs
+                self.peak = max(self.peak, ins + outs)
+                self.operators += 1
+            return result
+
+    return Tally()
+
+
+def main() -> None:
+    """Write the table."""
+    from dataset.families import registry
+
+    known = table()
+    everything = [w for family in registry.FAMILIES.values() for w in workloads(family)]
+    rows = _counted(everything, known)
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", *(field.name for field in fields(Cost))])
+        writer.writerows((model, *astuple(value)) for model, value in sorted(rows.items()))
+    print(f"{len(rows)} workloads, {len(rows.keys() - known.keys())} new, in {TABLE}")
+
+
+def _counted(everything: Iterable[Workload], known: dict[str, Cost]) -> dict[str, Cost]:
+    return {w.model: known.get(w.model) or count(w) for w in everything}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""All families by name, and how a workload becomes a module with weights, and its inputs.
+
+Importing this loads no framework: `build` and `make_inputs` do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataset.families import mobile, operators, recurrent, resnet, text, vgg, vit, weather
+from dataset.families.family import Family, Workload
+from dippm.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_MODELS = (
+    mobile.EFFICIENTNET,
+    mobile.MNASNET,
+    mobile.MOBILENET,
+    resnet.FAMILY,
+    vgg.FAMILY,
+    vit.FAMILY,
+    text.ENCODER,
+    text.DECODER,
+    recurrent.RNN,
+    recurrent.PHYSICS_RNN,
+    weather.FAMILY,
+)
+FAMILIES: dict[str, Family] = {family.name: family for family in _MODELS}
+OPERATORS: dict[str, Family] = {family.name: family for family in operators.ALL}
+
+
+def family(name: str) -> Family:
+    """Return a family of models or a class of operators.
+
+    Raises:
+        UnknownNameError: if there is none of this name.
+    """
+    known = {**FAMILIES, **OPERATORS}
+    if name not in known:
+        raise UnknownNameError.of("family", name, known)
+    return known[name]
+
+
+def build(workload: Workload, device: torch.device | str) -> torch.nn.Module:
+    """Return the workload's module in evaluation mode, its weights made on the device.
+
+    No initialising code runs: the module is laid out without memory, then filled with random
+    numbers of a size that keeps activations finite, also in half precision. Random and not
+    constant, because how many bits toggle is part of the power that a GPU draws.
+
+    Args:
+        workload: family, parameters and sizes.
+        device: "meta" leaves the module without memory, as the converter wants it.
+
+    Raises:
+        UnknownNameError: if the family is unknown.
+    """
+    import torch
+
+    with torch.device("meta"):
+        module = family(workload.family).build(workload.parameters, workload.sizes).eval()
+    if torch.device(device).type == "meta":
+        return module
+    module.to_empty(device=device)
+    with torch.no_grad():
+        _fill(module)
+    return module
+
+
+def make_inputs(workload: Workload, batch: int, device: torch.device | str) -> tuple[Tensor, ...]:
+    """Return random inputs of `forward`: normal floats, or whole numbers below `high`."""
+    import torch
+
+    kind = family(workload.family)
+    made: list[Tensor] = []
+    for described in kind.inputs(workload.parameters, workload.sizes):
+        shape = (batch, *described.shape)
+        if described.high:
+            made.append(torch.randint(described.high, shape, device=device))
+        else:
+            made.append(torch.randn(shape, device=device))
+    return tuple(made)
+
+
+def _fill(module: torch.nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.ndim > 1:
+            fan_in = parameter.numel() // parameter.shape[0]
+            parameter.normal_(0.0, fan_in**-0.5)
+        elif "bias" in name.rpartition(".")[2]:
+            parameter.normal_(0.0, 0.1)  # keeps deep networks from fading to zero
+        else:
+            parameter.fill_(1.0)
+    for part in module.modules():
+        _fill_buffers(part)
+
+
+def _fill_buffers(part: torch.nn.Module) -> None:
+    own = dict(part.named_buffers(recurse=False))
+    if hasattr(part, "fill_buffers"):
+        part.fill_buffers()
+    elif own.keys() <= {"running_mean", "running_var", "num_batches_tracked"}:
+        for name, buffer in own.items():
+            buffer.fill_(1 if name == "running_var" else 0)
+    else:
+        raise NotImplementedError(
+            f"{type(part).__name__} has buffers {sorted(own)} that stay empty"
+        )

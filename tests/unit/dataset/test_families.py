@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dataset import plan
+from dataset.families import costs, registry
+from dataset.families.family import Family, Workload
+from dippm.errors import UnknownNameError
+
+EVERY = pytest.mark.parametrize("family", registry.FAMILIES.values(), ids=registry.FAMILIES)
+
+
+def smallest(family: Family) -> Workload:
+    return min(costs.workloads(family), key=lambda w: costs.cost(w).gmacs)
+
+
+@EVERY
+def test_the_smallest_member_runs_and_trains(family: Family):
+    workload = smallest(family)
+    module = registry.build(workload, "cpu")
+    assert not module.training
+    inputs = registry.make_inputs(workload, 2, "cpu")
+    with torch.inference_mode():
+        outputs = module(*inputs)
+    assert outputs.isfinite().all()
+    assert outputs.std() > 1e-4
+    assert outputs.shape[0] == 2
+    loss = module.train()(*inputs).square().mean()
+    loss.backward()
+    unused = [n for n, p in module.named_parameters() if p.grad is None]
+    assert not unused
+
+
+@EVERY
+def test_members_are_distinct_and_names_are_read_back(family: Family):
+    members = family.grid()
+    assert len({Workload(family.name, p, ()).architecture for p in members}) == len(members)
+    assert len({frozenset(p) for p in members}) <= 3
+    for workload in costs.workloads(family):
+        assert Workload.parse(workload.model) == workload
+        assert len(workload.model) < 200
+    for parameters in members:
+        sizes = list(family.sizes(parameters))
+        assert len(sizes) >= 3
+        assert len(set(sizes)) == len(sizes)
+
+
+def test_the_table_of_costs_is_complete_and_true():
+    listed = {w.model for f in registry.FAMILIES.values() for w in costs.workloads(f)}
+    assert listed == costs.table().keys()
+    for family in list(registry.FAMILIES.values())[::5]:
+        workload = smallest(family)
+        assert costs.count(workload) == costs.cost(workload)
+
+
+@pytest.mark.parametrize("name", registry.OPERATORS)
+def test_the_smallest_operator_runs(name: str):
+    jobs = [j for j in plan.operator_pack() if j.workload.family == name]
+
+    def elements(job) -> int:
+        inputs = registry.make_inputs(job.workload, job.points[0].batch, "meta")
+        return sum(x.numel() for x in inputs)
+
+    job = min(jobs, key=elements)
+    inputs = registry.make_inputs(job.workload, job.points[0].batch, "cpu")
+    with torch.inference_mode():
+        assert registry.build(job.workload, "cpu")(*inputs).isfinite().all()
+
+
+def test_every_operator_accepts_its_inputs():
+    for job in plan.operator_pack():
+        inputs = registry.make_inputs(job.workload, job.points[0].batch, "meta")
+        assert registry.build(job.workload, "meta")(*inputs).shape
+
+
+def test_weights_are_spread_and_norms_neutral():
+    module = registry.build(smallest(registry.FAMILIES["resnet"]), "cpu")
+    for name, tensor in module.state_dict().items():
+        assert tensor.isfinite().all()
+        if name.endswith("running_var"):
+            assert (tensor == 1).all()
+        if tensor.ndim > 1:
+            assert tensor.std() > 0
+
+
+def test_an_unknown_family_is_an_error_with_a_hint():
+    with pytest.raises(UnknownNameError, match="resnet"):
+        registry.family("resnett")

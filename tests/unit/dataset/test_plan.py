@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from dataset import plan
+from dataset.configuration import Job, configuration_id
+from dataset.families import costs, operators
+from dataset.families.family import Workload
+from dataset.families.registry import FAMILIES, family
+
+
+@pytest.fixture(scope="module")
+def inference() -> list[Job]:
+    return plan.plan()
+
+
+PARTS = ("inference", "training", "cpu", "operators")
+
+
+def points(jobs: list[Job]):
+    return [(job.workload, point) for job in jobs for point in job.points]
+
+
+def test_the_plan_needs_no_framework():
+    code = (
+        "import sys; from dataset import plan; n = len(plan.plan());"
+        "heavy = {'torch', 'numpy', 'tvm', 'timm'} & set(sys.modules); print(n, sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(maxsplit=1)[1].strip() == "[]"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_plan_is_the_same_in_another_process(part: str):
+    code = (
+        "import hashlib, json; from dataset import plan;"
+        f"jobs = [json.dumps(j.to_dict()) for j in plan.PARTS[{part!r}](3)];"
+        "print(hashlib.sha256(''.join(jobs).encode()).hexdigest())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_another_seed_is_another_plan():
+    assert plan.plan(0)[:50] != plan.plan(1)[:50]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_jobs_survive_their_file(part: str):
+    for job in plan.PARTS[part](0)[:400]:
+        assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_configuration_comes_once_with_each_repeat(part: str):
+    seen = [(configuration_id(w, p), p.repeat) for w, p in points(plan.PARTS[part](0))]
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize("part", ["inference", "training"])
+def test_families_take_turns(part: str):
+    jobs = plan.PARTS[part](0)
+    left = Counter(job.workload.family for job in jobs)
+    count = dict.fromkeys(left, 0)
+    for job in jobs:
+        count[job.workload.family] += 1
+        left[job.workload.family] -= 1
+        running = [count[name] for name in left if left[name]]
+        assert not running or max(count.values()) - min(running) <= 1
+
+
+def test_every_prefix_is_balanced(inference: list[Job]):
+    for length in (200, 1000, 5000):
+        drawn = [point for _, point in points(inference)][:length]
+        shares = Counter(point.precision for point in drawn)
+        for precision, share in plan.SHARES.items():
+            assert shares[precision] / length == pytest.approx(share, abs=0.05)
+        with_energy = sum(point.energy for point in drawn) / length
+        assert with_energy == pytest.approx(plan.ENERGY_SHARE, abs=0.05)
+
+
+def test_repeats_come_after_what_they_repeat(inference: list[Job]):
+    seen: dict[str, int] = {}
+    repeats = 0
+    for workload, point in points(inference):
+        key = configuration_id(workload, point)
+        assert seen.get(key, -1) == point.repeat - 1 or point.repeat == 0
+        seen[key] = point.repeat
+        repeats += point.repeat > 0
+    assert repeats / len(points(inference)) == pytest.approx(0.05, abs=0.015)
+    early = [point for _, point in points(inference[:200])]
+    assert any(point.repeat for point in early)
+
+
+def test_batches_rise_within_a_job_and_spread_over_decades(inference: list[Job]):
+    for job in inference:
+        eager = [point.batch for point in job.points if point.mode == "eager"]
+        assert all(a < b for a, b in pairwise(eager))
+        assert max(eager) <= family(job.workload.family).largest_batch
+    batches = [point.batch for _, point in points(inference)]
+    decades = Counter(len(str(batch)) for batch in batches)
+    assert min(decades[1], decades[2], decades[3]) > 0.08 * len(batches)
+
+
+def test_points_fit_the_assumed_device(inference: list[Job]):
+    for job in inference:
+        cost = costs.cost(job.workload)
+        for point in job.points:
+            weights_mb = cost.parameters_m * 4
+            assert cost.peak_mb * point.batch + weights_mb <= plan.GPU.memory_mb
+            assert plan.seconds(cost, point.batch, "inference", plan.GPU) <= 2
+
+
+def test_channels_last_is_for_images_only(inference: list[Job]):
+    for workload, point in points(inference):
+        assert not point.channels_last or FAMILIES[workload.family].images
+
+
+def test_the_cpu_plan_is_small():
+    jobs = plan.cpu_plan()
+    figures = plan.summary(jobs)
+    assert figures["points"] >= 330
+    assert figures["architectures"] >= 150
+    assert 0.03 <= figures["repeats"] / figures["points"] <= 0.15
+    for workload, point in points(jobs):
+        assert point.precision == "fp32"
+        assert point.batch <= 4
+        assert not point.energy
+        assert plan.seconds(costs.cost(workload), point.batch, "inference", plan.CPU) < 0.5
+
+
+def test_the_calibration_pack_comes_first():
+    pack, calibration = plan.operator_pack(), plan.calibration_pack()
+    assert pack[: len(calibration)] == calibration
+    assert len(calibration) == 105
+    kinds = Counter(family(job.workload.family).kind for job in calibration)
+    assert kinds == {"operator": 100, "model": 5}
+    forward = {
+        (job.workload.model, point.batch)
+        for job in pack
+        for point in job.points
+        if point.phase == "inference"
+    }
+    assert 300 <= len(forward) <= 500
+
+
+def test_operator_cases_are_distinct():
+    cases = [*operators.calibration_cases(), *operators.more_cases()]
+    keys = [(Workload(c.family, c.parameters, c.sizes).model, c.batch) for c in cases]
+    assert len(keys) == len(set(keys))
+    assert {c.family for c in cases} == {f.name for f in operators.ALL}
+
+
+def test_summary_renders_and_is_json(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["plan", "--part", "cpu", "--json"])
+    plan.main()
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["points"] == plan.summary(plan.cpu_plan())["points"]
+    monkeypatch.setattr(sys, "argv", ["plan", "--part", "cpu", "--summary"])
+    plan.main()
+    assert "points a minute" in capsys.readouterr().out

@@ -62,8 +62,11 @@ def _memory_clock(place: Place) -> tuple[float, ...]:
 
 def _temperature(place: Place) -> tuple[float, ...]:
     nvml = place.nvml
-    # The successor of this call is missing in older bindings and drivers.
-    return (float(nvml.nvmlDeviceGetTemperature(place.board, nvml.NVML_TEMPERATURE_GPU)),)
+    sensor = nvml.NVML_TEMPERATURE_GPU
+    try:
+        return (float(nvml.nvmlDeviceGetTemperature(place.board, sensor)),)
+    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # CUDA 14 takes it away
+        return (float(nvml.nvmlDeviceGetTemperatureV(place.board, sensor)),)
 
 
 def _power_cap(place: Place) -> tuple[float, ...]:

@@ -102,9 +102,9 @@ def open_nvml_processes(
 
 def _running(place: Place) -> list[Any]:
     nvml = place.nvml
-    running = list(nvml.nvmlDeviceGetComputeRunningProcesses(place.board))
+    running = list(nvml.nvmlDeviceGetComputeRunningProcesses(place.handle))
     if place.is_slice:
-        # The board lists the processes of all slices; without the instance, all may be ours.
+        # Some drivers list the processes of all slices; without the instance, all may be meant.
         of_slice = {None, place.gpu_instance}
         running = [p for p in running if getattr(p, "gpuInstanceId", None) in of_slice]
     return running

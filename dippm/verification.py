@@ -97,6 +97,7 @@ def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
         "timer": (c.timer, measurement.columns["timer"]),
         "layout": (c.channels_last, regime.channels_last),
         "phase": ("inference", regime.phase),
+        "framework": ("torch", measurement.columns["framework"].split()[0]),
     }
     for name, (predicted, measured) in pairs.items():
         if predicted != measured:

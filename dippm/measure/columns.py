@@ -61,6 +61,7 @@ LATENCY = (
     Column("event_ms", "real", "mean span between CUDA events around a step"),
     Column("event_median_ms", "real", "median of them"),
     Column("events_ms", "reals", "every span, in order"),
+    Column("queued_ms", "real", "mean time of steps queued without waiting: launches overlap work"),
     Column("warm_up_steps", "integer", "untimed steps before"),
     Column("timed_steps", "integer", "timed steps"),
     Column("warm_up_settled", "flag", "whether the last two warm-up windows agreed within 1 %"),

@@ -21,7 +21,7 @@ from dippm.measure.regimes import flags, prepared
 from dippm.measure.sources import gpm, nvml, nvml_processes
 from dippm.measure.sources.registry import open_source
 from dippm.measure.state import StateWatch
-from dippm.measure.timing import Step, Timings, stopwatch, time_steps
+from dippm.measure.timing import CudaStopwatch, Step, Timings, stopwatch, time_queued, time_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,6 +121,11 @@ class Bench:
             "flags": flags(),
         }
         step_ms = median(timings.wall_ms)
+        columns["queued_ms"] = (
+            time_queued(step, watch, step_ms=step_ms)
+            if isinstance(watch, CudaStopwatch)
+            else Absent("steps on a CPU do not overlap")
+        )
         return {**columns, **self._energy(step, watch.finish, step_ms, wanted=with_energy)}
 
     def _energy(self, step: Step, finish: Any, step_ms: float, *, wanted: bool) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dippm.measure.protocol import Settings
 
 AGREEMENT = 0.01
 """Two warm-up windows that differ by less have settled (design: 1 %)."""
+QUEUE_MS = 100.0
+"""About how long queued steps run."""
 
 Step = Callable[[], object]
 
@@ -109,6 +111,21 @@ def time_steps(
     wall_ms = tuple(wall for wall, _ in seen)
     event_ms = tuple(event for _, event in seen if event is not None)
     return Timings(wall_ms, event_ms, warm_up_steps, settled)
+
+
+def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
+    """Return the mean time in ms of steps that follow each other without waiting.
+
+    The launch of a step then overlaps the work of the one before, so short steps show the time of
+    the device where single steps show the time of the host.
+    """
+    count = min(max(round(QUEUE_MS / max(step_ms, 1e-3)), 2), 1000)
+    watch.finish()
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        step()
+    watch.finish()
+    return (time.perf_counter_ns() - start) / 1e6 / count
 
 
 def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> tuple[int, bool | None]:

@@ -72,6 +72,7 @@ def _targets():
         {"regime": Regime(channels_last=True)},
         {"columns": {"device": "H200"}},
         {"columns": {"mig_profile": "1g.5gb"}},
+        {"columns": {"framework": "onnxruntime 1.31"}},
     ],
 )
 def test_other_conditions_are_refused(prediction, changes):

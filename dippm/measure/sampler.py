@@ -1,0 +1,204 @@
+"""Read counters in a process of their own, while another one works.
+
+    python -m dippm.measure.sampler --pid 4711 --hz 10 --sources tree,nvml@5 --out samples.dippm
+
+The workload is not touched. It ends when the watched process does, or on SIGTERM. Nothing heavy is
+imported: no numpy, no torch, no Arrow. `dippm.measure.sampler_file.read` reads the file.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.measure.readings import Source
+from dippm.measure.sampler_file import Writer, anchor
+from dippm.measure.sources.registry import open_source
+
+USAGE = (
+    "usage: python -m dippm.measure.sampler --pid PID --out FILE [--hz 10] "
+    "[--sources tree,nvml@5] [--device INDEX|UUID] [--seconds S]\n"
+)
+FLUSH_NS = 500_000_000
+OF_A_GPU = {"nvml", "nvml_processes", "mig", "gpm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to sample.
+
+    Attributes:
+        pid: the process whose end ends the sampling, and root of the tree.
+        out: the new file.
+        hz: ticks per second.
+        sources: name and ticks between its readings.
+        device: index or UUID for sources of a GPU.
+        seconds: end after so long; 0 for no limit.
+    """
+
+    pid: int
+    out: str
+    hz: float = 10.0
+    sources: tuple[tuple[str, int], ...] = (("tree", 1),)
+    device: str = "0"
+    seconds: float = 0.0
+
+
+def parse(words: Sequence[str]) -> Order:
+    """Read the command line; by hand, for argparse costs a megabyte.
+
+    Raises:
+        ValueError: if it makes no sense; says why.
+    """
+    if len(words) % 2:
+        raise ValueError(f"{words[-1]} has no value")
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    known = {"--pid", "--out", "--hz", "--sources", "--device", "--seconds"}
+    unknown = set(given) - known
+    if unknown:
+        raise ValueError(f"unknown option {', '.join(sorted(unknown))}")
+    if not {"--pid", "--out"} <= set(given):
+        raise ValueError("--pid and --out are needed")
+    hz = float(given.get("--hz", "10"))
+    if not 0 < hz <= 1000:
+        raise ValueError("--hz must be above 0 and at most 1000")
+    sources = tuple(_source(text, hz) for text in given.get("--sources", "tree").split(","))
+    seconds = float(given.get("--seconds", "0"))
+    pid, device = int(given["--pid"]), given.get("--device", "0")
+    return Order(pid, given["--out"], hz, sources, device, seconds)
+
+
+def _source(text: str, hz: float) -> tuple[str, int]:
+    name, _, own_hz = text.strip().partition("@")
+    return name, max(1, round(hz / float(own_hz))) if own_hz else 1
+
+
+class Sampler:
+    """Reads the sources at fixed times and writes what they say."""
+
+    def __init__(self, order: Order) -> None:
+        """Open the sources and create the file.
+
+        Raises:
+            OSError: if the file exists or cannot be created.
+            UnknownNameError: if there is no source of a name.
+        """
+        self._order = order
+        self._sources = [self._open(name) for name, _ in order.sources]
+        header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
+        self._writer = Writer(order.out, self._sources, header)
+        self._missed = 0
+        self._stop, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the workload, whose end we await
+
+    def _open(self, name: str) -> Source:
+        where: dict[str, Any] = {}
+        if name in OF_A_GPU:
+            where["device"] = self._order.device
+        if name in {"tree", "nvml_processes"}:
+            where["pid"] = self._order.pid
+        if name == "tree":
+            where["exclude"] = (os.getpid(),)  # the workload may have started us
+        return open_source(name, **where)
+
+    def run(self) -> str:
+        """Sample until the end, and return why it came.
+
+        Raises:
+            OSError: if the file cannot be written any more.
+        """
+        watched = _watch(self._order.pid)
+        awaited = [self._stop, *([] if watched is None else [watched])]
+        period_ns = int(1e9 / self._order.hz)
+        start_ns = next_ns = flushed_ns = time.monotonic_ns()
+        limit_ns = int(self._order.seconds * 1e9)
+        tick, why = 0, ""
+        while not why:
+            self._read(tick)
+            now = time.monotonic_ns()
+            if now - flushed_ns >= FLUSH_NS or tick == 0:
+                self._writer.flush()
+                flushed_ns = now
+            late = max(0, now - next_ns) // period_ns
+            self._missed += late  # times that have passed are skipped, not made up for
+            tick += 1 + late
+            next_ns += (1 + late) * period_ns
+            ready = select.select(awaited, [], [], max(0.0, (next_ns - time.monotonic_ns()) / 1e9))
+            why = self._why(ready[0], watched is None)
+            if limit_ns and next_ns - start_ns >= limit_ns:
+                why = why or f"{self._order.seconds:g} s have passed"
+        self._finish(why)
+        return why
+
+    def _read(self, tick: int) -> None:
+        for number, (source, (_, every)) in enumerate(
+            zip(self._sources, self._order.sources, strict=True)
+        ):
+            if tick % every == 0:
+                self._writer.add(number, source.read())
+
+    def _why(self, ready: list[int], poll: bool) -> str:
+        if self._stop in ready:
+            return "SIGTERM"
+        if ready or (poll and not _alive(self._order.pid)):
+            return "the watched process has ended"
+        return ""
+
+    def _finish(self, why: str) -> None:
+        self._read(0)  # an ended process still shows its last figures until it is waited for
+        times = os.times()
+        cpu_s = times.user + times.system
+        self._writer.event({"end": why, "missed": self._missed, "cpu_s": cpu_s, **anchor()})
+        self._writer.close()
+        for source in self._sources:
+            source.close()
+
+
+def _watch(pid: int) -> int | None:
+    """Return a descriptor that is readable when the process ends, None where there is no such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def main(words: Sequence[str]) -> int:
+    """Sample as the command line says; 0 ended well, 1 could not write, 2 made no sense."""
+    from dippm.errors import DippmError
+
+    try:
+        order = parse(words)
+        if not _alive(order.pid):
+            raise ValueError(f"there is no process {order.pid}")
+    except ValueError as error:
+        sys.stderr.write(f"sampler: {error}\n{USAGE}")
+        return 2
+    try:
+        Sampler(order).run()
+    except (OSError, DippmError) as error:
+        sys.stderr.write(f"sampler: stopped, {order.out}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""`Campaign`: one start of the collector, and the file that says what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dippm
+from dataset.collect.journal import write_whole
+from dippm.measure.protocol import Settings
+
+FOLDER = "campaigns"
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What a start of the collector was asked, where it ran and how it ended.
+
+    Attributes:
+        plan: part or file, seed, share, hash, jobs and points.
+        device: as it was asked for.
+        settings: of the measurement.
+        timeout_s: limit for a point.
+        budget_s: limit for the campaign; None for none.
+        campaign: its name, which every row carries.
+        machine: provenance as the first worker told it.
+        ended: "running", "finished", "budget", "limit", a signal, or what went wrong.
+        why: one line about the end.
+        statuses: rows of this campaign by status.
+        left: points of the plan without an outcome when it ended.
+    """
+
+    plan: Mapping[str, Any]
+    device: str
+    settings: Settings
+    timeout_s: float
+    budget_s: float | None
+    campaign: str = field(default_factory=lambda: _name())
+    command: list[str] = field(default_factory=lambda: list(sys.argv))
+    host: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
+    collector_version: str = dippm.__version__
+    commit: str | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    started_at: str = field(default_factory=lambda: _now())
+    ended_at: str | None = None
+    ended: str = "running"
+    why: str = ""
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    left: int = 0
+    skipped_as_done: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of this campaign."""
+        return sum(self.statuses.values())
+
+    @property
+    def per_minute(self) -> float:
+        """Rows per minute that were tried, from the start on; skipped ones do not count."""
+        tried = self.rows - self.statuses["skipped"]
+        return 60 * tried / self.seconds if self.seconds else 0.0
+
+    def end(self, ended: str, why: str = "") -> None:
+        """Note how it ended."""
+        self.ended, self.why, self.ended_at = ended, why, _now()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the file holds."""
+        counts = {"rows": self.rows, "rows_per_minute": round(self.per_minute, 1)}
+        return asdict(self) | {"statuses": dict(self.statuses)} | counts
+
+    def write(self, folder: Path) -> Path:
+        """Write the file below an output folder, replacing an earlier one of this campaign.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        path = folder / FOLDER / f"{self.campaign}.json"
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        return path
+
+
+def _name() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

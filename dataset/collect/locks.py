@@ -1,0 +1,161 @@
+"""Locks: one collector for each output folder, one for each GPU of a host.
+
+They are `flock`s: the kernel drops them with the last process that holds them, so nothing stale
+remains after `kill -9`. A worker inherits the lock of its device, so that a device stays locked
+as long as anything measures on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dataset.collect.errors import CollectError, LockedError
+
+DIRECTORY = "DIPPM_LOCK_DIR"
+DEFAULT_DIRECTORY = Path("/tmp/dippm-locks")  # one place for all users of a host
+GRACE_S = 2.0
+"""A worker whose supervisor was killed needs a moment to follow it."""
+
+
+class Lock:
+    """A held lock; closing it lets go.
+
+    Attributes:
+        handle: file descriptor, to be inherited by a worker.
+        path: of the lock file.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self.handle = _open(path)
+        if not _acquire(self.handle, GRACE_S):
+            owner = os.pread(self.handle, 200, 0).decode(errors="replace").strip()
+            os.close(self.handle)
+            raise LockedError(
+                f"{what} is in use by another collector ({owner or 'unknown process'})",
+                f"Wait for it or stop it; the lock is {path}.",
+            )
+        os.ftruncate(self.handle, 0)
+        os.pwrite(self.handle, f"pid {os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let go."""
+        os.close(self.handle)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def lock_folder(folder: Path) -> Lock:
+    """Hold an output folder.
+
+    Raises:
+        LockedError: if another collector writes there.
+    """
+    return Lock(folder / "collector.lock", f"folder {folder}")
+
+
+def lock_device(device: str) -> Lock:
+    """Hold a device of this host, whatever folder the rows go to.
+
+    Raises:
+        LockedError: if another collector measures on it.
+        CollectError: if the folder of locks cannot be used.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", device_key(device))
+    folder = Path(os.environ.get(DIRECTORY) or DEFAULT_DIRECTORY)
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o1777)
+        return Lock(folder / f"{name}.lock", f"device {device} ({name})")
+    except OSError as error:
+        raise CollectError(
+            f"locks cannot be kept in {folder}: {error.strerror}",
+            f"Name a folder that all users of this host can write to in {DIRECTORY}.",
+        ) from error
+
+
+def device_key(device: str) -> str:
+    """Return what identifies the hardware: the UUID of the whole GPU, or "cpu".
+
+    Slices of one GPU share power and clocks, so they share its lock. Without NVML it is the index
+    as the driver counts it.
+    """
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return kind
+    named = visible_device(int(index or 0))
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # missing library or driver: the worker says what is wrong with the GPU
+        return f"gpu-{named}"
+    try:
+        return _uuid(pynvml, named)
+    except pynvml.NVMLError:
+        return f"gpu-{named}"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def visible_device(index: int) -> str:
+    """Return how CUDA_VISIBLE_DEVICES names the GPU that torch calls `cuda:<index>`."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in listed.split(",")] if listed else []
+    return names[index] if index < len(names) else str(index)
+
+
+def _uuid(nvml: Any, named: str) -> str:
+    if named.isdigit():
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(named))
+    else:
+        handle = nvml.nvmlDeviceGetHandleByUUID(named.encode())
+        if named.startswith("MIG"):
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
+def _open(path: Path) -> int:
+    """Open a lock file that every user may lock; links are not followed."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            pass
+        try:
+            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:  # another collector was faster
+            continue
+        os.fchmod(handle, 0o666)
+        return handle
+
+
+def _acquire(handle: int, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True

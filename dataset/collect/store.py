@@ -1,0 +1,125 @@
+"""`Store`: the folder of a collected set, journal and shards together."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dataset.collect.errors import CollectError, StorageError
+from dataset.collect.journal import Journal, Row, encode, read_lines, write_whole
+from dataset.collect.shards import compact, read_shard, shards, without_doubles, write_shard
+
+JOURNAL = "journal.jsonl"
+SHARD_ROWS = 500
+MERGED_ROWS = 5000
+KEY = ("row_id", "configuration_id", "repeat", "status", "reason", "batch", "campaign")
+Key = tuple[str, int]
+Say = Callable[[str], None]
+
+
+class Store:
+    """Keeps rows; knows which points have an outcome.
+
+    Args:
+        folder: is made if it is missing; its lock must be held.
+        say: where troubles are told.
+        wait_s: how long a full disk is waited for before giving up.
+
+    Attributes:
+        statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
+        total: rows in the folder.
+
+    Raises:
+        CollectError: if a shard cannot be read.
+    """
+
+    def __init__(self, folder: Path, *, say: Say, wait_s: float = 60.0) -> None:
+        self.folder, self._say, self._wait_s = folder, say, wait_s
+        kept = [row for path in shards(folder) for row in read_shard(path, KEY)]
+        _drop_rolled(folder / JOURNAL, {row["row_id"] for row in kept})
+        self._journal = Journal(folder / JOURNAL)
+        if self._journal.set_aside:
+            say(f"{self._journal.set_aside} damaged lines were moved to {JOURNAL}.torn")
+        self.statuses: dict[Key, str] = {}
+        rows = list(without_doubles([*kept, *self._journal.rows()]))
+        self.total = len(rows)
+        for row in rows:
+            self._note(row)
+
+    def append(self, row: Row) -> None:
+        """Put a row on the disk; wait for space if there is none.
+
+        Raises:
+            StorageError: if it is still not there after the wait; the row is lost, no other is.
+        """
+        self._write(row)
+        self._note(row)
+        self.total += 1
+        if self._journal.count >= SHARD_ROWS:
+            self.roll()
+
+    def roll(self) -> None:
+        """Move the journal's rows to a shard; a failure is told and leaves them where they are."""
+        if not self._journal.count:
+            return
+        try:
+            write_shard(self.folder, self._journal.rows())
+        except OSError as error:
+            self._say(f"no shard could be written ({error}); the rows stay in {JOURNAL}")
+            return
+        self._journal.clear()
+
+    def close(self) -> None:
+        """Leave few, small files: everything in shards, neighbouring small ones merged."""
+        self.roll()
+        self._journal.close()
+        try:
+            compact(self.folder, MERGED_ROWS)
+        except (OSError, CollectError) as error:
+            self._say(f"shards could not be merged ({error}); they stay as they are")
+
+    def _write(self, row: Row) -> None:
+        deadline = time.monotonic() + self._wait_s
+        told = False
+        while True:
+            try:
+                return self._journal.append(row)
+            except StorageError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    self._say(f"{error.message}; waiting {self._wait_s:.0f} s for space")
+                told = True
+                time.sleep(min(1.0, self._wait_s / 10))
+
+    def _note(self, row: Row) -> None:
+        key = (row["configuration_id"], row["repeat"])
+        if self.statuses.get(key) != "ok":
+            self.statuses[key] = row["status"]
+
+
+def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield every row of a collected folder once, also while a collector writes there.
+
+    Raises:
+        CollectError: if a shard cannot be read.
+    """
+    journal = read_lines(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
+    in_shards = (row for path in shards(folder) for row in read_shard(path))
+    yield from without_doubles(row for rows in (in_shards, iter(journal)) for row in rows)
+
+
+def _drop_rolled(path: Path, in_shards: set[str]) -> None:
+    """Finish what a crash between writing a shard and clearing the journal left undone."""
+    rows = read_lines(path)
+    remaining = [row for row in rows if row["row_id"] not in in_shards]
+    if len(remaining) < len(rows):
+        write_whole(path, b"".join(map(encode, remaining)))
+
+
+def tell(message: str) -> None:
+    """Say something to the person who watches."""
+    print(message, file=sys.stderr, flush=True)

@@ -115,7 +115,7 @@ PROVENANCE = (
     Column("host_cores", "integer", "cores of the host"),
     Column("threads", "integer", "CPU threads of the framework"),
     Column("os", "text", "kernel name and release"),
-    Column("flags", "json", "TF32, autocast, cuDNN benchmark, deterministic algorithms"),
+    Column("flags", "json", "TF32, cuDNN benchmark, deterministic algorithms"),
     Column("commit", "text", "of the checkout, with + if it was changed"),
     Column("build_s", "real", "seconds to build the model and move it to the device"),
 )

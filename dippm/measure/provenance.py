@@ -69,7 +69,12 @@ def cpu_device() -> str:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the checkout, with "+" if files were changed; None outside of one."""
+    """Return the commit of the checkout, with "+" if files were changed.
+
+    The environment variable DIPPM_COMMIT says it for a copy without history; else that has None.
+    """
+    if said := os.environ.get("DIPPM_COMMIT"):
+        return said
     git = ["git", "-C", str(CHECKOUT)]
     try:
         head = subprocess.run(

@@ -81,7 +81,6 @@ def flags() -> dict[str, Any]:
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "autocast": torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"),
     }
 
 

@@ -14,6 +14,7 @@ from statistics import fmean, median, quantiles, stdev
 from typing import TYPE_CHECKING, Any
 
 from dippm.measure import energy, memory
+from dippm.measure.columns import ENERGY
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent, AbsentSource, Quantity, Source
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
     import torch
 
+ON_A_CPU = "measured on a CPU"
 TOO_SHORT = Absent("the window was too short")
 GPM = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
+LOAD_NAMES = ("utilization_percent", *GPM)
+ENERGY_NAMES = tuple(column.name for column in ENERGY)
 
 
 class Bench:
@@ -130,9 +134,9 @@ class Bench:
 
     def _energy(self, step: Step, finish: Any, step_ms: float, *, wanted: bool) -> dict[str, Any]:
         if not wanted or self.settings.energy_window_s <= 0:
-            return _no_energy(Absent("not asked for"))
+            return self._no_energy(Absent("not asked for"))
         if isinstance(self.meter, Absent):
-            return _no_energy(self.meter)
+            return self._no_energy(self.meter)
         watch = _LoadWatch(self.nvml)
         self.gpm.read()  # GPM answers for the time between two readings
         seen = energy.measure_energy(
@@ -140,12 +144,16 @@ class Bench:
         )
         active = self.gpm.read()
         if isinstance(seen, Absent):
-            return _no_energy(seen)
+            return self._no_energy(seen)
         return {
             **_energy_columns(seen, self.idle_power_w),
             **{name: active.get(name) for name in GPM},
             "utilization_percent": watch.mean(),
         }
+
+    def _no_energy(self, reason: Absent) -> dict[str, Any]:
+        of_gpu = reason if self.device.type == "cuda" else Absent(ON_A_CPU)
+        return {**dict.fromkeys(ENERGY_NAMES, reason), **dict.fromkeys(LOAD_NAMES, of_gpu)}
 
 
 def measure(
@@ -168,7 +176,7 @@ def _of_gpu(
     name: str, device: torch.device, quantities: tuple[Quantity, ...], **where: Any
 ) -> Source:
     if device.type != "cuda":
-        return AbsentSource(name, quantities, "measured on a CPU")
+        return AbsentSource(name, quantities, ON_A_CPU)
     return open_source(name, device=str(device), **where)
 
 
@@ -239,15 +247,6 @@ def _energy_columns(seen: energy.Energy, idle_power_w: float | Absent) -> dict[s
         "energy_method": seen.method,
         "energy_resolution_s": seen.resolution_s,
     }
-
-
-def _no_energy(reason: Absent) -> dict[str, Any]:
-    names = (
-        *("energy_j", "energy_net_j", "power_w", "idle_power_w", "energy_window_s"),
-        *("energy_steps", "energy_method", "energy_resolution_s", "utilization_percent"),
-        *GPM,
-    )
-    return dict.fromkeys(names, reason)
 
 
 def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dippm.cli.graph import graph
 from dippm.cli.lists import devices, models
 from dippm.cli.measure import measure
 from dippm.cli.predict import predict
+from dippm.cli.report import report
 
 app = typer.Typer(
     name="dippm",
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (predict, measure, compare, graph, devices, models, doctor):
+for command in (predict, measure, report, compare, graph, devices, models, doctor):
     app.command()(command)
 
 

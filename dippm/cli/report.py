@@ -1,0 +1,47 @@
+"""`dippm report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder that `dataset.collect` wrote.")
+    ],
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page that opens offline.")
+    ] = None,
+    joined: Annotated[
+        Path | None,
+        typer.Option("--joined", help="Output of `dataset.own_build`; build/own/<name of DIR>."),
+    ] = None,
+    checkpoint: options.CheckpointName = None,
+    predict: Annotated[
+        bool, typer.Option("--predict/--no-predict", help="Predict models that have a graph.")
+    ] = True,
+    json: options.Json = False,
+) -> None:
+    """Sum up a collected set: coverage, noise, failures, predicted against measured."""
+    with errors_reported(as_json=json):
+        from dippm.report.collected.page import report_of, write_page
+
+        found = report_of(folder, joined=joined, checkpoint=checkpoint, predict=predict)
+        if html:
+            write_page(html, found)
+    if json:
+        print_json(found.to_dict())
+        return
+    from dippm.report.collected.terminal import tables
+    from dippm.report.console import console
+
+    for part in tables(found):
+        console().print(part)
+    if html:
+        typer.echo(f"page: {html}")

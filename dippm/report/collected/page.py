@@ -1,0 +1,146 @@
+"""The page itself: everything in one file that opens without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import DippmError
+from dippm.measure.columns import COLUMNS
+from dippm.measure.rows import collected
+from dippm.prediction import show
+from dippm.report.collected import predictions, summary
+from dippm.report.collected.joined import read_joined
+from dippm.report.collected.predictions import Compared
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEMPLATE = "collected.html.jinja"
+
+
+class ReportNotInstalledError(DippmError, ImportError):
+    """The libraries of reports are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedReport:
+    """A collected set, summed up.
+
+    Attributes:
+        title: name of the set and its devices.
+        rows: all of them.
+        figures: see `summary.summary`.
+        compared: predicted against measured.
+    """
+
+    title: str
+    rows: pd.DataFrame
+    figures: dict[str, Any]
+    compared: Compared
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {**self.figures, "predictions": self.compared.to_dict()}
+
+    def to_html(self) -> str:
+        """Return the page.
+
+        Raises:
+            ReportNotInstalledError: if plotly or jinja2 is missing.
+        """
+        try:
+            from jinja2 import Environment
+            from markupsafe import Markup
+            from plotly.offline import get_plotlyjs
+        except ImportError as error:
+            raise ReportNotInstalledError(
+                f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
+            ) from error
+        text = files("dippm.report").joinpath("templates", TEMPLATE).read_text(encoding="utf-8")
+        environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        environment.filters["number"] = _number
+        html: str = environment.from_string(text).render(
+            title=self.title,
+            plotly=Markup(get_plotlyjs()),
+            plots={name: Markup(html) for name, html in self._plots().items()},
+            columns=COLUMNS,
+            compared=self.compared,
+            errors=self.compared.errors(),
+            **self.figures,
+        )
+        return html
+
+    def _plots(self) -> dict[str, str]:
+        from dippm.report.collected import figures
+
+        used = summary.used_rows(self.rows)
+        made = {"counts": figures.counts_figure(self.rows)}
+        if self.figures["coverage"]["families"]:
+            made["coverage"] = figures.coverage_figure(self.figures["coverage"])
+        for target in figures.distributed(used):
+            made[target] = figures.distribution_figure(used, target)
+        for target in predictions.TARGETS:
+            points = [point for point in self.compared.points if point.target == target]
+            if points:
+                made[f"predicted {target}"] = figures.prediction_figure(points)
+        return {name: _html(figure, name) for name, figure in made.items()}
+
+
+def report_of(
+    folder: Path,
+    *,
+    joined: Path | None = None,
+    checkpoint: str | Path | None = None,
+    predict: bool = True,
+) -> CollectedReport:
+    """Sum up a collected folder.
+
+    Args:
+        folder: of the collector.
+        joined: see `read_joined`.
+        checkpoint: see `predictions.compare`.
+        predict: whether models with a graph are predicted.
+
+    Raises:
+        RowsNotFoundError: if the folder has no rows.
+        DippmError: if a file is damaged.
+    """
+    found, extra = collected(folder), read_joined(joined, folder)
+    figures = summary.summary(found, extra)
+    compared = Compared(absent={"not asked for": 0})
+    if predict:
+        used = summary.used_rows(found.rows)
+        compared = predictions.compare(used, extra, checkpoint=checkpoint)
+    names = ", ".join(sorted(found.rows["device"].dropna().unique()))
+    title = f"{folder.resolve().name}: measured on {names or 'an unknown device'}"
+    return CollectedReport(title, found.rows, figures, compared)
+
+
+def write_page(path: Path, report: CollectedReport) -> None:
+    """Write the page of a set.
+
+    Raises:
+        DippmError: if the file cannot be written, or a library of reports is missing.
+    """
+    try:
+        path.write_text(report.to_html(), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DippmError(f"cannot write {path}: {reason}", "Give --html another place.") from error
+
+
+def _html(figure: Any, name: str) -> str:
+    html: str = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=name.replace(" ", "-"),
+        config={"displaylogo": False, "responsive": True},
+    )
+    return html
+
+
+def _number(value: Any) -> str:
+    return "–" if value is None else show(float(value))

@@ -1,0 +1,67 @@
+"""A collected set in the terminal: the figures of the page that fit in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from dippm.prediction import show
+from dippm.report.collected.page import CollectedReport
+
+
+def tables(report: CollectedReport) -> Iterator[Any]:
+    """Yield a headline, then distributions, noise floor, failures and errors."""
+    figures = report.figures
+    yield (
+        f"{escape(report.title)}\n{figures['rows']:,} rows, {figures['rows_used']:,} usable, "
+        f"{figures['families']} families, {figures['architectures']:,} architectures, "
+        f"{len(figures['campaigns'])} campaigns, {figures['days']} days"
+    )
+    table = _table("measured", "n", "5 %", "median", "95 %")
+    for target, found in figures["distributions"].items():
+        if "absent" in found:
+            table.add_row(target, "0", escape(f"absent: {found['absent']}"))
+        else:
+            values = (show(found[key]) for key in ("p05", "median", "p95"))
+            table.add_row(f"{target}", f"{found['n']:,}", *values)
+    yield table
+    table = _table("noise floor", "configurations", "rows", "median %", "p95 %", "days")
+    for floor in figures["noise_floor"]:
+        if floor["family"] == "all":
+            spread = (f"{floor[key]:.2f}" for key in ("median_percent", "p95_percent"))
+            counts = (str(floor[key]) for key in ("configurations", "rows"))
+            table.add_row(floor["target"], *counts, *spread, str(floor["days"]))
+    for target, reason in figures["noise_floor_absent"].items():
+        table.add_row(target, f"absent: {reason}")
+    yield table
+    table = _table("left out", "rows")
+    for reason, n in figures["left_out"].items():
+        table.add_row(escape(reason), f"{n:,}")
+    yield table
+    yield from _errors(report)
+
+
+def _errors(report: CollectedReport) -> Iterator[Any]:
+    compared = report.compared
+    if compared.points:
+        table = _table("predicted against measured", "n", "median APE %", "MAPE %", "inside")
+        table.title = compared.checkpoint
+        for line in compared.errors():
+            if line["family"] == "all":
+                errors = (f"{line[key]:.1f}" for key in ("median_ape", "mape"))
+                table.add_row(line["target"], str(line["n"]), *errors, f"{line['coverage']:.0%}")
+        yield table
+    yield from (escape(remark) for remark in compared.remarks)
+    for reason, n in compared.absent.items():
+        yield escape(f"not predicted ({n} rows): {reason}")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -37,10 +37,11 @@ def prepared(
 
     Floating-point parameters and inputs are cast to float16 or bfloat16 if the precision says so,
     else to float32. A training step is forward, mean square of the outputs as loss, backward, and
-    SGD with momentum; "amp" scales the loss.
+    SGD with momentum; "amp" scales the loss. Inputs that require gradients get them, as those of
+    an operator amid a network do; a module without parameters has no optimiser.
 
     Raises:
-        ConditionsError: if the device cannot run the precision.
+        ConditionsError: if the device cannot run the precision, or there is nothing to train.
     """
     import torch
 
@@ -165,24 +166,29 @@ def _training_step(
     import torch
 
     module.train().requires_grad_(True)
-    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp")
+    leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
+    trained = list(module.parameters())
+    if not trained and not any(leaf.requires_grad for leaf in leaves):
+        raise ConditionsError("the model has no parameters to train", "Measure its inference.")
+    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=0.9) if trained else None
+    scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp" and bool(trained))
     called = _compiled(module) if regime.mode == "compiled" else module
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
+        for tensor in (*trained, *leaves):
+            tensor.grad = None
         with _autocast(regime.precision, device):
-            loss = _loss(called(*inputs))
+            loss = _loss(called(*leaves))
         scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        if optimizer is not None:
+            scaler.step(optimizer)
+            scaler.update()
 
     try:
         with torch.enable_grad():
             yield step
     finally:
-        optimizer.zero_grad(set_to_none=True)
-        optimizer.state.clear()
+        module.zero_grad(set_to_none=True)
         module.eval()
 
 

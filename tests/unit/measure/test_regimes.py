@@ -98,3 +98,29 @@ def test_a_model_without_floating_point_results_cannot_be_trained():
         pytest.raises(ConditionsError, match="nothing to train"),
     ):
         step()
+
+
+def test_an_operator_without_weights_is_trained_through_its_inputs():
+    inputs = (torch.randn(2, 3, 8, 8, requires_grad=True),)
+    with prepared(torch.nn.Softmax(1), inputs, Regime(phase="train"), device=CPU) as step:
+        step()
+    with (
+        pytest.raises(ConditionsError, match="no parameters"),
+        prepared(torch.nn.Softmax(1), images(), Regime(phase="train"), device=CPU),
+    ):
+        pass
+
+
+def test_gradients_of_inputs_are_computed_if_asked_for_and_only_then():
+    seen = []
+
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            x.register_hook(lambda grad: seen.append(grad)) if x.requires_grad else None
+            return super().forward(x)
+
+    for wanted in (False, True):
+        inputs = (torch.randn(2, 4, requires_grad=wanted),)
+        with prepared(Layer(4, 4), inputs, Regime("bf16", phase="train"), device=CPU) as step:
+            step()
+            assert len(seen) == wanted

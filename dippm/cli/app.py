@@ -16,6 +16,7 @@ from dippm.cli.lists import devices, models
 from dippm.cli.measure import measure
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.selftest import selftest
 
 app = typer.Typer(
     name="dippm",
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for command in (predict, measure, report, compare, graph, devices, models, doctor):
     app.command()(command)
+app.add_typer(selftest, name="selftest")
 
 
 def _show_version(wanted: bool) -> None:

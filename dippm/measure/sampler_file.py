@@ -43,7 +43,7 @@ class Writer:
     """Appends readings to a new file, a frame per `flush`."""
 
     def __init__(self, path: str | Path, sources: Sequence[Source], header: dict[str, Any]) -> None:
-        """Create the file.
+        """Create the file; it stays empty until the first `flush`.
 
         Raises:
             FileExistsError: if there is one: samples of two runs are never mixed.
@@ -58,7 +58,6 @@ class Writer:
             for source in sources
         ]
         self.event({"sampler": VERSION, **header, **anchor(), "sources": described})
-        self.flush()
 
     def add(self, number: int, readings: Readings) -> None:
         """Keep a reading of source `number` for the next frame."""

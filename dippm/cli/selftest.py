@@ -1,0 +1,47 @@
+"""`dippm selftest`: what DIPPM itself costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+
+selftest = typer.Typer(help="Measure DIPPM itself.", no_args_is_help=True)
+
+
+@selftest.callback()
+def _group() -> None:
+    """Keep `overhead` a word of its own while it is the only command."""
+
+
+@selftest.command()
+def overhead(
+    sleep_s: Annotated[float, typer.Option(help="Length of the workload sleep; 0: none.")] = 5.0,
+    sort_mb: Annotated[float, typer.Option(help="Array that is sorted, in MiB; 0: none.")] = 128.0,
+    matmul: Annotated[int, typer.Option(help="Rows of a square matrix; 0: none.")] = 2000,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 5,
+    sources: Annotated[str, typer.Option(help="Sources to sample, with commas.")] = "tree",
+    device: Annotated[str, typer.Option(help="GPU for such sources: index or UUID.")] = "0",
+    json: options.Json = False,
+) -> None:
+    """Run workloads with and without the sampler; exit code 1 if it costs more than it may."""
+    import sys
+
+    from dippm.measure.selftest import Plan
+    from dippm.measure.selftest import overhead as run
+    from dippm.report.console import console
+    from dippm.report.overhead import overhead_table
+
+    plan = Plan(sleep_s, sort_mb, matmul, repeats, sources=tuple(sources.split(",")), device=device)
+    talk = console(sys.stderr)
+    with errors_reported(as_json=json):
+        report = run(plan, progress=lambda words: talk.print(words, style="dim"))
+    if json:
+        print_json(report.to_dict())
+    else:
+        console().print(overhead_table(report))
+    if not report.ok:
+        raise typer.Exit(1)

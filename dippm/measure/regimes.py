@@ -37,8 +37,9 @@ def prepared(
 
     Floating-point parameters and inputs are cast to float16 or bfloat16 if the precision says so,
     else to float32. A training step is forward, mean square of the outputs as loss, backward, and
-    SGD with momentum; "amp" scales the loss. Inputs that require gradients get them, as those of
-    an operator amid a network do; a module without parameters has no optimiser.
+    SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an operator
+    amid a network: its backward pass starts from given gradients instead of a loss, and computes
+    those of the inputs too. A module without parameters has no optimiser.
 
     Raises:
         ConditionsError: if the device cannot run the precision, or there is nothing to train.
@@ -171,15 +172,22 @@ def _training_step(
     if not trained and not any(leaf.requires_grad for leaf in leaves):
         raise ConditionsError("the model has no parameters to train", "Measure its inference.")
     optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=0.9) if trained else None
-    scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp" and bool(trained))
+    amid = any(leaf.requires_grad for leaf in leaves)
+    scaler = torch.amp.GradScaler(device.type, enabled=regime.precision == "amp" and not amid)
     called = _compiled(module) if regime.mode == "compiled" else module
+
+    known: list[torch.Tensor] = []
 
     def step() -> None:
         for tensor in (*trained, *leaves):
             tensor.grad = None
         with _autocast(regime.precision, device):
-            loss = _loss(called(*leaves))
-        scaler.scale(loss).backward()
+            outputs = list(_tensors(called(*leaves)))
+            loss = None if amid else _loss(outputs)
+        if loss is None:
+            torch.autograd.backward(outputs, _ones(outputs, known))
+        else:
+            scaler.scale(loss).backward()
         if optimizer is not None:
             scaler.step(optimizer)
             scaler.update()
@@ -192,9 +200,18 @@ def _training_step(
         module.eval()
 
 
-def _loss(outputs: object) -> torch.Tensor:
-    """Return the mean square of every floating-point output, summed."""
-    squares = [tensor.float().square().mean() for tensor in _tensors(outputs)]
+def _ones(outputs: list[torch.Tensor], known: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return gradients to start from, made in the first step only."""
+    import torch
+
+    if not known:
+        known += [torch.ones_like(output) for output in outputs]
+    return known
+
+
+def _loss(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """Return the mean square of every output, summed."""
+    squares = [tensor.float().square().mean() for tensor in outputs]
     if not squares:
         raise ConditionsError(
             "the model returns no floating-point tensor, so there is nothing to train",
@@ -204,6 +221,7 @@ def _loss(outputs: object) -> torch.Tensor:
 
 
 def _tensors(outputs: object) -> Iterator[torch.Tensor]:
+    """Yield every floating-point tensor that depends on what is trained."""
     import torch
 
     if isinstance(outputs, torch.Tensor):

@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _collect(words: list[str]) -> int:
-    from dataset.collect.supervisor import Options, collect
+    from dataset.collect.options import Options
+    from dataset.collect.supervisor import collect
 
     parser = _parser()
     arguments = parser.parse_args(words)

@@ -96,6 +96,10 @@ class Pace:
         """Return the seconds until everything has to end."""
         return self._campaign_left(self._clock())
 
+    def budget_left(self) -> float | None:
+        """Return the seconds that are left of the budget; None if there is none."""
+        return None if self._end is None else max(0.0, self._end - self._clock())
+
     def finish(self, kind: Hashable, seconds: float) -> None:
         """Learn how long a point took."""
         self._recent[kind].append(seconds)

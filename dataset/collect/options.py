@@ -1,0 +1,101 @@
+"""`Options`: how a campaign runs, and what follows from it on a host."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dataset.collect.locks import Lock
+from dataset.collect.pace import Pace
+from dataset.collect.runner import JOBS_PER_WORKER, Runner
+from dataset.collect.worker_process import WorkerOptions, WorkerProcess
+from dippm.measure.protocol import Settings
+
+RAPL = "/sys/class/powercap/intel-rapl:*/energy_uj"
+CPU_SHARE = 0.8
+"""Of the memory that is available at the start: the host must survive the largest model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a campaign runs.
+
+    Attributes:
+        folder: where rows go.
+        device: as torch names it.
+        settings: of the measurement.
+        timeout_s: for building a model and measuring a point.
+        budget_s: for the campaign; None for no limit.
+        limit: points at most; None for no limit.
+        retry_failed: whether points without a measurement are tried again.
+        disk_wait_s: how long a full disk is waited for.
+        jobs_per_worker: after so many jobs a worker is replaced.
+        memory_limit_mb: for the data of a worker on a CPU; None for most of what is free.
+        families: extra registry modules.
+        bench: "module:Class" in place of `dippm.measure.run:Bench`.
+    """
+
+    folder: Path
+    device: str
+    settings: Settings = field(default_factory=Settings)
+    timeout_s: float = 60.0
+    budget_s: float | None = None
+    limit: int | None = None
+    retry_failed: bool = False
+    disk_wait_s: float = 60.0
+    jobs_per_worker: int = JOBS_PER_WORKER
+    memory_limit_mb: int | None = None
+    families: tuple[str, ...] = ()
+    bench: str = ""
+
+
+def possible(settings: Settings, device: str) -> Settings:
+    """Return the settings without an energy window where no energy can be read."""
+    if device.startswith("cuda") or any(os.access(path, os.R_OK) for path in glob.glob(RAPL)):
+        return settings
+    return replace(settings, energy_window_s=0.0)
+
+
+def worker_options(options: Options) -> WorkerOptions:
+    """Return what a worker is started with."""
+    limit_mb = 0
+    if not options.device.startswith("cuda"):
+        limit_mb = options.memory_limit_mb or int(available_mb() * CPU_SHARE)
+    log = options.folder / "worker.log"
+    return WorkerOptions(
+        options.device,
+        families=options.families,
+        bench=options.bench,
+        settings=options.settings,
+        memory_limit_mb=limit_mb,
+        log=log,
+    )
+
+
+def available_mb() -> float:
+    """Return the memory in MiB that is free for a worker, within the limit of the container."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = next(line for line in lines if line.startswith("MemAvailable:"))
+    available = int(found.split()[1]) / 1024
+    try:
+        most = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return min(available, (int(most) - used) / 2**20) if most.isdigit() else available
+
+
+def new_runner(options: Options, pace: Pace, device_lock: Lock) -> Runner:
+    """Return what measures here, by the options."""
+
+    def start() -> WorkerProcess:
+        return WorkerProcess(worker_options(options), (device_lock.handle,))
+
+    return Runner(
+        start,
+        pace=pace,
+        energy_window_s=options.settings.energy_window_s,
+        jobs_per_worker=options.jobs_per_worker,
+    )

@@ -1,0 +1,107 @@
+"""A session: the outcomes of a plan become rows, whoever measures them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dataset.collect.campaign import Campaign
+from dataset.collect.errors import CollectError, Stop
+from dataset.collect.options import Options
+from dataset.collect.pending import Pending, pending_of
+from dataset.collect.progress import Progress, progress
+from dataset.collect.rows import Outcome, make_row, where
+from dataset.collect.store import Store, tell
+from dataset.configuration import Job
+
+Keep = Callable[[Job, Outcome], None]
+Measure = Callable[[Sequence[Pending], Keep], None]
+
+
+def run(jobs: Sequence[Job], options: Options, campaign: Campaign, *, measure: Measure) -> None:
+    """Have the pending jobs measured and keep the outcomes; note in the campaign how it ended.
+
+    Args:
+        jobs: of the plan.
+        options: how.
+        campaign: is filled in and written.
+        measure: calls its second argument with each outcome.
+    """
+    store = Store(options.folder, say=tell, wait_s=options.disk_wait_s)
+    pending = list(pending_of(jobs, store, retry_failed=options.retry_failed))
+    total = sum(len(item.points) for item in pending)
+    planned = sum(len(job.points) for job in jobs)
+    campaign.left, campaign.skipped_as_done = total, planned - total
+    write_campaign(campaign, options.folder)
+    shown = progress(total)
+    shown.say(f"{total} points to measure, {planned - total} have an outcome already")
+    began = time.monotonic()
+
+    def keep(job: Job, outcome: Outcome) -> None:
+        row = make_row(campaign.campaign, kind_of(job, options.families), job.workload, outcome)
+        store.append(row)
+        if not campaign.machine and row["device"]:
+            note_machine(campaign, row, options.folder)
+        campaign.statuses[row["status"]] += 1
+        campaign.left -= 1
+        campaign.seconds = time.monotonic() - began
+        shown.row(row)
+
+    _until_end(campaign, lambda: measure(pending, keep), shown)
+    campaign.seconds = time.monotonic() - began
+    store.close()
+    shown.close()
+    write_campaign(campaign, options.folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the output folder.
+
+    Raises:
+        CollectError: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CollectError(f"{folder} cannot be made: {error.strerror}") from error
+
+
+def write_campaign(campaign: Campaign, folder: Path) -> None:
+    """Write the campaign's file; if that fails say so and go on: the rows matter more."""
+    try:
+        campaign.write(folder)
+    except OSError as error:
+        tell(f"the campaign file could not be written: {error}")
+
+
+def note_machine(campaign: Campaign, row: Mapping[str, Any], folder: Path) -> None:
+    """Keep where the first row was measured."""
+    campaign.machine = where(row)
+    campaign.commit = row["commit"]
+    write_campaign(campaign, folder)
+
+
+def kind_of(job: Job, families: Sequence[str]) -> str:
+    """Return "operator" or "model"."""
+    for name in (*families, "dataset.families.registry"):
+        registry = import_module(name)
+        for table in ("FAMILIES", "OPERATORS"):
+            family = getattr(registry, table, {}).get(job.workload.family)
+            if family is not None:
+                return str(family.kind)
+    return "model"
+
+
+def _until_end(campaign: Campaign, work: Callable[[], None], shown: Progress) -> None:
+    try:
+        work()
+    except Stop as stop:
+        campaign.end(stop.why)
+    except CollectError as error:
+        campaign.end(error.ended, str(error))
+        shown.say(str(error))
+    else:
+        campaign.end("finished")

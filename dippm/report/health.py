@@ -13,6 +13,7 @@ from typing import Literal
 from dippm.errors import DippmError
 from dippm.frontends import cache
 from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB
+from dippm.measure.sources.registry import survey
 from dippm.pretrained.checkpoint import verify
 from dippm.pretrained.store import DEFAULT, available, find
 
@@ -42,8 +43,23 @@ class Finding:
 
 
 def examine() -> tuple[Finding, ...]:
-    """Look at packages, checkpoints, GPU, memory and cache."""
-    return (*_packages(), *_checkpoints(), _gpu(), _memory(), _cache())
+    """Look at packages, checkpoints, GPU, memory, cache and the sources of counters."""
+    return (*_packages(), *_checkpoints(), _gpu(), _memory(), _cache(), *sources())
+
+
+def sources() -> Iterator[Finding]:
+    """Say what can be measured here: a finding per source, and one per reason of absence."""
+    by_source: dict[str, dict[str, list[str]]] = {}
+    for row in survey():
+        by_reason = by_source.setdefault(row.source, {})
+        by_reason.setdefault(row.reason, []).append(row.quantity.name)
+    for source, by_reason in by_source.items():
+        for reason in sorted(by_reason):  # what works has none, so it comes first
+            names = ", ".join(by_reason[reason])
+            whole = "" in by_reason or len(by_reason) > 1
+            what = f"source {source}" if not (reason and whole) else f"source {source}: {names}"
+            detail = f"absent: {reason}" if reason else names
+            yield Finding(what, "absent" if reason else "ok", detail)
 
 
 def _packages() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ it under the entry point group "dippm.sources".
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,6 +27,8 @@ BUILT_IN = {
     "recorded": "dippm.measure.sources.recorded:open_recorded",
 }
 NAMES = tuple(BUILT_IN)
+SETTLE_S = 0.6
+"""Some quantities are means over half a second."""
 
 
 def open_source(name: str, **where: Any) -> Source:
@@ -80,22 +83,27 @@ class Survey:
 
 
 def survey(names: tuple[str, ...] = NAMES, **where: Any) -> list[Survey]:
-    """Open every source, read it twice, and say what works here.
+    """Open every source, read it twice, and say what works here; takes 0.6 s.
 
     Args:
         names: of the sources; "recorded" is left out.
         where: `device` for the sources of a GPU.
     """
+    of_gpu = {"nvml", "nvml_processes", "mig", "gpm"}
+    sources = [
+        open_source(name, **(where if name in of_gpu else {}))
+        for name in names
+        if name != "recorded"
+    ]
+    for source in sources:
+        source.read()
+    time.sleep(SETTLE_S)
     rows: list[Survey] = []
-    for name in names:
-        if name == "recorded":
-            continue
-        of_gpu = name in {"nvml", "nvml_processes", "mig", "gpm"}
-        source = open_source(name, **(where if of_gpu else {}))
-        source.read()  # some are means between two readings
+    for source in sources:
         readings = source.read()
         for quantity in source.quantities:
             value = readings.values.get(quantity.name)
-            rows.append(Survey(name, quantity, value, readings.absent.get(quantity.name, "")))
+            reason = readings.absent.get(quantity.name, "")
+            rows.append(Survey(source.name, quantity, value, reason))
         source.close()
     return rows

@@ -29,6 +29,10 @@ DISTURBING = ("thermal", "slowdown", "brake")
 """Parts of the names of throttle reasons under which a GPU is slower than it would be alone. A card
 at its power cap is not disturbed: that is how it runs."""
 
+UNSTEADY = 0.2
+"""A CPU has no list of others' processes; a standard deviation beyond this part of the mean says
+that the steps did not have the machine for themselves."""
+
 
 class RowsNotFoundError(DippmError, FileNotFoundError):
     """A folder has no rows of the collector."""
@@ -117,9 +121,11 @@ def why_not_used(row: Mapping[Any, Any]) -> str | None:
     slowed = sorted(r for r in reasons if any(part in str(r).casefold() for part in DISTURBING))
     if slowed:
         return f"disturbed: throttled ({', '.join(slowed)})"
-    latency = row["latency_ms"]
+    latency, spread = row["latency_ms"], row["latency_sd_ms"]
     if latency is None or not latency > 0:
         return "no latency"
+    if row["device_kind"] == "cpu" and spread and spread > UNSTEADY * latency:
+        return f"disturbed: steps spread by more than {UNSTEADY:.0%} of their mean"
     return None
 
 

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dataset import croissant, datasheet, own
+from dippm.measure.columns import COLUMNS
+from tests import own_rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dataset") / "data"
+    own_rows.write(folder / "toy", own_rows.rows(), in_journal=0)
+    (folder / "toy" / "journal.jsonl").unlink()
+    return folder
+
+
+def test_the_committed_datasheet_is_what_its_data_say() -> None:
+    text = datasheet.README.read_text(encoding="utf-8")
+    assert datasheet.rewritten(text) == text, "python -m dataset.datasheet --write"
+
+
+def test_the_committed_croissant_file_is_what_its_data_say() -> None:
+    text = croissant.FILE.read_text(encoding="utf-8")
+    assert croissant.text_of(croissant.describe()) == text, "python -m dataset.croissant --write"
+
+
+def test_every_column_is_in_the_datasheet_once() -> None:
+    text = datasheet.column_tables()
+    for column in COLUMNS:
+        assert text.count(f"| `{column.name}` | {column.kind} |") == 1, column.name
+
+
+def test_every_block_has_a_maker_and_is_marked() -> None:
+    text = datasheet.README.read_text(encoding="utf-8")
+    assert [found["name"] for found in datasheet.BLOCK.finditer(text)] != []
+    assert {found["name"] for found in datasheet.BLOCK.finditer(text)} == set(datasheet.BLOCKS)
+
+
+def test_blocks_count_rows_failures_and_repeats(data: Path) -> None:
+    n = len(own_rows.rows())
+    assert f"| {n} | {n - 5} | ok {n - 3}, oom 1, timeout 1, crash 1 |" in datasheet.sets(data)
+    assert "| oom | CUDA out of memory" in datasheet.failures(data)
+    assert "throttled (sw_thermal_slowdown)" in datasheet.failures(data)
+    assert "| latency_ms | 4 | 16 |" in datasheet.noise(data)
+    assert "| tinyconv | model | 32 | 32 | 5 |" in datasheet.families(data)
+
+
+def test_without_data_the_blocks_say_so(tmp_path: Path) -> None:
+    for block in (datasheet.sets, datasheet.families, datasheet.failures, datasheet.noise):
+        assert block(tmp_path) == "No set is committed.\n"
+
+
+def test_a_loader_reads_every_row_through_the_croissant_file(data: Path, tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    base = tmp_path / "dataset"
+    shutil.copytree(data.parent, base)
+    path = base / "croissant.json"
+    path.write_text(croissant.text_of(croissant.describe(base / "data", base)), encoding="utf-8")
+    described = mlcroissant.Dataset(jsonld=str(path))
+    issues = described.metadata.ctx.issues
+    assert not issues.errors
+    assert not issues.warnings
+    read = {
+        str(value, "utf-8")
+        for records in described.metadata.record_sets
+        for record in described.records(records.uuid)
+        for name, value in record.items()
+        if name.endswith("/row_id")
+    }
+    assert read == set(own.read(base / "data" / "toy")["row_id"])
+
+
+def test_the_croissant_file_without_data_is_valid(tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    path = tmp_path / "croissant.json"
+    path.write_text(json.dumps(croissant.describe(tmp_path / "none", tmp_path)), encoding="utf-8")
+    assert not mlcroissant.Dataset(jsonld=str(path)).metadata.ctx.issues.errors

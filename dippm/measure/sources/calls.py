@@ -85,6 +85,8 @@ class Calls:
                 answer = call.read()
             except Exception as error:
                 absent |= dict.fromkeys(_names(call), self._note(error, call))
+                if not self._live:
+                    break  # nothing else can work either
             else:
                 self._failed_in_a_row.pop(call, None)
                 for quantity, value in zip(call.quantities, answer, strict=True):

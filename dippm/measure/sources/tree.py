@@ -55,6 +55,7 @@ class TreeSource:
         self._alive: dict[int, Process] = {pid: Process(pid)}
         self._next_search_ns = self._next_io_ns = self._next_pss_ns = 0
         self._kernel_lists_children = True
+        self._closed = False
         self._gone_s = self._cpu_s = self._peak_mb = 0.0
         self._gone_mb = [0.0, 0.0]
         self._io_mb = [0.0, 0.0]
@@ -71,6 +72,8 @@ class TreeSource:
     def read(self) -> Readings:
         """Read every process of the tree; new ones are looked for first."""
         now = time.monotonic_ns()
+        if self._closed:
+            return Readings(now, {}, {q.name: "the source is closed" for q in QUANTITIES})
         self._update()
         if now >= self._next_search_ns:
             self._search()
@@ -82,6 +85,7 @@ class TreeSource:
 
     def close(self) -> None:
         """Close the descriptors of all processes."""
+        self._closed = True
         for process in self._alive.values():
             process.close()
         self._alive = {}

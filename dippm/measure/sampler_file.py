@@ -270,8 +270,8 @@ def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
     while place + FRAME.size <= len(data):
         size, crc = FRAME.unpack_from(data, place)
         payload = data[place + FRAME.size : place + FRAME.size + size]
-        if len(payload) < size or zlib.crc32(payload) != crc:
-            return
+        if not size or len(payload) < size or zlib.crc32(payload) != crc:
+            return  # a crash of the machine may leave zeros, a CRC of nothing is zero too
         place += FRAME.size + size
         yield place, payload
 

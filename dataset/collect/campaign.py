@@ -45,7 +45,7 @@ class Campaign:
     timeout_s: float
     budget_s: float | None
     campaign: str = field(default_factory=lambda: _name())
-    command: list[str] = field(default_factory=lambda: list(sys.argv))
+    command: list[str] = field(default_factory=lambda: _command())
     host: str = field(default_factory=platform.node)
     pid: int = field(default_factory=os.getpid)
     collector_version: str = dippm.__version__
@@ -90,6 +90,10 @@ class Campaign:
         path.parent.mkdir(exist_ok=True)
         write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         return path
+
+
+def _command() -> list[str]:
+    return ["python", "-m", "dataset.collect", *sys.argv[1:]]
 
 
 def _name() -> str:

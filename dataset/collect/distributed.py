@@ -11,9 +11,11 @@ must be at the same path on every node.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,7 +88,8 @@ def collect_with_ray(
     if options.device.startswith("cuda"):
         options = replace(options, device="cuda:0")  # Ray shows a station its own GPU only
     make_folder(options.folder)
-    with lock_folder(options.folder):
+    # Ray talks on stdout, which is for the summary.
+    with redirect_stdout(sys.stderr), lock_folder(options.folder):
         ray = _connect(address)
         try:
             crew = _Crew(ray, options, pace)
@@ -98,7 +101,7 @@ def collect_with_ray(
                 options.budget_s,
             )
             with interruptible(pace):
-                run(jobs, options, campaign, measure=crew.measure)
+                run(jobs, options, campaign, measure=crew.measure, pace=pace)
         finally:
             ray.shutdown()
     return campaign

@@ -13,9 +13,9 @@ import re
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from dataset.collect.errors import CollectError, LockedError
+from dippm.measure.sources.calls import NotHere
 
 DIRECTORY = "DIPPM_LOCK_DIR"
 DEFAULT_DIRECTORY = Path("/tmp/dippm-locks")  # one place for all users of a host
@@ -93,43 +93,32 @@ def lock_device(device: str) -> Lock:
 def device_key(device: str) -> str:
     """Return what identifies the hardware: the UUID of the whole GPU, or "cpu".
 
-    Slices of one GPU share power and clocks, so they share its lock. Without NVML it is the index
-    as the driver counts it.
+    Slices of one GPU share power and clocks, so they share its lock. Without NVML it is the name
+    that CUDA_VISIBLE_DEVICES gives the device, or its index.
     """
+    from dippm.measure.sources.nvml_session import Session, locate
+
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return kind
-    named = visible_device(int(index or 0))
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # missing library or driver: the worker says what is wrong with the GPU
-        return f"gpu-{named}"
+        nvml = Session.open()
+    except NotHere:
+        return f"gpu-{_visible(int(index or 0))}"
     try:
-        return _uuid(pynvml, named)
-    except pynvml.NVMLError:
-        return f"gpu-{named}"
+        uuid = nvml.nvmlDeviceGetUUID(locate(nvml, f"cuda:{index or 0}").board)
+    except (NotHere, nvml.NVMLError) as error:
+        raise CollectError(
+            f"there is no {device}: {error}", "`nvidia-smi -L` lists the GPUs of this host."
+        ) from error
     finally:
-        pynvml.nvmlShutdown()
-
-
-def visible_device(index: int) -> str:
-    """Return how CUDA_VISIBLE_DEVICES names the GPU that torch calls `cuda:<index>`."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [name.strip() for name in listed.split(",")] if listed else []
-    return names[index] if index < len(names) else str(index)
-
-
-def _uuid(nvml: Any, named: str) -> str:
-    if named.isdigit():
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(named))
-    else:
-        handle = nvml.nvmlDeviceGetHandleByUUID(named.encode())
-        if named.startswith("MIG"):
-            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    uuid = nvml.nvmlDeviceGetUUID(handle)
+        Session.close()
     return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
+def _visible(index: int) -> str:
+    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return names[index] if index < len(names) and names[index] else str(index)
 
 
 def _open(path: Path) -> int:

@@ -40,7 +40,7 @@ class Pace:
         clock: seconds that only grow.
 
     Attributes:
-        started: reading of the clock at the beginning.
+        limit_s: of the point in flight.
     """
 
     def __init__(
@@ -52,16 +52,21 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.timeout_s, self._clock = timeout_s, clock
-        self.started = clock()
-        self._end = None if budget_s is None else self.started + budget_s
+        self.limit_s = timeout_s
+        self._end = None if budget_s is None else clock() + budget_s
         self._left = limit
-        self._point_end = self.started
+        self._point_end = clock()
         self._recent: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=50))
         self._signal: int | None = None
         self._dropped_at = 0.0
 
-    def begin(self, kind: Hashable, guess_s: float) -> None:
-        """Begin a point that is like others of its kind.
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self._signal is not None
+
+    def begin(self, kind: Hashable, guess_s: float, patience: float = 1.0) -> None:
+        """Begin a point that is like others of its kind and may take `patience` times the limit.
 
         Raises:
             Stop: if it must not start: somebody interrupted, or it would overrun the budget.
@@ -70,7 +75,8 @@ class Pace:
         now = self._clock()
         if self._end is not None and now + self.expected_s(kind, guess_s) > self._end:
             raise Stop("budget")
-        self._point_end = now + self.timeout_s
+        self.limit_s = patience * self.timeout_s
+        self._point_end = now + self.limit_s
 
     def check(self) -> None:
         """Raise `Stop` if nothing may start any more."""

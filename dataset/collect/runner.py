@@ -22,6 +22,8 @@ JOBS_PER_WORKER = 100
 START_S = 300.0
 """Importing the model zoos from a slow network disk takes a while."""
 COMPILE_GUESS_S = 20.0
+COMPILE_PATIENCE = 2.0
+"""A compiled point may take so many times the limit of an eager one."""
 GUESS_S = 1.0
 RegimeKey = tuple[str, str, str, bool]
 
@@ -102,7 +104,8 @@ class Runner:
         compiled = point.mode == "compiled"
         kind = (compiled, point.phase, point.energy, self._built == job.workload.model)
         guess_s = COMPILE_GUESS_S if compiled else GUESS_S
-        self._pace.begin(kind, guess_s + self._energy_window_s * point.energy)
+        guess_s += self._energy_window_s * point.energy
+        self._pace.begin(kind, guess_s, COMPILE_PATIENCE if compiled else 1.0)
         began = time.monotonic()
         outcome = self._ask(worker, job, point)
         self._pace.finish(kind, time.monotonic() - began)
@@ -127,7 +130,7 @@ class Runner:
         except TimedOutError:
             self.kill()
             self._pace.check()  # it was the campaign's time that ran out: the point is dropped
-            reason = f"no answer within {self._pace.timeout_s:g} s"
+            reason = f"no answer within {self._pace.limit_s:g} s"
             return Outcome(point, "timeout", reason, where(self._machine), building)
         except WorkerDiedError as error:
             self.kill()
@@ -156,7 +159,7 @@ class Runner:
         reasons = []
         for attempt in range(STARTS):
             if attempt:
-                time.sleep(min(2.0**attempt, self._pace.campaign_remaining()))
+                time.sleep(min(float(attempt), self._pace.campaign_remaining()))
             worker = self._start()
             try:
                 worker.wait_ready(self._pace.starting(START_S))

@@ -11,6 +11,7 @@ from typing import Any
 from dataset.collect.campaign import Campaign
 from dataset.collect.errors import CollectError, Stop
 from dataset.collect.options import Options
+from dataset.collect.pace import Pace
 from dataset.collect.pending import Pending, pending_of
 from dataset.collect.progress import Progress, progress
 from dataset.collect.rows import Outcome, make_row, where
@@ -21,7 +22,9 @@ Keep = Callable[[Job, Outcome], None]
 Measure = Callable[[Sequence[Pending], Keep], None]
 
 
-def run(jobs: Sequence[Job], options: Options, campaign: Campaign, *, measure: Measure) -> None:
+def run(
+    jobs: Sequence[Job], options: Options, campaign: Campaign, *, measure: Measure, pace: Pace
+) -> None:
     """Have the pending jobs measured and keep the outcomes; note in the campaign how it ended.
 
     Args:
@@ -29,8 +32,11 @@ def run(jobs: Sequence[Job], options: Options, campaign: Campaign, *, measure: M
         options: how.
         campaign: is filled in and written.
         measure: calls its second argument with each outcome.
+        pace: knows whether somebody asked to stop.
     """
-    store = Store(options.folder, say=tell, wait_s=options.disk_wait_s)
+    store = Store(
+        options.folder, say=tell, wait_s=options.disk_wait_s, stopping=lambda: pace.interrupted
+    )
     pending = list(pending_of(jobs, store, retry_failed=options.retry_failed))
     total = sum(len(item.points) for item in pending)
     planned = sum(len(job.points) for job in jobs)

@@ -27,6 +27,7 @@ class Store:
         folder: is made if it is missing; its lock must be held.
         say: where troubles are told.
         wait_s: how long a full disk is waited for before giving up.
+        stopping: whether somebody asked to stop, which ends the wait.
 
     Attributes:
         statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
@@ -36,8 +37,15 @@ class Store:
         CollectError: if a shard cannot be read.
     """
 
-    def __init__(self, folder: Path, *, say: Say, wait_s: float = 60.0) -> None:
-        self.folder, self._say, self._wait_s = folder, say, wait_s
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        say: Say,
+        wait_s: float = 60.0,
+        stopping: Callable[[], bool] = bool,
+    ) -> None:
+        self.folder, self._say, self._wait_s, self._stopping = folder, say, wait_s, stopping
         kept = [row for path in shards(folder) for row in read_shard(path, KEY)]
         _drop_rolled(folder / JOURNAL, {row["row_id"] for row in kept})
         self._journal = Journal(folder / JOURNAL)
@@ -88,12 +96,12 @@ class Store:
             try:
                 return self._journal.append(row)
             except StorageError as error:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or self._stopping():
                     raise
                 if not told:
                     self._say(f"{error.message}; waiting {self._wait_s:.0f} s for space")
                 told = True
-                time.sleep(min(1.0, self._wait_s / 10))
+                time.sleep(0.5)
 
     def _note(self, row: Row) -> None:
         key = (row["configuration_id"], row["repeat"])

@@ -49,7 +49,7 @@ def collect(jobs: Sequence[Job], options: Options, plan: Mapping[str, Any]) -> C
 
         with interruptible(pace):
             try:
-                run(jobs, options, campaign, measure=measure)
+                run(jobs, options, campaign, measure=measure, pace=pace)
             finally:
                 runner.kill()
     return campaign

@@ -133,7 +133,9 @@ class WorkerProcess:
         """End it and everything it started, at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        # One that waits for a hung driver cannot be killed; the next one will tell.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
         self._close()
 
     def close(self) -> None:

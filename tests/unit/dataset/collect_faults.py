@@ -89,6 +89,19 @@ def _memory_error(parameters, sizes):
     return _Module.module(forward)(parameters, sizes)
 
 
+def _kills_station(parameters, sizes):
+    """Once, kill the parent of the worker."""
+
+    def forward(x):
+        if len(x) == 2 and os.path.exists(os.environ["KILL_FLAG"]):
+            os.remove(os.environ["KILL_FLAG"])
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        return x
+
+    return _Module.module(forward)(parameters, sizes)
+
+
 def _prints(parameters, sizes):
     print("a library that talks")
     os.write(1, b"and one in C\n")
@@ -114,6 +127,7 @@ FAMILIES = {
         _family("slow", _slow),
         _family("memory_error", _memory_error),
         _family("prints", _prints),
+        _family("kills_station", _kills_station),
     )
 }
 OPERATORS = {"single": _family("single", _nothing, "operator")}

@@ -146,6 +146,7 @@ class _Crew:
         self._queue: deque[Pending] = deque()
         self._losses = 0
         self._why = "none could start"
+        self._stop: Stop | None = None
 
     def measure(self, pending: Sequence[Pending], keep: Keep) -> None:
         """Have every job measured and keep what comes, in the order in which it comes."""
@@ -153,9 +154,10 @@ class _Crew:
         try:
             for place in self.places:
                 self._open(place)
-            while self._queue or self._running():
-                self._pace.check()
-                while self._queue and self._idle:
+            while (self._may_begin() and self._queue) or self._running():
+                if self._pace.spent:  # what is in flight is dropped
+                    break
+                while self._stop is None and self._queue and self._idle:
                     self._begin(self._idle.popleft(), self._queue.popleft())
                 if not self._works:
                     raise DeviceLostError(
@@ -166,9 +168,19 @@ class _Crew:
                 for key in ready:
                     self._advance(key, keep)
                 self._give_up_late_ones()
+            if self._stop is not None:
+                raise self._stop
         finally:
             for work in (*self._works.values(), *self._idle):
                 self._ray.kill(work.station)
+
+    def _may_begin(self) -> bool:
+        """Return whether jobs may be given out; after a stop the stations finish what they have."""
+        try:
+            self._pace.check()
+        except Stop as stop:
+            self._stop = self._stop or stop
+        return self._stop is None
 
     def _running(self) -> bool:
         return any(work.item for work in self._works.values())
@@ -201,8 +213,9 @@ class _Crew:
 
     def _take(self, key: Any, outcome: Outcome | str | None, keep: Keep) -> None:
         work = self._works[key]
-        if isinstance(outcome, str):
-            raise Stop(outcome)
+        if isinstance(outcome, str):  # the stream ends with it
+            self._stop = self._stop or Stop(outcome)
+            return
         if work.item is None or outcome is None:  # it is open
             self._idle.append(self._works.pop(key))
             return

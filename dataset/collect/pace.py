@@ -65,6 +65,12 @@ class Pace:
         """Whether somebody asked to stop."""
         return self._signal is not None
 
+    @property
+    def spent(self) -> bool:
+        """Whether even what is in flight has to end now."""
+        limited = self._left is not None and self._left <= 0
+        return limited or self.campaign_remaining() <= 0
+
     def begin(self, kind: Hashable, guess_s: float, patience: float = 1.0) -> None:
         """Begin a point that is like others of its kind and may take `patience` times the limit.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
 import json
 import re
@@ -24,7 +23,11 @@ JSON_COLUMNS = tuple(column.name for column in COLUMNS if column.kind == "json")
 
 def has_pyarrow() -> bool:
     """Return whether Parquet can be written and read here."""
-    return importlib.util.find_spec("pyarrow") is not None
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        return False
+    return bool(pyarrow.parquet)
 
 
 def shards(folder: Path) -> list[Path]:

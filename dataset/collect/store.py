@@ -15,7 +15,7 @@ from dataset.collect.shards import compact, read_shard, shards, without_doubles,
 JOURNAL = "journal.jsonl"
 SHARD_ROWS = 500
 MERGED_ROWS = 5000
-KEY = ("row_id", "configuration_id", "repeat", "status", "reason", "batch", "campaign")
+KEY = ("row_id", "configuration_id", "repeat", "status")
 Key = tuple[str, int]
 Say = Callable[[str], None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -179,7 +180,7 @@ class WorkerProcess:
     def _keep_log(self, path: Path | None) -> None:
         """Read stderr to its end, so that the worker never waits for it or fails on a full disk."""
         assert self._process.stderr is not None
-        for raw in iter(self._process.stderr.readline, b""):
+        for raw in io.BufferedReader(self._process.stderr):  # type: ignore[type-var]
             text = raw.decode(errors="replace").rstrip()
             if text:
                 self._last_lines.append(text)

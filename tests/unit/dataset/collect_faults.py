@@ -164,13 +164,6 @@ class QuickBench:
         return {**columns, "absent": {"energy_j": "not measured by this bench"}}
 
 
-class LostBench:
-    """A device that cannot be initialised."""
-
-    def __init__(self, device, settings):
-        raise RuntimeError("CUDA error: no CUDA-capable device is detected")
-
-
 class LosesDeviceBench(QuickBench):
     """The device is there until a model fails, and then no more."""
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from dippm import __version__
 from dippm.conditions import MAX_BATCH, MODES, PRECISIONS
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
-from dippm.frontends import InputSpec, onnx
+from dippm.frontends import InputSpec
+from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.prediction import show
 
 if TYPE_CHECKING:
+    from dippm.frontends.registry import Entry
     from dippm.measure.run import Bench
 
 NO_MEMORY = ("out of memory", "can't allocate memory")
@@ -132,7 +134,8 @@ def measure_model(
     """Run a model on this machine and measure it.
 
     Args:
-        source: a module, a PyTorch or ONNX file, or a name such as "timm:resnet50".
+        source: a module, a model file, or a name such as "timm:resnet50". Files of other
+            frameworks than PyTorch run in their own, as they are, on the CPU.
         input: sizes without the batch; None takes the sizes that the model states.
         batch: samples per step.
         device: "cuda:0", "cpu", ...; None is the first GPU, or the CPU without one.
@@ -151,9 +154,16 @@ def measure_model(
     _check(batch, regime)
     spec = InputSpec.parse(input)
     bench = Bench(device_of(device), settings)
-    measured = _measure_onnx if _is_onnx(source) else _measure_torch
+    entry = sessions.entry_of(source)
     try:
-        name, columns = measured(bench, source, spec, batch=batch, regime=regime, trust=trust)
+        if entry is None:
+            name, columns = _measure_torch(
+                bench, source, spec, batch=batch, regime=regime, trust=trust
+            )
+        else:
+            name, columns = _measure_session(
+                bench, entry, Path(source), spec, batch=batch, regime=regime, trust=trust
+            )
     except DippmError:
         raise
     except Exception as error:  # whatever the model itself raises
@@ -176,22 +186,27 @@ def _measure_torch(
     return subject.name, {**columns, "build_s": build_s}
 
 
-def _measure_onnx(
-    bench: Bench, source: Any, spec: InputSpec, *, batch: int, regime: Regime, trust: bool
+def _measure_session(
+    bench: Bench,
+    entry: Entry,
+    path: Path,
+    spec: InputSpec,
+    *,
+    batch: int,
+    regime: Regime,
+    trust: bool,
 ) -> tuple[str, dict[str, Any]]:
-    from dippm.measure.onnx_session import open_session
     from dippm.measure.run import as_row
 
-    path, before, start = Path(source), bench.memory_mb(), time.monotonic()
-    session = open_session(path, spec, batch=batch, regime=regime, device=bench.device)
+    before, start = bench.memory_mb(), time.monotonic()
+    on_cpu = bench.device.type == "cpu"
+    session = sessions.open_session(
+        entry, path, spec, batch=batch, regime=regime, on_cpu=on_cpu, trust=trust
+    )
     build_s = time.monotonic() - start
     columns = bench.measure_step(session.run, with_energy=True)
     own = {"framework": session.framework, "memory_before_mb": before, "build_s": build_s}
     return path.name, as_row({**columns, **own})
-
-
-def _is_onnx(source: Any) -> bool:
-    return isinstance(source, str | Path) and onnx.accepts(Path(source))
 
 
 def _check(batch: int, regime: Regime) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import ConditionsError, UnknownFormatError
+from dippm.errors import ConditionsError
 from dippm.frontends import InputSpec
 
 if TYPE_CHECKING:
     import torch
-
-RUNNABLE = "Measured are PyTorch modules, .pt, .pth, .pt2, TorchScript, named models and .onnx."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,10 @@ def _module(source: Any, *, trust: bool, device: torch.device) -> tuple[Any, dic
 def _from_file(path: Path, *, trust: bool) -> Any:
     import torch
 
-    from dippm.frontends import pytorch, registry
+    from dippm.frontends import pytorch
     from dippm.frontends.named import declare_vision_operators
     from dippm.frontends.torch_archive import archive_kind, load_pickled
 
-    entry = registry.find(path)
-    if entry.framework != pytorch.NAME:
-        raise UnknownFormatError(f"{path.name} is a file of {entry.framework}", RUNNABLE)
     kind = archive_kind(path)
     if kind in ("torchscript", "pt2"):
         pytorch.require_trust(path, kind, trust=trust)

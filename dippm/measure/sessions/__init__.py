@@ -1,0 +1,76 @@
+"""Files that other frameworks than PyTorch run: as they are, for inference on the CPU.
+
+To add one: write a module with `open_session` and list it in `OPENERS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from dippm.errors import ConditionsError, UnknownFormatError
+from dippm.frontends import InputSpec, registry
+from dippm.frontends.registry import Entry
+from dippm.measure.protocol import Regime
+from dippm.measure.sessions.session import Session
+
+OPENERS = {
+    "onnx": "dippm.measure.sessions.onnx",
+    "keras": "dippm.measure.sessions.keras",
+    "tensorflow": "dippm.measure.sessions.savedmodel",
+    "paddle": "dippm.measure.sessions.paddle",
+}
+
+
+def entry_of(source: object) -> Entry | None:
+    """Return the frontend of a file that another framework than PyTorch runs, else None.
+
+    Raises:
+        ModelFileError: if the path is no file of a known framework.
+    """
+    if not isinstance(source, str | Path):
+        return None
+    entry = registry.find(source)
+    return None if entry.framework == "pytorch" else entry
+
+
+def open_session(
+    entry: Entry,
+    path: Path,
+    inputs: InputSpec,
+    *,
+    batch: int,
+    regime: Regime,
+    on_cpu: bool,
+    trust: bool,
+) -> Session:
+    """Load a file with random inputs.
+
+    Args:
+        entry: its frontend.
+        path: of the file.
+        inputs: shapes without the batch; the file's own if empty.
+        batch: samples.
+        regime: must be the default one.
+        on_cpu: whether it shall run on the CPU.
+        trust: whether the file may run code.
+
+    Raises:
+        FrameworkNotInstalledError: if the framework is missing.
+        UnsafeModelError: if running the file could run code and `trust` is false.
+        ConditionsError: if more is asked for than running the file as it is on the CPU.
+        InputShapeError: if a size is missing or does not fit.
+    """
+    if entry.framework not in OPENERS:
+        raise UnknownFormatError(
+            f"files of {entry.framework} cannot be run here", f"Known: {', '.join(OPENERS)}"
+        )
+    if regime != Regime() or not on_cpu:
+        raise ConditionsError(
+            f"{path.name} is measured as it is, for inference on the CPU",
+            "For a GPU, another precision or a training step measure the PyTorch model.",
+        )
+    entry.check_installed(path.name)
+    opener = importlib.import_module(OPENERS[entry.framework]).open_session
+    session: Session = opener(path, inputs, batch=batch, trust=trust)
+    return session

@@ -22,9 +22,9 @@ ORIGIN = "python -m dataset.collect"
 REPLACED = ["device", "channels_last", "framework"]
 
 
-def folders(data: Path = DATA) -> tuple[Path, ...]:
-    """Return the committed folders, one for each device."""
-    return tuple(sorted({path.parent for path in data.glob("*/shard-*.parquet")}))
+def folders(data: Path | None = None) -> tuple[Path, ...]:
+    """Return the committed folders, one for each device; `data` is `DATA` if None."""
+    return tuple(sorted({path.parent for path in (data or DATA).glob("*/shard-*.parquet")}))
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -88,7 +88,7 @@ def as_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     return table.assign(row_id=rows["row_id"].to_numpy(), device=rows["device"].to_numpy())
 
 
-def sources(data: Path = DATA) -> dict[str, Source]:
+def sources(data: Path | None = None) -> dict[str, Source]:
     """Return the committed sets as sources by name, for instance "own/h100"."""
     return {
         f"own/{folder.name}": Source(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dataset import own
 from dataset.location import data_dir
 from dataset.table import Source
 from dippm.errors import UnknownNameError
@@ -38,14 +39,17 @@ def read(name: str, folder: Path | str | None = None) -> pd.DataFrame:
     """Return the measured rows of one source.
 
     Args:
-        name: of the source.
+        name: of the source; "own/<device>" is a set of ours, which lies in this repository.
         folder: of all tables; see `dataset.location.data_dir`.
 
     Raises:
         UnknownNameError: if there is no such source.
         DataNotFoundError: if its tables are not on this machine.
     """
+    ours = own.sources()
+    if name in ours:
+        return ours[name].read(own.DATA)
     sources = all_sources()
     if name not in sources:
-        raise UnknownNameError.of("source", name, sources)
+        raise UnknownNameError.of("source", name, {*sources, *ours})
     return sources[name].read(data_dir(folder))

@@ -127,7 +127,10 @@ def distributed(rows: pd.DataFrame) -> list[str]:
 
 
 def _sized(figure: Any, height: int) -> Any:
+    from plotly.colors import qualitative
+
     return figure.update_layout(
+        colorway=qualitative.Dark24,
         template="plotly_white",
         height=max(260, height),
         margin={"l": 10, "r": 10, "t": 30, "b": 40},

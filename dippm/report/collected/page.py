@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "collected.html.jinja"
+OFFLINE = {
+    "displaylogo": False,
+    "responsive": True,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+}
 
 
 class ReportNotInstalledError(DippmError, ImportError):
@@ -109,6 +115,7 @@ def report_of(
         DippmError: if a file is damaged.
     """
     found, extra = collected(folder), read_joined(joined, folder)
+    found = replace(found, rows=_operators_marked(found.rows))
     figures = summary.summary(found, extra)
     compared = Compared(absent={"not asked for": 0})
     if predict:
@@ -117,6 +124,12 @@ def report_of(
     names = ", ".join(sorted(found.rows["device"].dropna().unique()))
     title = f"{folder.resolve().name}: measured on {names or 'an unknown device'}"
     return CollectedReport(title, found.rows, figures, compared)
+
+
+def _operators_marked(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with classes of single operators told from families of models."""
+    operators = rows["kind"] == "operator"
+    return rows.assign(family=rows["family"].where(~operators, "operator " + rows["family"]))
 
 
 def write_page(path: Path, report: CollectedReport) -> None:
@@ -137,7 +150,7 @@ def _html(figure: Any, name: str) -> str:
         full_html=False,
         include_plotlyjs=False,
         div_id=name.replace(" ", "-"),
-        config={"displaylogo": False, "responsive": True},
+        config=OFFLINE,
     )
     return html
 

@@ -146,9 +146,7 @@ def main_reason(rows: pd.DataFrame, column: str) -> str:
 
 def machines(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the different machines and software that measured, with their rows."""
-    groups = Counter(
-        tuple(_text(row[name]) for name in MACHINE) for row in rows.to_dict("records")
-    )
+    groups = Counter(tuple(_text(row[name]) for name in MACHINE) for row in rows.to_dict("records"))
     return [{**dict(zip(MACHINE, key, strict=True)), "rows": n} for key, n in groups.items()]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dataset import own, own_build
+from dataset import own, own_build, sources
 from dataset.splits import Split
 from dataset.table import COLUMNS as COMMON
 from dippm.errors import DippmError
@@ -95,6 +95,11 @@ def test_it_reads_like_every_other_source(folder: Path) -> None:
     assert table["row_id"].is_unique
     assert {"energy_j", "latencies_ms", "campaign"} <= set(table.columns)
     assert table[table["model"].isna()]["operator"].tolist() == ["dense"]
+
+
+def test_a_committed_set_is_read_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "DATA", folder.parent)
+    assert len(sources.read("own/toy")) == 62
 
 
 def test_the_noise_floor_says_how_many_repeats_and_days(folder: Path) -> None:

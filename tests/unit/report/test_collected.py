@@ -172,6 +172,7 @@ def test_a_browser_draws_every_plot_without_errors(page: Path, tmp_path: Path) -
     for name in plots:
         assert re.search(rf'<div id="{name}"[^>]*js-plotly-plot', dom), name
     assert dom.count('class="main-svg"') >= len(plots)
+    assert 'data-title="Share' not in dom  # plotly's button to its makers' server
     assert "CONSOLE" not in talk, talk
 
 

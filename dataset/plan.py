@@ -25,7 +25,7 @@ from typing import Any
 from dataset.configuration import Job, Point
 from dataset.families import costs, operators
 from dataset.families.costs import Cost
-from dataset.families.family import Family, Workload
+from dataset.families.family import Family, Parameters, Workload
 from dataset.families.registry import FAMILIES
 from dippm.conditions import Precision
 from dippm.measure.protocol import Phase
@@ -43,23 +43,25 @@ SHARES: dict[Precision, float] = {
 """Share of the points at each precision."""
 POINTS = (5, 4, 6, 5)
 """Points of a job, in turn."""
-ENERGY_SHARE = 0.36
+ENERGY_SHARE = 1 / 3
+"""Share of the points with an energy window, which takes as long as two points without."""
 CHANNELS_LAST_SHARE = 0.3
-COMPILED_EVERY = 12
+COMPILED_EVERY = 20
 """One job of so many carries one compiled point: compiling takes as long as ten points."""
 REPEAT_EVERY = 12
 """One job of so many repeats earlier points, about 5 % of all, for the noise floor."""
-STEP_S = (0.01, 0.03, 0.06, 0.02, 0.12, 0.01, 0.03, 0.5)
+STEP_S = (0.01, 0.02, 0.05, 0.01, 0.1, 0.02, 0.03, 0.3)
 """Longest estimated step of a job, in turn: most are quick, some fill the device."""
 CALIBRATION_WITH_POWER = 90
 """So many of the calibration pack; the last ten are bound by their launch."""
 CALIBRATION_MODELS = (
-    ("resnet", "block=bottleneck,depths=3-4-6-3,width=64", (224, 224), 16),
-    ("mobilenet", "version=2,width=1.0", (224, 224), 16),
-    ("vit", "patch=16,width=384,depth=12,heads=6", (224, 224), 16),
-    ("text_encoder", "width=256,depth=4", (128,), 16),
-    ("rnn", "cell=lstm", (64,), 16),
+    ("resnet", {"block": "bottleneck", "depths": "3-4-6-3", "width": 64}),
+    ("mobilenet", {"version": 2, "width": 1.0}),
+    ("vit", {"patch": 16, "width": 384, "depth": 12, "heads": 6}),
+    ("text_encoder", {"width": 256, "depth": 4}),
+    ("rnn", {"cell": "lstm"}),
 )
+"""Family and some parameters; the first member that has them, at its first size."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,10 @@ def training_plan(seed: int = 0) -> list[Job]:
     return _interleaved(families, "train", seed)
 
 
-def cpu_plan(seed: int = 0, points: int = 360) -> list[Job]:
+def cpu_plan(seed: int = 0, points: int = 400) -> list[Job]:
     """Return small single-precision points for two cores, latency and memory only."""
-    queues = [_cpu_queue(family, seed) for family in _ordered(FAMILIES.values(), seed)]
+    families = enumerate(_ordered(FAMILIES.values(), f"{seed}/cpu"))
+    queues = [_cpu_queue(family, seed, turn) for turn, family in families]
     jobs: list[Job] = []
     for job in _take_turns(queues):
         if sum(len(j.points) for j in jobs) >= points:
@@ -167,9 +170,9 @@ def _queue(family: Family, phase: Phase, seed: int, turn: int) -> Iterator[Job]:
     repeated = 0
     drawer = _Drawer(family, phase, seed, turn)
     for i, workload in enumerate(_workloads(family, seed)):
-        if done and (i + turn) % (REPEAT_EVERY - 1) == 0:
-            # Each earlier job is taken twice: as repetition 1, and later as repetition 2.
-            yield _again(done[(repeated // 2 * 7) % len(done)], repeated % 2 + 1)
+        earlier = repeated // 2 * 5  # taken twice: as repetition 1, and later as repetition 2
+        if earlier < len(done) and (i + turn) % (REPEAT_EVERY - 1) == 0:
+            yield _again(done[earlier], repeated % 2 + 1)
             repeated += 1
         job = drawer.job(workload)
         if job.points:
@@ -199,7 +202,8 @@ class _Drawer:
         cost = costs.cost(workload)
         index, self.jobs = self.jobs, self.jobs + 1
         step_s = GPU.step_s[(index + self.turn) % len(GPU.step_s)]
-        top = min(self.family.largest_batch, largest_batch(cost, self.phase, GPU, step_s))
+        limit = self.family.largest_batch
+        top = min(limit, largest_batch(cost, self.phase, limits=GPU, step_s=step_s))
         count = POINTS[(index + self.turn) % len(POINTS)]
         points = [self._point(batch) for batch in self._batches(top, count, index)]
         if points and self.family.compiles and (index + self.turn) % COMPILED_EVERY == 0:
@@ -208,13 +212,17 @@ class _Drawer:
         return Job(workload, tuple(points))
 
     def _batches(self, top: int, count: int, index: int) -> list[int]:
-        """Return distinct batches, one from each equal part of the logarithmic range up to top."""
-        if not top:
+        """Return distinct batches, one from each equal part of the logarithmic range up to top.
+
+        Training starts at two samples: batch norm has no variance over one.
+        """
+        low = 2 if self.phase == "train" else 1
+        if top < low:
             return []
         shift = (self.offset + index * GOLDEN) % 1
-        drawn = [round(top ** ((i + shift) / count)) for i in range(count)]
+        drawn = [round(low * (top / low) ** ((i + shift) / count)) for i in range(count)]
         even = [2 ** round(math.log2(b)) if i % 2 else b for i, b in enumerate(drawn)]
-        return sorted({batch for batch in even if batch <= top})
+        return sorted({batch for batch in even if low <= batch <= top})
 
     def _point(self, batch: int) -> Point:
         index, self.points = self.points, self.points + 1
@@ -228,20 +236,21 @@ class _Drawer:
         )
 
 
-def largest_batch(cost: Cost, phase: Phase, limits: Limits, step_s: float) -> int:
+def largest_batch(cost: Cost, phase: Phase, *, limits: Limits, step_s: float) -> int:
     """Return the largest batch that the limits allow; 0 if a single sample is too much."""
     copies = 4 if phase == "train" else 1  # gradients and momentum, and one to spare
     free = limits.memory_mb - cost.parameters_m * 4 * copies
     each = cost.written_mb * 1.5 if phase == "train" else cost.peak_mb * 2
     by_memory = int(free / max(each, 1e-3))
-    fixed = seconds(cost, 0, phase, limits)
-    by_time = int((step_s - fixed) / max(seconds(cost, 1, phase, limits) - fixed, 1e-9))
-    single = by_memory >= 1 and seconds(cost, 1, phase, limits) <= max(limits.step_s)
+    fixed = seconds(cost, 0, phase, limits=limits)
+    one = seconds(cost, 1, phase, limits=limits)
+    by_time = int((step_s - fixed) / max(one - fixed, 1e-9))
+    single = by_memory >= 1 and one <= max(limits.step_s)
     return max(1 if single else 0, min(by_memory, by_time))
 
 
 def seconds(
-    cost: Cost, batch: int, phase: Phase, limits: Limits, precision: Precision = "fp32"
+    cost: Cost, batch: int, phase: Phase, *, limits: Limits, precision: Precision = "fp32"
 ) -> float:
     """Return a rough estimate of a step: launches, and arithmetic or memory traffic."""
     faster = {"fp32": 1, "fp32-ieee": 1, "tf32": 4}.get(precision, 8)
@@ -260,19 +269,17 @@ def _precision(position: float) -> Precision:
     return "fp32"
 
 
-def _cpu_queue(family: Family, seed: int) -> Iterator[Job]:
-    last: Job | None = None
+def _cpu_queue(family: Family, seed: int, turn: int) -> Iterator[Job]:
+    done: list[Job] = []
     for i, workload in enumerate(_workloads(family, seed)):
-        cost = costs.cost(workload)
-        top = min(4, largest_batch(cost, "inference", CPU, CPU.step_s[i % 2]))
-        batches = {0: (), 1: (1,), 2: (1, 2), 3: (1, 3)}.get(top, (1, 4) if i % 2 else (2,))
-        if seconds(cost, max(batches, default=0), "inference", CPU) > max(CPU.step_s):
+        cost, step_s = costs.cost(workload), CPU.step_s[i % len(CPU.step_s)]
+        top = min(4, largest_batch(cost, "inference", limits=CPU, step_s=step_s))
+        if not top or seconds(cost, top, "inference", limits=CPU) > max(CPU.step_s):
             continue
-        if last is not None and i % 9 == 4:
-            yield _again(last, 1)
-        last = Job(workload, tuple(Point(batch, energy=False) for batch in batches))
-        if batches:
-            yield last
+        if done and (i + turn) % 10 == 0:
+            yield _again(done[-1], 1)
+        done.append(Job(workload, tuple(Point(b, energy=False) for b in sorted({1, top}))))
+        yield done[-1]
 
 
 def _again(job: Job, repeat: int) -> Job:
@@ -301,14 +308,11 @@ def _has_gradient(case: operators.Case) -> bool:
     return case.family in ("dense", "convolution", "norm", "embedding", "recurrent")
 
 
-def _calibration_model(row: tuple[str, str, tuple[int, ...], int]) -> Job:
-    name, wanted, sizes, batch = row
-    pairs = dict(pair.split("=") for pair in wanted.split(","))
-    member = next(p for p in FAMILIES[name].grid() if all(str(p[k]) == v for k, v in pairs.items()))
-    points = tuple(
-        Point(b, precision=precision) for b in (1, batch) for precision in ("fp32", "bf16")
-    )
-    return Job(Workload(name, member, sizes), points)
+def _calibration_model(row: tuple[str, Parameters]) -> Job:
+    family, wanted = FAMILIES[row[0]], row[1]
+    member = next(p for p in family.grid() if wanted.items() <= p.items())
+    points = tuple(Point(b, precision=precision) for b in (1, 16) for precision in ("fp32", "bf16"))
+    return Job(Workload(family.name, member, family.sizes(member)[0]), points)
 
 
 def _ordered(items: Iterable[Any], seed: object) -> list[Any]:
@@ -334,10 +338,11 @@ PARTS: dict[str, Callable[[int], list[Job]]] = {
 }
 
 
-def summary(jobs: Sequence[Job]) -> dict[str, Any]:
+def summary(jobs: Sequence[Job], limits: Limits = GPU) -> dict[str, Any]:
     """Return counts of a plan: families, architectures, graphs, points and their conditions.
 
-    A graph is a model with its sizes and a batch.
+    A graph is a model with its sizes and a batch. The expected time is for a device that sustains
+    what `limits` say.
     """
     points = [(job.workload, point) for job in jobs for point in job.points]
     count: Callable[[str], dict[str, int]] = lambda name: dict(  # noqa: E731
@@ -357,7 +362,7 @@ def summary(jobs: Sequence[Job]) -> dict[str, Any]:
         "modes": count("mode"),
         "phases": count("phase"),
         "by_family": _by_family(jobs),
-        "time": _time(jobs),
+        "time": _time(jobs, limits),
     }
 
 
@@ -373,30 +378,30 @@ def _by_family(jobs: Sequence[Job]) -> dict[str, dict[str, int]]:
     return table
 
 
-ASSUMED = {"build_s": 0.15, "steps": 50, "energy_s": 2.6, "compile_s": 25.0, "overhead_s": 0.1}
+ASSUMED = {"build_s": 0.15, "steps": 50, "energy_s": 2.6, "compile_s": 20.0, "overhead_s": 0.1}
 """Assumptions of the expected time: building a workload, steps with warm-up, an energy window with
 its idle window, compiling, and everything else around a point."""
 
 
-def _time(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return the expected time on a data-centre GPU under `ASSUMED` and the estimate of a step."""
-    known = costs.table()
-    total = 0.0
-    for job in jobs:
-        cost = known.get(job.workload.model, Cost(1.0, 10.0, 10.0, 1.0, 1))
-        total += ASSUMED["build_s"]
-        for p in job.points:
-            total += ASSUMED["overhead_s"] + ASSUMED["steps"] * seconds(
-                cost, p.batch, p.phase, GPU, p.precision
-            )
-            total += ASSUMED["energy_s"] * p.energy
-            total += ASSUMED["compile_s"] * (p.mode == "compiled")
+def _time(jobs: Sequence[Job], limits: Limits) -> dict[str, Any]:
+    total = sum(_job_seconds(job, limits) for job in jobs)
     points = sum(len(job.points) for job in jobs)
+    device = {"tflops": limits.tflops, "gb_s": limits.gb_s, "launch_us": limits.launch_us}
     return {
         "hours": round(total / 3600, 2),
         "points_per_minute": round(60 * points / max(total, 1e-9), 1),
-        "assumed": {**ASSUMED, "tflops": GPU.tflops, "gb_s": GPU.gb_s, "launch_us": GPU.launch_us},
+        "assumed": {**ASSUMED, **device},
     }
+
+
+def _job_seconds(job: Job, limits: Limits) -> float:
+    cost = costs.cost(job.workload)
+    total = ASSUMED["build_s"]
+    for p in job.points:
+        step = seconds(cost, p.batch, p.phase, limits=limits, precision=p.precision)
+        total += ASSUMED["overhead_s"] + ASSUMED["steps"] * step
+        total += ASSUMED["energy_s"] * p.energy + ASSUMED["compile_s"] * (p.mode == "compiled")
+    return total
 
 
 def main() -> None:
@@ -413,10 +418,11 @@ def main() -> None:
     if arguments.out:
         lines = (json.dumps(job.to_dict()) + "\n" for job in jobs)
         arguments.out.write_text("".join(lines), encoding="utf-8")
+    figures = summary(jobs, CPU if arguments.part == "cpu" else GPU)
     if arguments.json:
-        print(json.dumps(summary(jobs)))
+        print(json.dumps(figures))
     elif arguments.summary:
-        print(_render(summary(jobs)))
+        print(_render(figures))
 
 
 def _render(figures: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
     python -m dataset.raw_graphs --workers 2
 
 Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
-is the image size or the sequence length. One file for each, compressed JSON;
+is the image size or the sequence length, and "own:family(name=value,...)@sizes" for the workloads
+of `dataset.families`. One file for each, compressed JSON;
 a model that cannot be converted leaves a file with the reason instead, so that a second run does
 only what is missing. Weights are never made: models stand on the meta device.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import multiprocessing
 import os
 import warnings
@@ -27,6 +29,7 @@ from dippm.relax.raw_graph import RawGraph
 BATCH = MARKER_BATCHES[0]
 SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")
 MODELS_PER_WORKER = 50
+LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
 MEMORY_MODELS = (
     "torchvision:vit_b_16@224",
     *(f"hf:bert-base@{length}" for length in (32, 64, 128, 256, 512)),
@@ -52,6 +55,9 @@ def path_of(spec: str, folder: Path) -> Path:
     """Return the file of a spec: "resnet50@224.json.gz" for timm, other zoos with their name."""
     zoo, _, name = spec.rpartition(":")
     stem = name if zoo in ("", "timm") else f"{zoo}.{name}"
+    if len(stem.encode()) > LONGEST_STEM:
+        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
+        stem = f"{stem.partition('(')[0]}.{digest}"
     return folder / f"{stem}.json.gz"
 
 
@@ -89,6 +95,9 @@ def convert(spec: str) -> RawGraph:
     from dippm.relax.walk import walk
 
     zoo, _, name = spec.partition(":")
+    if zoo == "own":
+        model, examples = _own(spec)
+        return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
     name, _, size = name.partition("@")
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
@@ -100,9 +109,7 @@ def convert(spec: str) -> RawGraph:
     else:
         model, channels = _model(zoo, name, int(size))
         example = torch.empty(BATCH, channels, int(size), int(size), device="meta")
-    with torch.no_grad():
-        program = torch.export.export(model, (example,), strict=False)
-    return walk(ShapeOnlyImporter().import_program(program), BATCH)
+    return walk(ShapeOnlyImporter().import_program(_exported(model, (example,))), BATCH)
 
 
 def build(specs: Iterable[str], folder: Path, workers: int = 2) -> Iterator[Outcome]:
@@ -152,6 +159,21 @@ def _convert_to_file(task: tuple[str, Path]) -> Outcome:
         file.write(text)
     partial.replace(path)
     return Outcome(spec)
+
+
+def _exported(model: Any, examples: tuple[Any, ...]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return torch.export.export(model, examples, strict=False)
+
+
+def _own(spec: str) -> tuple[Any, tuple[Any, ...]]:
+    from dataset.families import registry
+    from dataset.families.family import Workload
+
+    workload = Workload.parse(spec)
+    return registry.build(workload, "meta"), registry.make_inputs(workload, BATCH, "meta")
 
 
 def _bert(name: str) -> Any:

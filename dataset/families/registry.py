@@ -7,7 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dataset.families import mobile, operators, recurrent, resnet, text, vgg, vit, weather
+from dataset.families import (
+    dense_outputs,
+    diffusion,
+    joined,
+    mixers,
+    mobile,
+    operators,
+    random_cells,
+    recurrent,
+    regnet,
+    resnet,
+    signals,
+    stages,
+    text,
+    vgg,
+    video,
+    vit,
+    weather,
+)
 from dataset.families.family import Family, Workload
 from dippm.errors import UnknownNameError
 
@@ -21,12 +39,39 @@ _MODELS = (
     mobile.MOBILENET,
     resnet.FAMILY,
     vgg.FAMILY,
+    stages.SWIN,
     vit.FAMILY,
+    joined.DENSENET,
+    stages.VISFORMER,
+    stages.POOLFORMER,
+    # Beyond the ten families of deliverable D3.5.
+    stages.CONVNEXT,
+    regnet.FAMILY,
+    mixers.MOBILEVIT,
+    mixers.MLP_MIXER,
+    joined.INCEPTION,
+    joined.SQUEEZENET,
+    joined.SHUFFLENET,
+    joined.GHOSTNET,
+    random_cells.FAMILY,
+    video.RESNET3D,
+    video.X3D,
     text.ENCODER,
     text.DECODER,
+    signals.TRANSLATOR,
     recurrent.RNN,
     recurrent.PHYSICS_RNN,
-    weather.FAMILY,
+    weather.WEATHER_UNET,
+    weather.WEATHER_TRANSFORMER,
+    diffusion.DIFFUSION_UNET,
+    diffusion.DIFFUSION_TRANSFORMER,
+    dense_outputs.SUPER_RESOLUTION,
+    dense_outputs.SEGMENTATION,
+    dense_outputs.DETECTION,
+    signals.AUDIO_TCN,
+    signals.CONFORMER,
+    signals.TABULAR_MLP,
+    signals.RECOMMENDER,
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _MODELS}
 OPERATORS: dict[str, Family] = {family.name: family for family in operators.ALL}

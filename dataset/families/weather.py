@@ -1,4 +1,4 @@
-"""Family "weather_unet": encoder-decoders over large grids with many fields."""
+"""Families over large grids with many fields: "weather_unet" and "weather_transformer"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,48 @@ def fields(p: Parameters, sizes: Sizes) -> tuple[InputTensor, ...]:
     return (InputTensor("fields", (int(p["channels"]), *sizes)),)
 
 
-FAMILY = Family(
+def transformer_grid() -> list[dict[str, Scalar]]:
+    """Return members with patches of 4 to 16 places."""
+    return spread(
+        24,
+        lambda p: int(p["width"]) % int(p["heads"]) == 0,
+        channels=(17, 14, 10, 69, 34),
+        outputs=(1, 14, 4, 69),
+        patch=(8, 16, 4),
+        width=(128, 192, 256, 384, 512, 768),
+        depth=(4, 6, 8, 12),
+        heads=(4, 6, 8, 12),
+        mlp_ratio=(4.0, 2.0),
+        act=("gelu", "swiglu", "relu"),
+        order=("pre", "parallel"),
+    )
+
+
+def transformer_sizes(p: Parameters) -> list[Sizes]:
+    """Return grids of at most some 12,000 patches."""
+    patch = int(p["patch"])
+    return [g for g in rotated(GRIDS, p, len(GRIDS)) if g[0] * g[1] / patch**2 < 12_000][:4]
+
+
+def transformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
+    """Return the transformer, whose table of positions fits the grid."""
+    from dataset.families.networks.signals import FieldTransformer
+
+    return FieldTransformer(grid=(sizes[0], sizes[1]), **p)
+
+
+WEATHER_TRANSFORMER = Family(
+    name="weather_transformer",
+    kind="model",
+    about="transformers over patches of weather fields (after Nguyen et al. 2023)",
+    grid=transformer_grid,
+    sizes=transformer_sizes,
+    build=transformer,
+    inputs=fields,
+    images=True,
+    largest_batch=128,
+)
+WEATHER_UNET = Family(
     name="weather_unet",
     kind="model",
     about="U-Nets (Ronneberger et al. 2015) over grids of weather and climate fields",

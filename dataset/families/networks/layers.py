@@ -66,7 +66,7 @@ class ChannelNorm(nn.LayerNorm):
     """Layer normalisation over the channels of (batch, channels, *space)."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
 
 
 class Convolution(nn.Sequential):

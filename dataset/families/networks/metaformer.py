@@ -115,10 +115,8 @@ class MetaFormer(nn.Module):
             size = stride + 3 if stem == 4 and channels == 3 else stride + 1
             layers.append(nn.Conv2d(channels, width, size, stride=stride, padding=size // 2))
             for _ in range(depth):
-                mixing = mixer(
-                    kind, width, kernel=kernel, heads=max(1, width // head_width), groups=groups,
-                    act=act,
-                )  # fmt: skip
+                heads = groups_that_fit(width, max(1, width // head_width))
+                mixing = mixer(kind, width, kernel=kernel, heads=heads, groups=groups, act=act)
                 layers.append(
                     Block(
                         width,

@@ -48,7 +48,7 @@ def move(name: str) -> nn.Module:
     moves: dict[str, Callable[..., Tensor]] = {
         "copy": torch.clone,
         "transpose": lambda x: x.transpose(1, 2).contiguous(),
-        "channels_to_last": lambda x: x.movedim(1, -1).contiguous(),
+        "channels_to_last": lambda x: x.permute(0, 2, 3, 1).contiguous(),
         "concat": lambda x, y: torch.cat([x, y], 1),
         "slice": lambda x: x[:, ::2].contiguous(),
         "roll": lambda x: torch.roll(x, 1, 1),

@@ -42,12 +42,13 @@ def test_members_are_distinct_and_names_are_read_back(family: Family):
         assert len(workload.model) < 200
     for parameters in members:
         sizes = list(family.sizes(parameters))
-        assert len(sizes) >= 3
+        assert sizes
         assert len(set(sizes)) == len(sizes)
 
 
 def test_the_table_of_costs_is_complete_and_true():
-    listed = {w.model for f in registry.FAMILIES.values() for w in costs.workloads(f)}
+    families = (*registry.FAMILIES.values(), *registry.OPERATORS.values())
+    listed = {w.model for family in families for w in costs.workloads(family)}
     assert listed == costs.table().keys()
     for family in list(registry.FAMILIES.values())[::5]:
         workload = smallest(family)

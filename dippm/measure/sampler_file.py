@@ -24,7 +24,7 @@ import struct
 import time
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,31 +101,29 @@ class _Packer:
         self._names = [quantity.name for quantity in source.quantities]
         self._mask_bytes = _mask_bytes(len(self._names))
         self._last: list[float | None] = [None] * len(self._names)
-        self._absent: dict[str, str] = {}
+        self._absent = (1 << len(self._names)) - 1
+        self._reasons: Mapping[str, str] = {}
         self.news: dict[str, str] = {}
 
     def pack(self, readings: Readings) -> bytes:
         """Return a record; `news` then holds reasons that changed."""
-        changed = absent = 0
-        bit = 1
-        values, last, stored = readings.values, self._last, []
-        for place, name in enumerate(self._names):
-            value = values.get(name)
-            if value is None:
-                absent |= bit
-                last[place] = None
-            elif value != last[place]:
-                changed |= bit
-                last[place] = value
-                stored.append(value)
-            bit += bit
+        changed, stored = 0, []
+        now = [readings.values.get(name) for name in self._names]
+        if now != self._last:
+            self._absent = 0
+            for place, (value, before) in enumerate(zip(now, self._last, strict=True)):
+                if value is None:
+                    self._absent |= 1 << place
+                elif value != before:
+                    changed |= 1 << place
+                    stored.append(value)
+            self._last = now
         self.news = {}
-        if readings.absent and readings.absent != self._absent:
-            before = self._absent
-            self.news = {n: r for n, r in readings.absent.items() if before.get(n) != r}
-        self._absent = dict(readings.absent)
+        if readings.absent is not self._reasons:
+            reasons, self._reasons = self._reasons, readings.absent
+            self.news = {n: r for n, r in readings.absent.items() if reasons.get(n) != r}
         size = self._mask_bytes
-        masks = changed.to_bytes(size, "little") + absent.to_bytes(size, "little")
+        masks = changed.to_bytes(size, "little") + self._absent.to_bytes(size, "little")
         numbers = struct.pack(f"<{len(stored)}d", *stored)
         return HEAD.pack(self._number, readings.time_ns) + masks + numbers
 

@@ -17,6 +17,8 @@ from dippm.measure.sources.tree_process import Process, children_by_search
 
 SHARE = 0.002
 """Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""
+FULL_PERIOD_NS = 49_000_000
+"""Between full readings, at more than 20 Hz, only CPU seconds and resident memory are read anew."""
 PERCENT_WINDOW_NS = 500_000_000
 IO_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
@@ -53,7 +55,8 @@ class TreeSource:
         self._exclude = frozenset(exclude)
         # Parents stand before their children: what a child hands over is then never counted twice.
         self._alive: dict[int, Process] = {pid: Process(pid)}
-        self._next_search_ns = self._next_io_ns = self._next_pss_ns = 0
+        self._next_full_ns = self._next_search_ns = self._next_io_ns = self._next_pss_ns = 0
+        self._last = Readings(0, {})
         self._kernel_lists_children = True
         self._closed = False
         self._gone_s = self._cpu_s = self._peak_mb = 0.0
@@ -70,18 +73,22 @@ class TreeSource:
         return tuple(self._alive)
 
     def read(self) -> Readings:
-        """Read every process of the tree; new ones are looked for first."""
+        """Read every process of the tree, and look for new ones."""
         now = time.monotonic_ns()
         if self._closed:
             return Readings(now, {}, {q.name: "the source is closed" for q in QUANTITIES})
-        self._update()
+        full = now >= self._next_full_ns
+        if not self._update(full) and not full and self._alive:
+            return self._quick_sum(now)
+        self._next_full_ns = now + FULL_PERIOD_NS
         if now >= self._next_search_ns:
             self._search()
             self._next_search_ns = now + int((time.monotonic_ns() - now) / SHARE)
         if not self._alive:
             return self._after_the_end(now)
         self._periodic(now)
-        return self._sum(now)
+        self._last = self._sum(now)
+        return self._last
 
     def close(self) -> None:
         """Close the descriptors of all processes."""
@@ -90,14 +97,16 @@ class TreeSource:
             process.close()
         self._alive = {}
 
-    def _update(self) -> None:
+    def _update(self, full: bool) -> bool:
+        """Read the processes again; True if some have ended."""
         gone = []
         for process in self._alive.values():
             process.waited_before_s = process.waited_s
-            if not process.update():
+            if not (process.update() if full else process.update_quickly()):
                 gone.append(process)
         if gone:
             self._bury(gone)
+        return bool(gone)
 
     def _search(self) -> None:
         found = list(self._alive.values())
@@ -190,6 +199,21 @@ class TreeSource:
 
     def _note(self, reason: str, *names: str) -> None:
         self._absent |= dict.fromkeys(names, f"{reason}: run as the user of the workload")
+
+    def _quick_sum(self, now: int) -> Readings:
+        used_s = rss_mb = 0.0
+        for process in self._alive.values():
+            used_s += process.own_s + process.waited_s
+            rss_mb += process.rss_mb
+        self._cpu_s = max(self._cpu_s, used_s + self._gone_s)
+        self._peak_mb = max(self._peak_mb, rss_mb)
+        values = dict(self._last.values)
+        values["cpu_s"], values["rss_mb"], values["peak_rss_mb"] = (
+            self._cpu_s,
+            rss_mb,
+            self._peak_mb,
+        )
+        return Readings(now, values, self._last.absent)
 
     def _sum(self, now: int) -> Readings:
         own_s = rss_mb = 0.0

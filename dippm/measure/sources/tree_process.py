@@ -84,8 +84,22 @@ class Process:
         self.rss_mb = int(fields[21]) * PAGE_MB
         return True
 
+    def update_quickly(self) -> bool:
+        """Read CPU time and resident memory only, at a third of the cost; False if it is gone."""
+        if self._clock is None or self.zombie:
+            return self.update()
+        try:
+            pages = int(self._pread("statm", 64).split(None, 2)[1])
+            if not pages:
+                return self.update()  # a zombie, or a kernel's own thread
+            self.own_s = time.clock_gettime(self._clock)
+        except (OSError, IndexError):
+            return self.update()
+        self.rss_mb = pages * PAGE_MB
+        return True
+
     def _own_s(self, fields: list[bytes]) -> float:
-        if self._clock is not None and not self.zombie:
+        if self._clock is not None:
             try:
                 return time.clock_gettime(self._clock)
             except OSError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,10 @@ that the steps did not have the machine for themselves."""
 
 class RowsNotFoundError(DippmError, FileNotFoundError):
     """A folder has no rows of the collector."""
+
+
+class RowReaderNotInstalledError(DippmError, ImportError):
+    """The libraries that read Parquet are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,10 @@ def collected(folder: Path) -> Collected:
 
     Raises:
         RowsNotFoundError: if there are no rows.
+        RowReaderNotInstalledError: if pandas or pyarrow is missing.
         DippmError: if a shard is damaged, or has a newer schema than this version.
     """
+    _need_libraries()
     shards = sorted(folder.glob("shard-*.parquet"))
     journal, notes = _journal(folder / "journal.jsonl")
     records = [record for shard in shards for record in _shard(shard)]
@@ -127,6 +134,15 @@ def why_not_used(row: Mapping[Any, Any]) -> str | None:
     if row["device_kind"] == "cpu" and spread and spread > UNSTEADY * latency:
         return f"disturbed: steps spread by more than {UNSTEADY:.0%} of their mean"
     return None
+
+
+def _need_libraries() -> None:
+    missing = [name for name in ("pandas", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise RowReaderNotInstalledError(
+            f"reading measured rows needs {' and '.join(missing)}",
+            "Install what reports need: pip install 'dippm[report]'.",
+        )
 
 
 def _value(name: str, value: Any) -> Any:

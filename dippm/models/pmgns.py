@@ -107,7 +107,7 @@ class PmgnsPredictor:
             raise ConditionsError(
                 f"this checkpoint knows nothing about {conditions.device.name}",
                 f"It was trained on {', '.join(trained['devices'])}; the kind `hybrid` predicts "
-                "other GPUs.",
+                "other GPUs, no other CPUs.",
             )
         if conditions.mig is not None:
             raise ConditionsError(

@@ -112,6 +112,7 @@ def report_of(
 
     Raises:
         RowsNotFoundError: if the folder has no rows.
+        RowReaderNotInstalledError: if pandas or pyarrow is missing.
         DippmError: if a file is damaged.
     """
     found, extra = collected(folder), read_joined(joined, folder)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,30 @@ def test_a_folder_without_rows_is_an_error_of_ours(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(tmp_path), "--json"])
     assert done.exit_code == 1
     assert "no measured rows" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize(("missing", "asked"), [("pyarrow", "--json"), ("plotly", "--html=x.html")])
+def test_a_missing_library_is_named_with_its_extra(
+    folder: Path, tmp_path: Path, missing: str, asked: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u, sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {missing!r}:\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "real = u.find_spec\n"
+        f"u.find_spec = lambda name, *a: None if name == {missing!r} else real(name, *a)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    path = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    command = [sys.executable, "-m", "dippm", "report", str(folder), "--no-predict", asked]
+    done = subprocess.run(command, capture_output=True, text=True, env=path, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert missing in done.stdout + done.stderr
+    assert "dippm[report]" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.browser

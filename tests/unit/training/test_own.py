@@ -193,3 +193,26 @@ def test_the_checkpoint_says_what_it_was_trained_on(
     trained = json.loads((checkpoint.path / "config.json").read_text())["trained_on"]
     assert trained["rows"] == 61
     assert set(trained["campaigns"]) >= {"c1"}
+
+
+def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: Path) -> None:
+    """On a GPU only a part of the plan spends time on the energy window."""
+    records = [row | {"device": "A100-40GB", "device_kind": "cuda"} for row in own_rows.rows()]
+    few = [row | {"energy_j": None} if i % 3 else row for i, row in enumerate(records)]
+    folder = own_rows.write(tmp_path / "toy", few)
+    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    selection = load_selection(tmp_path / "joined")
+    assert selection.targets == ("memory_mb", "latency_ms", "energy_j")
+    labelled = int(selection.rows["energy_j"].notna().sum())
+    assert 0 < labelled < len(selection.rows)
+    checkpoint = train_own(
+        tmp_path / "joined", tmp_path / "x" / "0.1.0", selection=selection,
+        network=PmgnsConfig(hidden=8), training=TRAINING, splits=["S1"], others=[],
+        runs=tmp_path / "runs",
+    )  # fmt: skip
+    tested = {row["target"]: row["n"] for row in checkpoint.metrics["summary"]}
+    assert tested == {"memory_mb": 61, "latency_ms": 61, "energy_j": labelled}
+    graph = build(raw_graphs.read(own_rows.workload("tinymlp", 8).model, graphs))
+    answer = dippm.predict(graph, batch=2, device="A100", checkpoint=checkpoint.path)
+    assert answer.energy_j is not None
+    assert answer.mig is not None

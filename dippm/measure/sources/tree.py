@@ -77,9 +77,11 @@ class TreeSource:
         now = time.monotonic_ns()
         if self._closed:
             return Readings(now, {}, {q.name: "the source is closed" for q in QUANTITIES})
-        full = now >= self._next_full_ns
-        if not self._update(full) and not full and self._alive:
-            return self._quick_sum(now)
+        if self._alive and now < self._next_full_ns:
+            quick = self._quick(now)
+            if quick is not None:
+                return quick
+        self._update()
         self._next_full_ns = now + FULL_PERIOD_NS
         if now >= self._next_search_ns:
             self._search()
@@ -97,16 +99,30 @@ class TreeSource:
             process.close()
         self._alive = {}
 
-    def _update(self, full: bool) -> bool:
-        """Read the processes again; True if some have ended."""
+    def _quick(self, now: int) -> Readings | None:
+        """Read CPU seconds and resident memory; None if a process has ended."""
+        used_s, rss_mb = self._gone_s, 0.0
+        for process in self._alive.values():
+            if not process.update_quickly():
+                return None
+            used_s += process.own_s + process.waited_s
+            rss_mb += process.rss_mb
+        if used_s > self._cpu_s:
+            self._cpu_s = used_s
+        if rss_mb > self._peak_mb:
+            self._peak_mb = rss_mb
+        values = {**self._last.values, "cpu_s": self._cpu_s, "rss_mb": rss_mb}
+        values["peak_rss_mb"] = self._peak_mb
+        return Readings(now, values, self._last.absent)
+
+    def _update(self) -> None:
         gone = []
         for process in self._alive.values():
             process.waited_before_s = process.waited_s
-            if not (process.update() if full else process.update_quickly()):
+            if not process.update():
                 gone.append(process)
         if gone:
             self._bury(gone)
-        return bool(gone)
 
     def _search(self) -> None:
         found = list(self._alive.values())
@@ -199,21 +215,6 @@ class TreeSource:
 
     def _note(self, reason: str, *names: str) -> None:
         self._absent |= dict.fromkeys(names, f"{reason}: run as the user of the workload")
-
-    def _quick_sum(self, now: int) -> Readings:
-        used_s = rss_mb = 0.0
-        for process in self._alive.values():
-            used_s += process.own_s + process.waited_s
-            rss_mb += process.rss_mb
-        self._cpu_s = max(self._cpu_s, used_s + self._gone_s)
-        self._peak_mb = max(self._peak_mb, rss_mb)
-        values = dict(self._last.values)
-        values["cpu_s"], values["rss_mb"], values["peak_rss_mb"] = (
-            self._cpu_s,
-            rss_mb,
-            self._peak_mb,
-        )
-        return Readings(now, values, self._last.absent)
 
     def _sum(self, now: int) -> Readings:
         own_s = rss_mb = 0.0

@@ -6,6 +6,7 @@ no later process with the same number is taken for it.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -34,6 +35,7 @@ class Process:
         "_clock",
         "_files",
         "_stat",
+        "_statm",
         "own_s",
         "parent",
         "pid",
@@ -55,14 +57,20 @@ class Process:
         """
         self.pid = pid
         self._files: dict[str, int] = {}
-        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._stat = self._statm = -1
         # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of Linux: /proc/PID/stat counts in 10 ms.
         self._clock: int | None = (~pid << 3) | 2
         self.waited_s = self.waited_before_s = self.own_s = 0.0
         self.read_mb: float | None = None
         self.written_mb: float | None = None
-        if not self.update():
-            raise ProcessLookupError(f"process {pid} has just ended")
+        try:
+            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            if not self.update():
+                raise ProcessLookupError(errno.ESRCH, "it has just ended")
+        except OSError:
+            self.close()
+            raise
         self.waited_before_s = self.waited_s
 
     def update(self) -> bool:
@@ -89,7 +97,7 @@ class Process:
         if self._clock is None or self.zombie:
             return self.update()
         try:
-            pages = int(self._pread("statm", 64).split(None, 2)[1])
+            pages = int(os.pread(self._statm, 64, 0).split(None, 2)[1])
             if not pages:
                 return self.update()  # a zombie, or a kernel's own thread
             self.own_s = time.clock_gettime(self._clock)
@@ -155,10 +163,11 @@ class Process:
 
     def close(self) -> None:
         """Close the descriptors."""
-        for file in (self._stat, *self._files.values()):
-            os.close(file)
+        for file in (self._stat, self._statm, *self._files.values()):
+            if file >= 0:
+                os.close(file)
         self._files = {}
-        self._stat = -1
+        self._stat = self._statm = -1
 
     def _pread(self, name: str, size: int) -> bytes:
         file = self._files.get(name)

@@ -66,6 +66,15 @@ end, after = time.perf_counter(), memory_mb()
 print((end - begin) * 1e3, after - before)
 sampler.stop()
 """
+EMPTY = """
+import os, select, sys, time
+never, _ = os.pipe()
+wait_s, end = 1 / float(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+before = time.process_time()
+while time.monotonic() < end:
+    select.select([never], [], [], wait_s)
+print(time.process_time() - before)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +211,7 @@ def overhead(
         progress("inside a workload")
         inside = [_inside(Path(folder) / f"inside-{n}") for n in range(max(3, plan.repeats))]
     figures = [*_sampler_figures(runs, plan, targets), *_slow_downs(runs, plan, targets)]
+    figures += [_empty_loop(hz, max(plan.watch_s, 0.1)) for hz in plan.rates_hz]
     figures.append(_figure("time inside the workload", "ms", [i[0] for i in inside],
                            targets.inside_ms))  # fmt: skip
     figures.append(_figure("memory inside the workload", "MiB", [i[1] for i in inside],
@@ -279,6 +289,14 @@ def _inside(out: Path) -> tuple[float, float]:
     )
     milliseconds, megabytes = map(float, answer.stdout.split())
     return milliseconds, megabytes
+
+
+def _empty_loop(hz: float, seconds: float) -> Figure:
+    """Return what a Python process costs that only wakes up: the floor of any sampler here."""
+    words = [sys.executable, "-S", "-c", EMPTY, repr(hz), repr(seconds)]
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=seconds + 60, check=True)
+    percent = 100 * float(answer.stdout) / seconds
+    return _figure(f"an empty loop at {hz:g} Hz", "% of a core", [percent], None)
 
 
 def _sampler_figures(

@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +214,22 @@ def test_costly_reads_are_spaced(monkeypatch):
         sparing()
     assert len(real) == 10
     assert sparing() == (10.0,)
+
+
+def test_sources_need_nothing_but_python():
+    root = str(Path(__file__).parents[3])
+    code = (
+        f"import sys; sys.path[:0] = [{root!r}]\n"
+        "from dippm.measure.sources.registry import NAMES, open_source\n"
+        "import dippm.measure.sampler, dippm.measure.sampler_start\n"
+        "for name in NAMES[:-1]:\n"
+        "    readings = open_source(name).read()\n"
+        "    assert readings.values or all(readings.absent.values()), name\n"
+        "assert not [n for n in sys.modules if 'site-packages' in"
+        " str(getattr(sys.modules[n], '__file__', ''))]\n"
+        "print(open_source('nvml').read().absent['power_w'])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert told.stdout == "nvidia-ml-py is not installed: pip install nvidia-ml-py\n", told.stderr

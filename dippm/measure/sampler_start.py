@@ -66,8 +66,13 @@ def start(
         pid: root of the tree to watch, by default this process.
         hz: ticks per second.
         sources: names of sources, each with "@HZ" if it is to be read more rarely.
-        device: NVML index or UUID for sources of a GPU. CUDA renumbers devices: give a UUID.
+        device: for sources of a GPU: NVML index, UUID, or "cuda:N" as torch counts here.
     """
+    if str(device).startswith("cuda"):
+        from dippm.measure.sources.nvml_session import torch_uuid
+
+        # The sampler imports no torch, so it could not tell which device that is.
+        device = torch_uuid(int(str(device).partition(":")[2] or 0)) or device
     options = {
         "--pid": pid or os.getpid(),
         "--out": out,

@@ -5,6 +5,7 @@
  *   nvmlDeviceGetPowerUsage 15   this call fails with code 15 (NVML_ERROR_GPU_IS_LOST)
  *   all 15                       every call on a device does
  *   gpus 2, mig 3                how many GPUs; MIG slices of the first one (places 0, 2, 4, ...)
+ *   kinds 2                      the second GPU has another name
  *   power_mw, energy_mj, ...     figures, see DEFAULTS; energy_mj 0 counts power over time
  *   process PID MIB INSTANCE     on the device, may be repeated; PID "self" is the caller;
  *                                MIB -1 is NVML_VALUE_NOT_AVAILABLE
@@ -120,7 +121,8 @@ Return nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
 }
 Return nvmlDeviceGetName(Device device, char *text, unsigned size) {
     CHECK();
-    snprintf(text, size, is_slice(device) ? "NVIDIA Fake MIG 1g.10gb" : "NVIDIA Fake");
+    const char *kind = number(device) & 0xff && ask("kinds", 1) > 1 ? "NVIDIA Other" : "NVIDIA Fake";
+    snprintf(text, size, is_slice(device) ? "NVIDIA Fake MIG 1g.10gb" : "%s", kind);
     return OK;
 }
 Return nvmlDeviceGetIndex(Device device, unsigned *index) {

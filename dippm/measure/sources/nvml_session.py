@@ -20,6 +20,10 @@ LOST = {
     18: "NVML and the driver have different versions: restart after the driver's update",
 }
 NO_LIBRARY = "libnvidia-ml.so.1 not found: this machine has no NVIDIA driver"
+UNORDERED = (
+    "GPUs of several kinds, which CUDA numbers by speed and NVML by bus: name one by UUID, or set "
+    "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+)
 NO_BINDING = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
 
 
@@ -129,7 +133,8 @@ def locate(nvml: Any, device: str | int = 0) -> Place:
     Args:
         nvml: what `Session.open` returned.
         device: NVML's index (order of the bus, blind to CUDA_VISIBLE_DEVICES), a UUID of a GPU or
-            MIG instance, or "cuda:N" as torch counts in this process.
+            MIG instance (its prefix may be missing, as in torch), or "cuda:N" as torch counts in
+            this process.
 
     Raises:
         NotHere: if there is no such device.
@@ -147,7 +152,12 @@ def _handle(nvml: Any, device: str | int) -> Any:
         return _handle_of_torch(nvml, int(text.partition(":")[2] or 0))
     if text.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(text))
-    return nvml.nvmlDeviceGetHandleByUUID(text)
+    if text.startswith(("GPU-", "MIG-")):
+        return _handle_of_prefix(nvml, text)
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{text}")
+    except nvml.NVMLError:  # under MIG the device that torch sees is the slice
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{text}")
 
 
 def _place(nvml: Any, handle: Any) -> Place:
@@ -163,17 +173,12 @@ def _place(nvml: Any, handle: Any) -> Place:
 
 
 def _handle_of_torch(nvml: Any, index: int) -> Any:
-    uuid = torch_uuid(index)
-    if not uuid:
-        return nvml.nvmlDeviceGetHandleByIndex(index)
-    if uuid.isdigit():
-        return nvml.nvmlDeviceGetHandleByIndex(int(uuid))
-    if uuid.startswith(("GPU-", "MIG-")):
-        return _handle_of_prefix(nvml, uuid)
-    try:
-        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except nvml.NVMLError:  # under MIG the device that torch sees is the slice
-        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+    name = torch_uuid(index) or str(index)
+    if name.isdigit() and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        if len({nvml.nvmlDeviceGetName(handle) for handle in handles}) > 1:
+            raise NotHere(UNORDERED, lasts=True)
+    return _handle(nvml, name)
 
 
 def torch_uuid(index: int) -> str:

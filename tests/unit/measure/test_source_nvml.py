@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from dippm.measure.sampler_file import read
 from dippm.measure.sources.nvml import throttle_reasons
 from tests import fake_nvml
 
@@ -196,6 +197,43 @@ def test_an_imported_torch_is_believed(ask, uuid):
         "gpus 2\nmig 2",
     )
     assert told["uuid"] == uuid
+
+
+@pytest.mark.parametrize("order", ["FASTEST_FIRST", "PCI_BUS_ID"])
+def test_numbers_of_unlike_gpus_are_not_guessed(ask, order):
+    told = ask(
+        "tell(**answer(open_source('nvml', device='cuda:1')))",
+        "gpus 2\nkinds 2",
+        CUDA_DEVICE_ORDER=order,
+    )
+    if order == "PCI_BUS_ID":
+        assert told["values"]["power_w"] == 250
+    else:
+        assert "by UUID" in told["absent"]["power_w"]
+
+
+def test_the_sampler_reads_a_gpu(library, tmp_path):
+    answers, out = tmp_path / "answers", tmp_path / "samples"
+    answers.write_text("gpus 2\nenergy_period_ms 100")
+    code = (
+        "import os, sys, time\n"
+        "from dippm.measure.sampler_start import start\n"
+        "s = start(sys.argv[1], hz=50, sources=('nvml', 'gpm@10'), device='cuda:0')\n"
+        "assert s.wait_until_ready(30)\n"
+        "time.sleep(0.5)\n"
+        "sys.exit(s.stop())"
+    )
+    environment = fake_nvml.environment(library, answers)
+    environment["CUDA_VISIBLE_DEVICES"] = "1"
+    subprocess.run([sys.executable, "-c", code, out], env=environment, check=True, timeout=60)
+    series = read(out).series
+    energy = [value for value in series["nvml"].values["energy_j"] if value is not None]
+    assert energy == sorted(energy)
+    # The counter moves every 100 ms and is read every 20 ms: most readings see no update.
+    assert 0 < sum(series["nvml"].fresh["energy_j"]) < len(energy) / 2
+    assert series["gpm"].values["sm_active_percent"][0] is None
+    assert series["gpm"].values["sm_active_percent"][-1] == 75
+    assert "read again" in series["gpm"].reasons[0][2]
 
 
 def test_a_hidden_device_is_said_to_be_hidden(ask):

@@ -18,7 +18,7 @@ from training.own_runs import HeldOut
 from training.pmgns_trainer import TrainingConfig
 from training.train_own import _split, train_own
 
-TRAINING = TrainingConfig(epochs=6, batch_size=8, learning_rate=5e-3, bfloat16=False)
+TRAINING = TrainingConfig(epochs=2, batch_size=16, learning_rate=5e-3, bfloat16=False)
 
 
 @pytest.fixture(scope="module")

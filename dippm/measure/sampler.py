@@ -26,6 +26,8 @@ USAGE = (
     "[--sources tree,nvml@5] [--device INDEX|UUID] [--seconds S]\n"
 )
 FLUSH_NS = 500_000_000
+LOOK_NS = 50_000_000
+"""The end of the watched process is noticed at once, at more than 20 Hz after so long."""
 OF_A_GPU = {"nvml", "nvml_processes", "mig", "gpm"}
 
 
@@ -93,7 +95,9 @@ class Sampler:
         self._sources = [self._open(name) for name, _ in order.sources]
         header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
         self._writer = Writer(order.out, self._sources, header)
-        self._missed = 0
+        self._missed = self._look_ns = 0
+        self._due = [0] * len(self._sources)
+        self._watched: int | None = None
         self._stop, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
@@ -116,8 +120,7 @@ class Sampler:
         Raises:
             OSError: if the file cannot be written any more.
         """
-        watched = _watch(self._order.pid)
-        awaited = [self._stop, *([] if watched is None else [watched])]
+        self._watched = _watch(self._order.pid)
         period_ns = int(1e9 / self._order.hz)
         start_ns = next_ns = flushed_ns = time.monotonic_ns()
         limit_ns = int(self._order.seconds * 1e9)
@@ -132,19 +135,30 @@ class Sampler:
             self._missed += late  # times that have passed are skipped, not made up for
             tick += 1 + late
             next_ns += (1 + late) * period_ns
-            ready = select.select(awaited, [], [], max(0.0, (next_ns - time.monotonic_ns()) / 1e9))
-            why = self._why(ready[0], watched is None)
+            why = self._wait(next_ns)
             if limit_ns and next_ns - start_ns >= limit_ns:
                 why = why or f"{self._order.seconds:g} s have passed"
         self._finish(why)
         return why
 
     def _read(self, tick: int) -> None:
-        for number, (source, (_, every)) in enumerate(
-            zip(self._sources, self._order.sources, strict=True)
-        ):
-            if tick % every == 0:
+        """Read the sources that are due at a tick; a tick that was missed is made up for."""
+        for number, source in enumerate(self._sources):
+            if tick >= self._due[number]:
+                every = self._order.sources[number][1]
+                self._due[number] = tick - tick % every + every
                 self._writer.add(number, source.read())
+
+    def _wait(self, until_ns: int) -> str:
+        """Wait for a time; return why sampling ends if it does."""
+        now = time.monotonic_ns()
+        left_s = max(0, until_ns - now) / 1e9
+        if until_ns < self._look_ns:
+            time.sleep(left_s)  # the cheaper wait
+            return ""
+        self._look_ns = now + LOOK_NS
+        awaited = [self._stop, *([] if self._watched is None else [self._watched])]
+        return self._why(select.select(awaited, [], [], left_s)[0], self._watched is None)
 
     def _why(self, ready: list[int], poll: bool) -> str:
         if self._stop in ready:
@@ -154,6 +168,7 @@ class Sampler:
         return ""
 
     def _finish(self, why: str) -> None:
+        self._due = [0] * len(self._sources)
         self._read(0)  # an ended process still shows its last figures until it is waited for
         times = os.times()
         cpu_s = times.user + times.system

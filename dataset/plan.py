@@ -46,11 +46,11 @@ POINTS = (5, 4, 6, 5)
 ENERGY_SHARE = 1 / 3
 """Share of the points with an energy window, which takes as long as two points without."""
 CHANNELS_LAST_SHARE = 0.3
-COMPILED_EVERY = 20
+COMPILED_EVERY = 25
 """One job of so many carries one compiled point: compiling takes as long as ten points."""
 REPEAT_EVERY = 12
 """One job of so many repeats earlier points, about 5 % of all, for the noise floor."""
-STEP_S = (0.01, 0.02, 0.05, 0.01, 0.1, 0.02, 0.03, 0.3)
+STEP_S = (0.01, 0.02, 0.04, 0.01, 0.06, 0.02, 0.03, 0.2)
 """Longest estimated step of a job, in turn: most are quick, some fill the device."""
 CALIBRATION_WITH_POWER = 90
 """So many of the calibration pack; the last ten are bound by their launch."""
@@ -94,11 +94,8 @@ def operator_pack() -> list[Job]:
     """
     more = operators.more_cases()
     forward = [*calibration_pack(), *(_case_job(c, i) for i, c in enumerate(more))]
-    backward = [
-        _case_job(case, i, phase="train")
-        for i, case in enumerate([*operators.calibration_cases(), *more])
-        if _has_gradient(case)
-    ]
+    steps = operators.backward_cases()
+    backward = [_case_job(case, i, phase="train") for i, case in enumerate(steps)]
     again = [_again(job, 1) for job in forward[::20]]
     return [*forward, *backward, *again]
 
@@ -202,21 +199,18 @@ class _Drawer:
         cost = costs.cost(workload)
         index, self.jobs = self.jobs, self.jobs + 1
         step_s = GPU.step_s[(index + self.turn) % len(GPU.step_s)]
-        limit = self.family.largest_batch
-        top = min(limit, largest_batch(cost, self.phase, limits=GPU, step_s=step_s))
+        least = 2 if self.phase == "train" else 1  # batch norm has no variance over one sample
+        fits = largest_batch(cost, self.phase, limits=GPU, step_s=step_s, least=least)
+        top = min(self.family.largest_batch, fits)
         count = POINTS[(index + self.turn) % len(POINTS)]
-        points = [self._point(batch) for batch in self._batches(top, count, index)]
+        points = [self._point(batch) for batch in self._batches(least, top, count, index)]
         if points and self.family.compiles and (index + self.turn) % COMPILED_EVERY == 0:
             middle = points[len(points) // 2]
             points.append(replace(middle, mode="compiled", energy=False))
         return Job(workload, tuple(points))
 
-    def _batches(self, top: int, count: int, index: int) -> list[int]:
-        """Return distinct batches, one from each equal part of the logarithmic range up to top.
-
-        Training starts at two samples: batch norm has no variance over one.
-        """
-        low = 2 if self.phase == "train" else 1
+    def _batches(self, low: int, top: int, count: int, index: int) -> list[int]:
+        """Return distinct batches, one from each equal part of the logarithmic range."""
         if top < low:
             return []
         shift = (self.offset + index * GOLDEN) % 1
@@ -236,8 +230,14 @@ class _Drawer:
         )
 
 
-def largest_batch(cost: Cost, phase: Phase, *, limits: Limits, step_s: float) -> int:
-    """Return the largest batch that the limits allow; 0 if a single sample is too much."""
+def largest_batch(
+    cost: Cost, phase: Phase, *, limits: Limits, step_s: float, least: int = 1
+) -> int:
+    """Return the largest batch whose step takes at most `step_s` and fits in memory.
+
+    If not even `least` samples are so quick, they may take the longest step of the limits; 0 if
+    they are too much for that too.
+    """
     copies = 4 if phase == "train" else 1  # gradients and momentum, and one to spare
     free = limits.memory_mb - cost.parameters_m * 4 * copies
     each = cost.written_mb * 1.5 if phase == "train" else cost.peak_mb * 2
@@ -245,8 +245,10 @@ def largest_batch(cost: Cost, phase: Phase, *, limits: Limits, step_s: float) ->
     fixed = seconds(cost, 0, phase, limits=limits)
     one = seconds(cost, 1, phase, limits=limits)
     by_time = int((step_s - fixed) / max(one - fixed, 1e-9))
-    single = by_memory >= 1 and one <= max(limits.step_s)
-    return max(1 if single else 0, min(by_memory, by_time))
+    if min(by_memory, by_time) >= least:
+        return min(by_memory, by_time)
+    longest = seconds(cost, least, phase, limits=limits)
+    return least if by_memory >= least and longest <= max(limits.step_s) else 0
 
 
 def seconds(
@@ -301,11 +303,6 @@ def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> J
         for precision, energy in (("fp32", index % 6 == 0), (other, index % 6 == 3))
     ]
     return Job(_workload(case), tuple(points))
-
-
-def _has_gradient(case: operators.Case) -> bool:
-    """Return whether a training step means something: only operators with weights have one."""
-    return case.family in ("dense", "convolution", "norm", "embedding", "recurrent")
 
 
 def _calibration_model(row: tuple[str, Parameters]) -> Job:
@@ -378,9 +375,9 @@ def _by_family(jobs: Sequence[Job]) -> dict[str, dict[str, int]]:
     return table
 
 
-ASSUMED = {"build_s": 0.15, "steps": 50, "energy_s": 2.6, "compile_s": 20.0, "overhead_s": 0.1}
-"""Assumptions of the expected time: building a workload, steps with warm-up, an energy window with
-its idle window, compiling, and everything else around a point."""
+ASSUMED = {"build_s": 0.15, "steps": 50, "energy_s": 2.1, "compile_s": 20.0, "overhead_s": 0.1}
+"""Assumptions of the expected time: building a workload, steps with warm-up, an energy window,
+compiling, and everything else around a point."""
 
 
 def _time(jobs: Sequence[Job], limits: Limits) -> dict[str, Any]:

@@ -15,15 +15,7 @@ from dataset.families.family import Family, Workload
 from dataset.kinship import architecture_id, family_of
 from dippm.graph import ModelGraph, build
 
-QUICK = (
-    "resnet",
-    "swin",
-    "text_decoder",
-    "physics_rnn",
-    "weather_unet",
-    "detection",
-    "random_cells",
-)
+QUICK = ("resnet", "swin", "text_decoder", "physics_rnn", "weather_unet", "diffusion_unet")
 
 
 def graph_of(workload: Workload) -> ModelGraph:

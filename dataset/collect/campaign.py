@@ -36,7 +36,9 @@ class Campaign:
         ended: "running", "finished", "budget", "limit", a signal, or what went wrong.
         why: one line about the end.
         statuses: rows of this campaign by status.
+        seconds: from the first point on.
         left: points of the plan without an outcome when it ended.
+        done_before: points that had one at the start, or that the plan lists twice.
     """
 
     plan: Mapping[str, Any]
@@ -58,7 +60,7 @@ class Campaign:
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     left: int = 0
-    skipped_as_done: int = 0
+    done_before: int = 0
 
     @property
     def rows(self) -> int:

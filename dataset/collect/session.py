@@ -40,10 +40,10 @@ def run(
     pending = list(pending_of(jobs, store, retry_failed=options.retry_failed))
     total = sum(len(item.points) for item in pending)
     planned = sum(len(job.points) for job in jobs)
-    campaign.left, campaign.skipped_as_done = total, planned - total
+    campaign.left, campaign.done_before = total, planned - total
     write_campaign(campaign, options.folder)
     shown = progress(total)
-    shown.say(f"{total} points to measure, {planned - total} have an outcome already")
+    shown.say(f"{total} of {planned} points of the plan are to be measured")
     began = time.monotonic()
 
     def keep(job: Job, outcome: Outcome) -> None:
@@ -56,11 +56,13 @@ def run(
         campaign.seconds = time.monotonic() - began
         shown.row(row)
 
-    _until_end(campaign, lambda: measure(pending, keep), shown)
-    campaign.seconds = time.monotonic() - began
-    store.close()
-    shown.close()
-    write_campaign(campaign, options.folder)
+    try:
+        _until_end(campaign, lambda: measure(pending, keep), shown)
+    finally:
+        campaign.seconds = time.monotonic() - began
+        store.close()
+        shown.close()
+        write_campaign(campaign, options.folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -109,5 +111,8 @@ def _until_end(campaign: Campaign, work: Callable[[], None], shown: Progress) ->
     except CollectError as error:
         campaign.end(error.ended, str(error))
         shown.say(str(error))
+    except Exception as error:  # a fault of our own: kept in the file, and told
+        campaign.end("error", f"{type(error).__name__}: {error}")
+        raise
     else:
         campaign.end("finished")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -144,6 +145,8 @@ def _start(arguments: argparse.Namespace) -> tuple[Worker, dict[str, Any]]:
     module, _, name = arguments.bench.partition(":")
     settings = Settings(**json.loads(arguments.settings))
     bench = getattr(importlib.import_module(module), name)(device, settings)
+    gc.collect()
+    gc.freeze()  # each measurement collects garbage; what was imported is none, and much
     return Worker(device, registries, bench), dict(machine(device))
 
 

@@ -109,6 +109,8 @@ class WorkerProcess:
         """
         reply = self._read(remaining)
         if reply["event"] != "ready":
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)  # for its traceback to reach the log
             raise WorkerDiedError(reply["reason"])
         self.machine = reply["machine"]
 

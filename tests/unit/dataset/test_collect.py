@@ -227,6 +227,7 @@ def test_a_lost_device_ends_the_campaign_and_keeps_everything(tmp_path):
     assert code == 1
     assert (summary["ended"], summary["rows"], summary["left"]) == ("device lost", 2, 2)
     assert "no CUDA-capable device" in talk
+    assert "Traceback" in (tmp_path / "out" / "worker.log").read_text()
     assert [r["status"] for r in rows_of(tmp_path / "out")] == ["ok", "crash"]
 
 

@@ -26,11 +26,7 @@ def overhead_table(report: Report) -> Table:
             target,
             verdict if target else "",
         )
-    cores, load = report.machine["cores"], report.machine["load"]
-    table.caption = (
-        f"{cores} cores, load {load:.1f} before; a slow-down is above its target when its whole "
-        "interval is"
-    )
+    table.caption = _caption(report)
     return table
 
 
@@ -38,3 +34,14 @@ def _interval(figure: Figure) -> str:
     if figure.low is None or figure.high is None:
         return "–"
     return f"{figure.low:.2f} – {figure.high:.2f}"
+
+
+def _caption(report: Report) -> str:
+    cores, load = report.machine["cores"], report.machine["load"]
+    text = (
+        f"{cores} cores, load {load:.1f} before; a slow-down is above its target when its whole "
+        "interval is"
+    )
+    if load > cores / 2:
+        text += "; other work disturbs these figures, repeat them on a quiet machine"
+    return text

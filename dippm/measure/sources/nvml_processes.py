@@ -46,6 +46,7 @@ class NvmlProcessesSource:
         )
         self._ours: list[Any] = []
         self._others: list[Any] = []
+        self._unknown = ""
         self._open = True
 
     def read(self) -> Readings:
@@ -61,6 +62,15 @@ class NvmlProcessesSource:
 
     def _count(self) -> tuple[float, ...]:
         self._ours, self._others = [], []
+        try:
+            self._divide()
+        except Exception as error:
+            self._unknown = explain(error, Call(QUANTITIES, tuple)).reason
+            raise
+        self._unknown = ""
+        return (float(len({process.pid for process in self._others})),)
+
+    def _divide(self) -> None:
         running = _running(self._place)
         mine = descendants(self._root) if self._mine is None else set(self._mine)
         ours = [process for process in running if process.pid in mine]
@@ -68,12 +78,15 @@ class NvmlProcessesSource:
         if others and not ours and _foreign(others):
             raise NotHere(ELSEWHERE)
         self._ours, self._others = ours, others
-        return (float(len({process.pid for process in others})),)
 
     def _other_memory(self) -> tuple[float, ...]:
+        if self._unknown:
+            raise NotHere(self._unknown)
         return (_memory_mb(self._others),)
 
     def _tree_memory(self) -> tuple[float, ...]:
+        if self._unknown:
+            raise NotHere(self._unknown)
         if not self._ours:
             raise NotHere("no process of our tree is on the device")
         return (_memory_mb(self._ours),)

@@ -35,11 +35,11 @@ def library(tmp_path_factory):
 def ask(library, tmp_path):
     """Run code in a process that meets the fake GPU; return what it tells."""
 
-    def run(code, answers="", **environment):
+    def run(code, answers="", within=(), **environment):
         file = tmp_path / "answers"
         file.write_text(answers)
         found = subprocess.run(
-            [sys.executable, "-c", HELPERS + code],
+            [*within, sys.executable, "-c", HELPERS + code],
             env={**fake_nvml.environment(library, file), **environment},
             capture_output=True,
             text=True,
@@ -282,6 +282,29 @@ def test_memory_that_the_driver_hides_is_absent(ask):
     told = ask("tell(**answer(open_source('nvml_processes')))", "process self -1\nprocess 1 100\n")
     assert told["values"] == {"other_processes": 1, "other_memory_mb": 100}
     assert "does not say" in told["absent"]["tree_memory_mb"]
+
+
+def test_ids_of_another_pid_namespace_are_not_called_others(ask):
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("may not make a PID namespace here")
+    code, answers = "tell(**answer(open_source('nvml_processes')))", "process 4194000 100"
+    inside = ask(code, answers, within=unshare)
+    assert inside["values"] == {}
+    assert "--pid=host" in inside["absent"]["other_processes"]
+    among_ours = ask(code, answers + "\nprocess self 50", within=unshare)
+    expected = {"other_processes": 1, "other_memory_mb": 100, "tree_memory_mb": 50}
+    assert among_ours["values"] == expected
+
+
+def test_a_list_that_cannot_be_had_leaves_no_figure(ask):
+    told = ask(
+        "s = open_source('nvml_processes'); tell(first=answer(s), second=answer(s))",
+        "nvmlDeviceGetComputeRunningProcesses_v3 3",
+    )
+    for answer in told.values():
+        assert answer["values"] == {}
+        assert all("not supported" in reason for reason in answer["absent"].values())
 
 
 def test_an_idle_device_has_no_processes(ask):

@@ -84,7 +84,7 @@ class Limits:
 
 
 GPU = Limits(memory_mb=45_000, tflops=30, gb_s=1500, launch_us=8, step_s=STEP_S)
-CPU = Limits(memory_mb=1500, tflops=0.04, gb_s=8, launch_us=15, step_s=(0.1, 0.3))
+CPU = Limits(memory_mb=1500, tflops=0.03, gb_s=6, launch_us=20, step_s=(0.05, 0.15))
 
 
 def operator_pack() -> list[Job]:

@@ -1,6 +1,7 @@
 """Rows as the collector leaves them: Parquet shards, the journal's remainder, campaigns.
 
     DIR/shard-0000.parquet ...    rows, with the columns of `dippm.measure.columns`
+    DIR/shard-0000.jsonl.gz ...   the same, from a machine without pyarrow
     DIR/journal.jsonl             one JSON object per row, the newest rows of a running campaign
     DIR/campaigns/<id>.json       what one start of the collector was asked for
 
@@ -10,6 +11,7 @@ of a line (its writer was killed) loses that line only, and `Collected.notes` sa
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -72,7 +74,7 @@ def collected(folder: Path) -> Collected:
         DippmError: if a shard is damaged, or has a newer schema than this version.
     """
     _need_libraries()
-    shards = sorted(folder.glob("shard-*.parquet"))
+    shards = sorted([*folder.glob("shard-*.parquet"), *folder.glob("shard-*.jsonl.gz")])
     journal, notes = _journal(folder / "journal.jsonl")
     records = [record for shard in shards for record in _shard(shard)]
     unique = {str(record["row_id"]): record for record in [*records, *journal]}
@@ -156,8 +158,11 @@ def _shard(path: Path) -> list[dict[str, Any]]:
     from pyarrow.parquet import ParquetFile
 
     try:
+        if path.suffix == ".gz":  # from a machine without pyarrow
+            lines = gzip.decompress(path.read_bytes()).splitlines()
+            return [json.loads(line) for line in lines]
         rows: list[dict[str, Any]] = ParquetFile(path).read().to_pylist()
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, EOFError, ValueError) as error:
         raise DippmError(
             f"the shard {path} cannot be read: {error}",
             "Restore it, or move it away to read the others.",

@@ -222,6 +222,7 @@ def test_without_pyarrow_shards_are_json_and_pack_makes_parquet_later(tmp_path, 
     assert [path.name for path in shards(tmp_path)] == ["shard-0000.jsonl.gz"]
     assert list(read_rows(tmp_path)) == rows
     assert open_store(tmp_path).total == 5
+    assert list(collected(tmp_path).rows["row_id"]) == [r["row_id"] for r in rows]
     monkeypatch.undo()
     open_store(tmp_path).close()
     assert [path.suffix for path in shards(tmp_path)] == [".parquet"]

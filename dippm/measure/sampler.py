@@ -8,6 +8,7 @@ imported: no numpy, no torch, no Arrow. `dippm.measure.sampler_file.read` reads 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -92,6 +93,7 @@ class Sampler:
             UnknownNameError: if there is no source of a name.
         """
         self._order = order
+        _allow_files()
         self._sources = [self._open(name) for name, _ in order.sources]
         header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
         self._writer = Writer(order.out, self._sources, header)
@@ -176,6 +178,17 @@ class Sampler:
         self._writer.close()
         for source in self._sources:
             source.close()
+
+
+def _allow_files() -> None:
+    """Allow as many open files as the system lets: each process of a tree takes five."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _watch(pid: int) -> int | None:

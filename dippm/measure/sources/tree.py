@@ -6,6 +6,7 @@ for it, and what nobody waited for (a daemon) is kept as last read and counted a
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -25,6 +26,7 @@ PSS_PERIOD_NS = 5_000_000_000
 ROUNDING_S = 0.03
 """Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
 ENDED = "every process of the tree has ended"
+TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
 TOO_EARLY = "a mean over half a second: read again"
 QUANTITIES = (
     Quantity("cpu_s", "s", "tree", "CPU time of all threads, ended ones too", counter=True),
@@ -111,8 +113,10 @@ class TreeSource:
             self._cpu_s = used_s
         if rss_mb > self._peak_mb:
             self._peak_mb = rss_mb
-        values = {**self._last.values, "cpu_s": self._cpu_s, "rss_mb": rss_mb}
-        values["peak_rss_mb"] = self._peak_mb
+        values = dict(self._last.values)
+        if "rss_mb" in values:
+            values["cpu_s"], values["rss_mb"] = self._cpu_s, rss_mb
+            values["peak_rss_mb"] = self._peak_mb
         return Readings(now, values, self._last.absent)
 
     def _update(self) -> None:
@@ -133,8 +137,9 @@ class TreeSource:
                     continue
                 try:
                     child = Process(pid)
-                except OSError:
-                    continue  # it has ended already, its parent accounts for it
+                except OSError as error:
+                    self._note_limit(error)
+                    continue  # else it has ended already, and its parent accounts for it
                 self._alive[pid] = child
                 found.append(child)
 
@@ -144,11 +149,17 @@ class TreeSource:
         try:
             return process.children()
         except ProcessLookupError:
-            return []
+            pass  # it has just ended
         except FileNotFoundError:
             if os.path.exists(f"/proc/{process.pid}/task/{process.pid}/stat"):
                 self._kernel_lists_children = False
-            return []
+        except OSError as error:
+            self._note_limit(error)
+        return []
+
+    def _note_limit(self, error: OSError) -> None:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            self._absent |= dict.fromkeys((q.name for q in QUANTITIES), TOO_MANY)
 
     def _bury(self, gone: list[Process]) -> None:
         """Keep what ended processes used, unless an ancestor has taken it over."""
@@ -241,7 +252,7 @@ class TreeSource:
         absent = dict(self._absent)
         percent = self._percent(now)
         if percent is None:
-            absent["cpu_percent"] = TOO_EARLY
+            absent.setdefault("cpu_percent", TOO_EARLY)
         else:
             values["cpu_percent"] = percent
         for name in self._absent:

@@ -241,6 +241,27 @@ def test_no_such_process_is_a_reason(run):
     assert "cannot be read" in source.read().absent["cpu_s"]
 
 
+def test_a_tree_too_large_to_follow_gives_no_figure(run):
+    sleep = "import time; time.sleep(60)"
+    child = run(
+        "import subprocess, sys\n"
+        f"for _ in range(6): subprocess.Popen([sys.executable, '-S', '-c', {sleep!r}])\n" + SPEAK
+    )
+    code = (
+        "import resource, sys\n"
+        "from dippm.measure.sources.tree import TreeSource\n"
+        "source = TreeSource(int(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))\n"
+        "for _ in range(2): readings = source.read()\n"
+        "print(len(readings.values), readings.absent['rss_mb'], readings.absent['cpu_s'])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(child.pid)], capture_output=True, text=True, timeout=60
+    )
+    assert told.stdout.startswith("0 more processes"), told.stderr
+    assert TreeSource(child.pid).read().values["processes"] == 7
+
+
 def test_psutil_sees_the_same_tree(run):
     from dippm.measure.sources.tree_psutil import open_psutil_tree
 

@@ -1,7 +1,8 @@
 """Training examples from a joined set of our own: which rows, under which conditions, which labels.
 
-A `pmgns` network sees the graph and the batch, nothing else, so one network is for one device, one
-precision, one mode, one layout and one phase. Rows under other conditions are left out, counted.
+A `pmgns` network sees the graph and the batch, so one network is for one device, mode and phase,
+and for one precision and layout unless it is asked to tell them apart ("all"). Rows under other
+conditions are left out, counted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from training.pmgns_data import Examples, encoded
 TARGETS = ("memory_mb", "latency_ms", "energy_j")
 CONDITIONS = ("gpu", "phase", "mode", "layout", "precision")
 PREFERRED = {"phase": "inference", "mode": "eager", "layout": "nchw"}
+TOLD_APART = ("precision", "layout")
+ALL = "all"
 VALIDATION_SHARE = 0.1
 
 
@@ -32,7 +35,7 @@ class Selection:
 
     Attributes:
         rows: of the joined table, by row id.
-        conditions: value of each of `CONDITIONS`.
+        conditions: value of each of `CONDITIONS`, "all" for those of `TOLD_APART` that are mixed.
         left_out: rows under other conditions, by the first condition that differs.
         targets: those of `TARGETS` that some row has.
         absent: reason by target that no row has.
@@ -50,8 +53,8 @@ def load_selection(joined: Path, **wanted: str | None) -> Selection:
 
     Args:
         joined: that `dataset.own_build` wrote.
-        wanted: values of `CONDITIONS`; for the others the preferred value, else the most frequent
-            one among the rows that are left.
+        wanted: values of `CONDITIONS`, "all" for those of `TOLD_APART` that shall be mixed; for
+            the others the preferred value, else the most frequent one among the rows that are left.
 
     Raises:
         DataNotFoundError: if no row is left.
@@ -66,6 +69,9 @@ def select(table: pd.DataFrame, **wanted: str | None) -> Selection:
     """Choose rows, see `load_selection`."""
     rows, conditions, left_out = table, {}, {}
     for name in CONDITIONS:
+        if name in TOLD_APART and wanted.get(name) == ALL:
+            conditions[name] = ALL
+            continue
         value = wanted.get(name) or _default(rows[name], PREFERRED.get(name))
         kept = rows[rows[name] == value]
         if kept.empty:
@@ -80,6 +86,12 @@ def select(table: pd.DataFrame, **wanted: str | None) -> Selection:
     targets = tuple(target for target in TARGETS if rows[target].notna().any())
     absent = {t: _why_absent(rows, t) for t in TARGETS if t not in targets}
     return Selection(rows, conditions, left_out, targets, absent)
+
+
+def told_apart(selection: Selection) -> tuple[str, ...]:
+    """Return the precisions that a network of these rows tells apart; none if it need not."""
+    mixed = any(selection.conditions[name] == ALL for name in TOLD_APART)
+    return tuple(sorted(selection.rows["precision"].unique())) if mixed else ()
 
 
 def examples_of(selection: Selection, joined: Path, cache: Path, config: PmgnsConfig) -> Examples:

@@ -146,10 +146,10 @@ def config(
         "network": network.to_dict(),
         "conditions": {
             "devices": [conditions["gpu"]],
-            "precision": [conditions["precision"]],
+            "precision": sorted(selection.rows["precision"].unique()),
             "mode": [conditions["mode"]],
             "timer": ["wall"],
-            "channels_last": [conditions["layout"] == "nhwc"],
+            "channels_last": sorted({bool(last) for last in selection.rows["layout"] == "nhwc"}),
         },
         "residuals": {t: _residuals(strictest, t) for t in selection.targets},
         "absent": {**selection.absent, "power_w": "this network has no output for it"},

@@ -25,6 +25,8 @@ from training.baselines import (
 from training.pmgns_data import Examples
 from training.pmgns_trainer import Training, TrainingConfig, predictions, train
 
+APART = ["precision", "layout"]
+
 
 class MedianLabel:
     """The median label of the training rows, whatever the model. Worse than it is worthless."""
@@ -36,6 +38,29 @@ class MedianLabel:
     def predict(self, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return it for every row."""
         return np.full(len(rows), self.value)
+
+
+class Apart:
+    """A predictor fitted for each precision and layout apart, and for all rows as a last resort."""
+
+    def __init__(self, make: Callable[[], Baseline]) -> None:
+        self.make = make
+
+    def fit(self, rows: pd.DataFrame) -> None:
+        """Fit all of them."""
+        self.rest = self.make()
+        self.rest.fit(rows)
+        groups = list(rows.groupby(APART))
+        self.parts = {key: self.make() for key, _ in groups} if len(groups) > 1 else {}
+        for key, part in groups if self.parts else ():
+            self.parts[key].fit(part)
+
+    def predict(self, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Ask for each row the predictor of its conditions."""
+        found = pd.Series(np.nan, index=rows.index)
+        for key, part in rows.groupby(APART):
+            found[part.index] = self.parts.get(key, self.rest).predict(part)
+        return found.to_numpy()
 
 
 SIMPLE: Mapping[str, Callable[[], Baseline]] = {
@@ -145,7 +170,9 @@ def _simple(
         split.name, split.keys, split.seed, split.data, split.families,
         tuple(r for r in split.rows if r in known), tuple(f for f in folds if f.test),
     )  # fmt: skip
-    values, tested = held_out_predictions(make, labelled.assign(latency_ms=labelled[target]), kept)
+    values, tested = held_out_predictions(
+        lambda: Apart(make), labelled.assign(latency_ms=labelled[target]), kept
+    )
     column = pd.Series(values, index=tested["row_id"])
     rows = table.set_index("row_id", drop=False)
     folds_of = {row: fold.name for fold in split.folds for row in fold.test}

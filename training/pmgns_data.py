@@ -119,8 +119,8 @@ def encoded(rows: pd.DataFrame, cache_folder: Path, config: PmgnsConfig) -> Exam
     """Return rows as examples, in their order; None if there is no row.
 
     Args:
-        rows: with "row_id", "model", "batch", a column for each target that was measured, and
-            "file": the raw graph.
+        rows: with "row_id", "model", "batch", "precision", "layout", "file" (the raw graph), and a
+            column for each target that was measured.
         cache_folder: see `load_examples`.
         config: see `load_examples`.
     """
@@ -143,7 +143,8 @@ def _encode_rows(rows: pd.DataFrame, config: PmgnsConfig) -> Examples:
         raw = RawGraph.from_json(gzip.decompress(row.file.read_bytes()))
         graph = build(raw).at_batch(int(row.batch))
         operators |= {node.op for node in graph.nodes}
-        graphs.append(encode_as(graph, config))
+        regime = {"precision": row.precision, "channels_last": row.layout == "nhwc"}
+        graphs.append(encode_as(graph, config, **regime))
         architectures.append(architecture_id(graph))
         targets.append([float(getattr(row, t, float("nan"))) for t in config.targets])
     models = tuple(rows["model"])
@@ -190,7 +191,7 @@ def _in_order(examples: Examples, rows: Sequence[str]) -> Examples:
 def _settings(config: PmgnsConfig) -> str:
     """Return a name for everything that an encoding depends on, besides the graphs."""
     switches = [config.nodes, config.edges, config.shape]
-    document = [FEATURE_VERSION, GRAPH_VERSION, config.targets, switches]
+    document = [FEATURE_VERSION, GRAPH_VERSION, config.targets, switches, config.precisions]
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]
 
 

@@ -28,7 +28,14 @@ from dippm.devices import find
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import Checkpoint, save_checkpoint
 from training import own_report
-from training.own_examples import Selection, everything, examples_of, load_selection, restricted
+from training.own_examples import (
+    Selection,
+    everything,
+    examples_of,
+    load_selection,
+    restricted,
+    told_apart,
+)
 from training.own_runs import HeldOut, run_network, run_simple, train_fold
 from training.pmgns_data import Examples
 from training.pmgns_trainer import TrainingConfig
@@ -47,7 +54,10 @@ def main(
         "training/configs/own.yaml"
     ),
     device: Annotated[str | None, typer.Option(help="Of the rows; most frequent.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Of the rows; most frequent.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Of the rows; most frequent. all: tell them apart.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="nchw, nhwc, or all: tell them apart.")] = None,
     phase: Annotated[str | None, typer.Option(help="inference or train.")] = None,
     splits: Annotated[str, typer.Option(help="Names, or S2 for one fold per family.")] = ",".join(
         SPLITS
@@ -61,7 +71,11 @@ def main(
     """Evaluate on every split, train the shipped network, write the checkpoint."""
     torch.set_num_threads(threads)
     selection = load_selection(
-        joined, gpu=device and find(device).name, precision=precision, phase=phase
+        joined,
+        gpu=device and find(device).name,
+        precision=precision,
+        phase=phase,
+        layout=layout,
     )
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
     training = TrainingConfig(**document["training"])
@@ -132,7 +146,8 @@ def train_own(
 
 def _network(document: dict[str, Any], selection: Selection) -> PmgnsConfig:
     switches = {("name" if key == "reading" else key): v for key, v in document.items()}
-    return PmgnsConfig.reading(**{"name": "paper", **switches, "targets": selection.targets})
+    own = {"targets": selection.targets, "precisions": told_apart(selection)}
+    return PmgnsConfig.reading(**{"name": "paper", **switches, **own})
 
 
 def _split(joined: Path, name: str, selection: Selection) -> Split:

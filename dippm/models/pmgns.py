@@ -79,7 +79,7 @@ class PmgnsPredictor:
         return self.predict_many(graph, [conditions])[0]
 
     def predict_many(self, graph: ModelGraph, conditions: Sequence[Conditions]) -> list[Estimates]:
-        """Predict many points of one model; only the batch may differ, each is computed once."""
+        """Predict many points of one model; points that look alike are computed once."""
         if graph.version != self.config["graph_version"]:
             raise CheckpointError(
                 f"the checkpoint is for graph version {self.config['graph_version']}, "
@@ -90,16 +90,19 @@ class PmgnsPredictor:
             self._refuse_untrained(point)
         if not conditions:
             return []
-        batches = sorted({point.batch for point in conditions})
-        graphs = [graph if graph.batch == b else graph.at_batch(b) for b in batches]
-        tensors = collate([encode_as(g, self.network.config) for g in graphs])
+        batches = {point.batch for point in conditions}
+        graphs = {b: graph if graph.batch == b else graph.at_batch(b) for b in sorted(batches)}
+        keys = list(dict.fromkeys(map(_key, conditions)))
+        tensors = [
+            encode_as(graphs[b], self.network.config, precision=precision, channels_last=last)
+            for b, precision, last in keys
+        ]
         with torch.inference_mode():
-            rows = self.network.decode(self.network(tensors)).tolist()
+            rows = self.network.decode(self.network(collate(tensors))).tolist()
         answers = {
-            batch: self._estimates(row, graph_at)
-            for batch, row, graph_at in zip(batches, rows, graphs, strict=True)
+            key: self._estimates(row, graphs[key[0]]) for key, row in zip(keys, rows, strict=True)
         }
-        return [answers[point.batch] for point in conditions]
+        return [answers[_key(point)] for point in conditions]
 
     def _refuse_untrained(self, conditions: Conditions) -> None:
         trained = self.config["conditions"]
@@ -159,6 +162,10 @@ class PmgnsPredictor:
             if not low <= value <= high:
                 warnings.append(f"{name} is {value}, training had {low} to {high}")
         return tuple(warnings)
+
+
+def _key(point: Conditions) -> tuple[int, str, bool]:
+    return point.batch, point.precision, point.channels_last
 
 
 def _estimate(value: float, residual: Mapping[str, float]) -> Estimate:

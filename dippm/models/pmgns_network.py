@@ -48,6 +48,8 @@ class PmgnsConfig:
             to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
         target_space: "log", or the released code's "raw" scales behind a softplus.
         loss: "huber" (D3.5 table 2) or "mse".
+        precisions: that the network tells apart, as static inputs (one-hot, the layout of images
+            beside them); empty, as in D3.5, for a network of one precision and layout.
     """
 
     gnn: str = "sage"
@@ -63,6 +65,7 @@ class PmgnsConfig:
     readout: Literal["sum", "mean"] = "mean"
     target_space: Literal["log", "raw"] = "log"
     loss: Literal["huber", "mse"] = "huber"
+    precisions: tuple[str, ...] = ()
 
     @classmethod
     def reading(cls, name: Reading, **changes: Any) -> Self:
@@ -95,7 +98,13 @@ class PmgnsConfig:
                 f"the network configuration has unknown switches: {', '.join(sorted(unknown))}",
                 "The checkpoint was made by another version of DIPPM; install that one.",
             )
-        return cls(**{**document, "targets": tuple(document["targets"])})
+        lists = {name: tuple(document.get(name, ())) for name in ("targets", "precisions")}
+        return cls(**{**document, **lists})
+
+    @property
+    def static_width(self) -> int:
+        """Static inputs: the five of equation 1, then those of the conditions."""
+        return STATIC_FEATURES + (len(self.precisions) + 1 if self.precisions else 0)
 
 
 class Pmgns(nn.Module):
@@ -123,10 +132,10 @@ class Pmgns(nn.Module):
             l2_normalise=config.l2_normalise,
             readout=config.readout,
         )
-        self.head = _fully_connected(self.encoder.width + STATIC_FEATURES, config)
+        self.head = _fully_connected(self.encoder.width + config.static_width, config)
         for name, size in (
             ("node", NODE_FEATURES),
-            ("static", STATIC_FEATURES),
+            ("static", config.static_width),
             ("target", len(config.targets)),
         ):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
@@ -146,7 +155,8 @@ class Pmgns(nn.Module):
         z = self.encoder(x, graphs)
         static = (graphs.static.log1p() - self.static_mean) / self.static_std
         if self.config.static_order == "code":
-            static = static[:, CODE_STATIC_ORDER]
+            rest = static[:, STATIC_FEATURES:]
+            static = torch.cat([static[:, CODE_STATIC_ORDER], rest], dim=1)
         out: torch.Tensor = self.head(torch.cat([z.float(), static], dim=1))
         return functional.softplus(-out) if self.config.target_space == "raw" else out
 

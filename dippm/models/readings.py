@@ -17,9 +17,22 @@ from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.models.pmgns_network import PmgnsConfig
 
 
-def encode_as(graph: ModelGraph, config: PmgnsConfig) -> GraphTensors:
-    """Return the tensors of a graph under the switches `nodes`, `edges` and `shape`."""
+def encode_as(
+    graph: ModelGraph,
+    config: PmgnsConfig,
+    *,
+    precision: str = "fp32",
+    channels_last: bool = False,
+) -> GraphTensors:
+    """Return the tensors of a graph under the switches `nodes`, `edges` and `shape`.
+
+    Precision and layout enter as static inputs if the network tells precisions apart.
+    """
     tensors = encode(graph)
+    if config.precisions:
+        told = [float(precision == known) for known in config.precisions] + [float(channels_last)]
+        static = torch.cat([tensors.static, torch.tensor([told])], dim=1)
+        tensors = replace(tensors, static=static)
     if config.shape == "weight":
         tensors = replace(tensors, x=_with_weight_shapes(graph, tensors.x))
     if config.nodes == "var_only":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,13 @@ from dippm.graph import build
 from dippm.models.pmgns_network import PmgnsConfig
 from tests import own_rows
 from training import own_report
-from training.own_examples import load_selection, restricted, select, some_architectures
+from training.own_examples import (
+    load_selection,
+    restricted,
+    select,
+    some_architectures,
+    told_apart,
+)
 from training.own_runs import HeldOut
 from training.pmgns_trainer import TrainingConfig
 from training.train_own import _split, train_own
@@ -47,7 +54,7 @@ def checkpoint(
     network = PmgnsConfig.reading("paper", hidden=16, targets=selection.targets)
     return train_own(
         joined, out, selection=selection, network=network, training=TRAINING,
-        splits=["S0", "S1", "S2"], others=["mlp"], runs=out.parent / "runs",
+        splits=["S0", "S2"], others=["mlp"], runs=out.parent / "runs",
     )  # fmt: skip
 
 
@@ -123,10 +130,10 @@ def test_every_predictor_is_in_the_metrics(checkpoint: dippm.pretrained.Checkpoi
         "ridge on totals", "boosted trees on totals",
     }  # fmt: skip
     assert {(row["split"], row["target"]) for row in checkpoint.metrics["summary"]} == {
-        (split, target) for split in ("S0", "S1", "S2") for target in ("memory_mb", "latency_ms")
+        (split, target) for split in ("S0", "S2") for target in ("memory_mb", "latency_ms")
     }
     tested = {row["split"]: row["n"] for row in checkpoint.metrics["summary"]}
-    assert tested["S1"] == tested["S2"] == 61
+    assert tested["S2"] == 61
     card = (checkpoint.path / "README.md").read_text()
     assert "made up without it" in card
     assert "S2: one fold for each family" in card
@@ -207,7 +214,7 @@ def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: 
     assert 0 < labelled < len(selection.rows)
     checkpoint = train_own(
         tmp_path / "joined", tmp_path / "x" / "0.1.0", selection=selection,
-        network=PmgnsConfig(hidden=8), training=TRAINING, splits=["S1"], others=[],
+        network=PmgnsConfig(hidden=8), training=TRAINING, splits=["S2"], others=[],
         runs=tmp_path / "runs",
     )  # fmt: skip
     tested = {row["target"]: row["n"] for row in checkpoint.metrics["summary"]}
@@ -216,3 +223,39 @@ def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: 
     answer = dippm.predict(graph, batch=2, device="A100", checkpoint=checkpoint.path)
     assert answer.energy_j is not None
     assert answer.mig is not None
+
+
+def test_precisions_are_told_apart_if_asked(graphs: Path, tmp_path: Path) -> None:
+    """The same models once more in bf16, three times as fast."""
+    records = [row | {"device": "AMD EPYC"} for row in own_rows.rows(energy=False)]
+    faster = [
+        row
+        | {
+            "row_id": f"{row['row_id']}-bf16",
+            "configuration_id": f"{row['configuration_id']}-bf16",
+            "precision": "bf16",
+            "latency_ms": row["latency_ms"] and row["latency_ms"] / 3,
+        }
+        for row in records
+    ]
+    folder = own_rows.write(tmp_path / "toy", records + faster)
+    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    selection = load_selection(tmp_path / "joined", precision="all")
+    assert len(selection.rows) == 122
+    assert told_apart(selection) == ("bf16", "fp32")
+    network = PmgnsConfig(hidden=16, targets=selection.targets, precisions=told_apart(selection))
+    checkpoint = train_own(
+        tmp_path / "joined", tmp_path / "x" / "0.1.0", selection=selection, network=network,
+        training=replace(TRAINING, epochs=12), splits=["S0"], others=[], runs=tmp_path / "runs",
+    )  # fmt: skip
+    graph = build(raw_graphs.read(own_rows.workload("tinydeep", 24).model, graphs))
+    slow, fast = (
+        dippm.predict(graph, batch=4, device="cpu", checkpoint=checkpoint.path, precision=p)
+        for p in ("fp32", "bf16")
+    )
+    assert slow.latency_ms > 1.5 * fast.latency_ms
+    with pytest.raises(ConditionsError, match="fp16"):
+        dippm.predict(graph, device="cpu", checkpoint=checkpoint.path, precision="fp16")
+    simple = checkpoint.metrics["all predictors on the same rows and folds, percent"]
+    errors = {r["predictor"]: r["mape"] for r in simple if r["target"] == "latency_ms"}
+    assert errors["boosted trees on totals"] < 60

@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--part", choices=PARTS, help="of the plan (default: cpu on a CPU, else all)")
     add("--plan", type=Path, metavar="FILE", help="a plan of your own, one job a line, for --part")
     add("--budget", type=_duration, metavar="TIME", help="stop after 90s, 8m, 2h")
-    add("--limit", type=_positive, metavar="N", help="stop after N points")
+    add("--limit", type=_positive, metavar="N", help="stop after N rows")
     add("--seed", type=int, default=0, help="of the plan (default: %(default)s)")
     add("--shard", type=_share, metavar="I/N", help="every N-th job from the I-th on, from 1")
     add("--timeout-s", type=_duration, default=60.0, help="for a point (default: %(default)s)")

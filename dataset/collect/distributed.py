@@ -88,6 +88,7 @@ def collect_with_ray(
     if options.device.startswith("cuda"):
         options = replace(options, device="cuda:0")  # Ray shows a station its own GPU only
     make_folder(options.folder)
+    options = replace(options, folder=options.folder.resolve())  # stations start elsewhere
     # Ray talks on stdout, which is for the summary.
     with redirect_stdout(sys.stderr), lock_folder(options.folder):
         ray = _connect(address)

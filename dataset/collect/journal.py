@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Journal:
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self._size)
+            with suppress(OSError):  # what stays torn is set aside by the next start
+                os.ftruncate(self._file, self._size)
             raise StorageError(
                 f"{self.path}: {error.strerror} (a row of {len(line):,} bytes)",
                 "Free space there and start the same command again; it goes on where it stopped.",

@@ -26,26 +26,32 @@ GRACE_S = 2.0
 class Lock:
     """A held lock; closing it lets go.
 
+    Args:
+        path: of the lock file.
+        what: it protects, for the message.
+        passing: whether the file is removed with the lock.
+
+    Raises:
+        LockedError: if somebody else holds it; names the process.
+
     Attributes:
         handle: file descriptor, to be inherited by a worker.
         path: of the lock file.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self.path = path
-        self.handle = _open(path)
-        if not _acquire(self.handle, GRACE_S):
-            owner = os.pread(self.handle, 200, 0).decode(errors="replace").strip()
+    def __init__(self, path: Path, what: str, *, passing: bool = False) -> None:
+        self.path, self._passing = path, passing
+        self.handle = _hold(path, what)
+        while not _is_at(self.handle, path):  # its holder removed it just before it let go
             os.close(self.handle)
-            raise LockedError(
-                f"{what} is in use by another collector ({owner or 'unknown process'})",
-                f"Wait for it or stop it; the lock is {path}.",
-            )
+            self.handle = _hold(path, what)
         os.ftruncate(self.handle, 0)
         os.pwrite(self.handle, f"pid {os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Let go; the file of a passing lock is removed."""
+        if self._passing:
+            self.path.unlink(missing_ok=True)
         os.close(self.handle)
 
     def __enter__(self) -> Lock:
@@ -66,7 +72,7 @@ def lock_folder(folder: Path) -> Lock:
     Raises:
         LockedError: if another collector writes there.
     """
-    return Lock(folder / "collector.lock", f"folder {folder}")
+    return Lock(folder / "collector.lock", f"folder {folder}", passing=True)
 
 
 def lock_device(device: str) -> Lock:
@@ -121,6 +127,18 @@ def _visible(index: int) -> str:
     return names[index] if index < len(names) and names[index] else str(index)
 
 
+def _hold(path: Path, what: str) -> int:
+    handle = _open(path)
+    if _acquire(handle, GRACE_S):
+        return handle
+    owner = os.pread(handle, 200, 0).decode(errors="replace").strip()
+    os.close(handle)
+    raise LockedError(
+        f"{what} is in use by another collector ({owner or 'unknown process'})",
+        f"Wait for it or stop it; the lock is {path}.",
+    )
+
+
 def _open(path: Path) -> int:
     """Open a lock file that every user may lock; links are not followed."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -148,3 +166,10 @@ def _acquire(handle: int, wait_s: float) -> bool:
             time.sleep(0.05)
         else:
             return True
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
             f"{path} is Parquet and pyarrow is not installed",
             "Install pyarrow, or collect into another folder.",
         ) from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise CollectError(
             f"{path} cannot be read: {error}", "Move it away to go on without its rows."
         ) from error

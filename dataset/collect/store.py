@@ -66,7 +66,7 @@ class Store:
         self._write(row)
         self._note(row)
         self.total += 1
-        if self._journal.count >= SHARD_ROWS:
+        if self._journal.count % SHARD_ROWS == 0:
             self.roll()
 
     def roll(self) -> None:

@@ -79,9 +79,12 @@ class Worker:
         module, self._module = self._module, None
         fresh, self._fresh = self._fresh, False
         registry = self._registry(self._workload)
+        inputs = registry.make_inputs(self._workload, asked.batch, self.device)
+        if asked.phase == "train" and self._is_operator():
+            _ask_for_gradients(inputs)
         columns = self._bench.measure(
             module,
-            registry.make_inputs(self._workload, asked.batch, self.device),
+            inputs,
             Regime(asked.precision, asked.mode, asked.phase, asked.channels_last),
             with_energy=asked.energy,
             memory_before_mb=self._memory_before_mb,
@@ -94,6 +97,11 @@ class Worker:
         """Forget the model after a failure, so that what it holds is free for the next one."""
         self._module, self._fresh = None, False
         self._bench.memory_mb()
+
+    def _is_operator(self) -> bool:
+        assert self._workload is not None
+        operators = getattr(self._registry(self._workload), "OPERATORS", {})
+        return self._workload.family in operators
 
     def _registry(self, workload: Workload) -> Any:
         for registry in self._registries:
@@ -162,6 +170,13 @@ def _serve(worker: Worker, request: Message) -> Message:
     if not reply["fatal"]:
         worker.drop()
     return reply
+
+
+def _ask_for_gradients(inputs: Sequence[torch.Tensor]) -> None:
+    """Mark an operator's inputs as what a layer before it made: its gradients go back to them."""
+    for tensor in inputs:
+        if tensor.is_floating_point():
+            tensor.requires_grad_(True)
 
 
 def _failure(error: BaseException, *, fatal: bool | None = None) -> Message:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -162,7 +163,7 @@ def _shard(path: Path) -> list[dict[str, Any]]:
             lines = gzip.decompress(path.read_bytes()).splitlines()
             return [json.loads(line) for line in lines]
         rows: list[dict[str, Any]] = ParquetFile(path).read().to_pylist()
-    except (ArrowException, OSError, EOFError, ValueError) as error:
+    except (ArrowException, OSError, EOFError, ValueError, zlib.error) as error:
         raise DippmError(
             f"the shard {path} cannot be read: {error}",
             "Restore it, or move it away to read the others.",

@@ -145,7 +145,7 @@ def test_the_budget_ends_a_campaign_cleanly(tmp_path):
     assert len(rows_of(out)) == summary["rows"]
     names = sorted(path.name for path in out.rglob("*") if path.is_file())
     campaign = f"{summary['campaign']}.json"
-    assert names == sorted([campaign, "collector.lock", "shard-0000.parquet"])
+    assert names == sorted([campaign, "shard-0000.parquet"])
 
 
 def test_a_hanging_point_does_not_outlast_the_budget(tmp_path):

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -116,6 +117,26 @@ def test_a_lock_ends_with_its_process(tmp_path):
     holder.kill()
     holder.communicate()
     lock_folder(tmp_path).close()
+
+
+def test_the_lock_of_a_folder_leaves_no_file_and_no_gap(tmp_path):
+    """Whoever waits on a file that its holder removes must not believe to hold the folder."""
+    path = tmp_path / "collector.lock"
+    first = lock_folder(tmp_path)
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    time.sleep(0.7)  # it waits on the first file
+    first.close()
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "held\n"
+    assert path.exists()
+    with pytest.raises(LockedError, match=f"pid {waiting.pid}"):
+        lock_folder(tmp_path)
+    waiting.kill()
+    waiting.communicate()
+    lock_folder(tmp_path).close()
+    assert not path.exists()
 
 
 def test_a_worker_that_outlives_its_supervisor_keeps_the_device(locks):

@@ -18,6 +18,7 @@ from typing import Any
 
 from dataset import own
 from dippm import __version__
+from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS, Column
 from dippm.measure.rows import collected
 
@@ -78,8 +79,16 @@ def describe(data: Path = own.DATA, base: Path = FILE.parent) -> dict[str, Any]:
     Args:
         data: with one folder for each device.
         base: folder that the document will lie in; files are named relative to it.
+
+    Raises:
+        DippmError: if a set has shards that are not Parquet.
     """
     folders = own.folders(data)
+    other = [str(path) for f in folders for path in sorted(f.glob("shard-*.jsonl.gz"))]
+    if other:
+        raise DippmError(
+            f"not Parquet: {', '.join(other)}", "Run `python -m dataset.collect pack DIR` first."
+        )
     shards = {f: sorted(f.glob("shard-*.parquet")) for f in folders}
     days = [str(d)[:10] for f in folders for d in collected(f).rows["measured_at"].dropna()]
     document = {

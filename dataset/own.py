@@ -24,7 +24,7 @@ REPLACED = ["device", "channels_last", "framework"]
 
 def folders(data: Path | None = None) -> tuple[Path, ...]:
     """Return the committed folders, one for each device; `data` is `DATA` if None."""
-    return tuple(sorted({path.parent for path in (data or DATA).glob("*/shard-*.parquet")}))
+    return tuple(sorted({path.parent for path in (data or DATA).glob("*/shard-*")}))
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -97,7 +97,7 @@ def sources(data: Path | None = None) -> dict[str, Source]:
             origin=ORIGIN,
             licence=LICENCE,
             timer="W",
-            files=tuple(sorted(path.name for path in folder.glob("shard-*.parquet"))),
+            files=tuple(sorted(path.name for path in folder.glob("shard-*"))),
             reader=partial(tidy_rows, name=f"own/{folder.name}"),
         )
         for folder in folders(data)

@@ -113,7 +113,7 @@ def manifest(
         "files": {
             name: sha256_of_file(found.folder / name)
             for name in found.files
-            if name.endswith(".parquet")
+            if name.startswith("shard-")
         },
         "notes": list(found.notes),
         "rows": len(rows),

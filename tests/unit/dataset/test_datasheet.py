@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dataset import croissant, datasheet, own
+from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS
 from tests import own_rows
 
@@ -73,6 +74,13 @@ def test_a_loader_reads_every_row_through_the_croissant_file(data: Path, tmp_pat
         if name.endswith("/row_id")
     }
     assert read == set(own.read(base / "data" / "toy")["row_id"])
+
+
+def test_shards_of_a_bare_machine_must_be_packed_first(tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "shard-0000.jsonl.gz").write_bytes(b"")
+    with pytest.raises(DippmError, match="pack"):
+        croissant.describe(tmp_path, tmp_path)
 
 
 def test_the_croissant_file_without_data_is_valid(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def operator_pack() -> list[Job]:
     """
     more = operators.more_cases()
     forward = [*calibration_pack(), *(_case_job(c, i) for i, c in enumerate(more))]
-    steps = operators.backward_cases()
-    backward = [_case_job(case, i, phase="train") for i, case in enumerate(steps)]
+    cases = [*operators.calibration_cases(), *more]
+    backward = [_case_job(case, i, phase="train") for i, case in enumerate(cases)]
     again = [_again(job, 1) for job in forward[::20]]
     return [*forward, *backward, *again]
 
@@ -296,10 +296,11 @@ def _workload(case: operators.Case) -> Workload:
 
 
 def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> Job:
-    """Return an operator in single precision and one other."""
+    """Return an operator in single precision and one other; every second map channels-last."""
     other = ("bf16", "tf32", "fp16")[index % 3]
+    last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
     points = [
-        Point(case.batch, precision=precision, phase=phase, energy=energy)
+        Point(case.batch, precision, phase=phase, channels_last=last, energy=energy)
         for precision, energy in (("fp32", index % 6 == 0), (other, index % 6 == 3))
     ]
     return Job(_workload(case), tuple(points))

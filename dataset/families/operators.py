@@ -8,7 +8,7 @@ are bound by their launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
@@ -241,35 +241,8 @@ def _more_simple() -> Iterator[Case]:
             )
 
 
-WEIGHTLESS = frozenset(
-    {
-        "attention",
-        "batch_matmul",
-        "elementwise",
-        "move",
-        "pool",
-        "reduction",
-        "resize",
-        "softmax",
-    }
-)
-
-
-def backward_cases() -> list[Case]:
-    """Return the operators of which a training step is measured.
-
-    One without weights gets one to learn: its inputs are scaled, which the graph shows too.
-    """
-    return [
-        replace(case, parameters={**case.parameters, "scaled": True})
-        if case.family in WEIGHTLESS
-        else case
-        for case in (*calibration_cases(), *more_cases())
-    ]
-
-
 def _cases_of(name: str) -> list[Case]:
-    every = (*calibration_cases(), *more_cases(), *backward_cases())
+    every = (*calibration_cases(), *more_cases())
     return [case for case in every if case.family == name]
 
 
@@ -410,12 +383,6 @@ def _named(kind: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
     return lambda p, sizes: _build_named(p, sizes, kind)
 
 
-def _scaled(module: torch.nn.Module) -> torch.nn.Module:
-    from dataset.families.networks.operators import Scaled
-
-    return Scaled(module)
-
-
 def _family(
     name: str,
     about: str,
@@ -428,7 +395,7 @@ def _family(
         about=about,
         grid=lambda: _distinct(_cases_of(name)),
         sizes=lambda parameters: _sizes_of(name, parameters),
-        build=lambda p, sizes: _scaled(build(p, sizes)) if p.get("scaled") else build(p, sizes),
+        build=build,
         inputs=inputs,
         images=name == "convolution",
         largest_batch=32768,

@@ -22,18 +22,6 @@ class Call(nn.Module):
         return self.function(*inputs)
 
 
-class Scaled(nn.Module):
-    """An operator on inputs times one learned number, so that it has a gradient to compute."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.empty(()))
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
-        return self.module(*(x * self.scale for x in inputs))
-
-
 class RecurrentLayers(nn.Module):
     """A recurrent layer's states, without its last state."""
 

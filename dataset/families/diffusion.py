@@ -15,7 +15,12 @@ PLACES = ((32, 32), (64, 64), (16, 16), (48, 48), (32, 64), (96, 96))
 
 def unet_grid() -> list[dict[str, Scalar]]:
     """Return pixel-space members without text, latent ones with it, narrow to wide."""
-    return spread(
+    latent: dict[str, Scalar] = {
+        "channels": 4, "multipliers": "1-2-4-4", "depth": 2, "attended": 3, "head_width": 64,
+        "text_width": 768, "scale": False,
+    }  # fmt: skip
+    published = [{**latent, "width": width} for width in (320, 256)]
+    others = spread(
         26,
         channels=(4, 3, 8),
         width=(32, 48, 64, 96, 128, 192),
@@ -26,6 +31,7 @@ def unet_grid() -> list[dict[str, Scalar]]:
         text_width=(0, 768, 512),
         scale=(False, True),
     )
+    return [*published, *others]
 
 
 def unet(p: Parameters, sizes: Sizes) -> torch.nn.Module:
@@ -43,8 +49,13 @@ def unet_inputs(p: Parameters, sizes: Sizes) -> tuple[InputTensor, ...]:
 
 
 def transformer_grid() -> list[dict[str, Scalar]]:
-    """Return DiT-S and B and members of other widths, depths and patches."""
-    return spread(
+    """Return DiT-S to XL and members of other widths, depths and patches."""
+    latent: dict[str, Scalar] = {"channels": 4, "patch": 2, "mlp_ratio": 4.0}
+    published = [
+        {**latent, "width": width, "depth": depth, "heads": heads}
+        for width, depth, heads in ((384, 12, 6), (768, 12, 12), (1024, 24, 16), (1152, 28, 16))
+    ]
+    others = spread(
         24,
         lambda p: int(p["width"]) % int(p["heads"]) == 0,
         channels=(4, 16),
@@ -54,6 +65,7 @@ def transformer_grid() -> list[dict[str, Scalar]]:
         heads=(4, 6, 8, 12, 16),
         mlp_ratio=(4.0, 2.0, 3.0),
     )
+    return [*published, *others]
 
 
 def transformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:

@@ -82,7 +82,7 @@ def visformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 
 
 def convnext_grid() -> list[dict[str, Scalar]]:
-    """Return atto to base of both versions, and members of other kernels and ratios."""
+    """Return atto to large of both versions, and members of other kernels and ratios."""
     usual: dict[str, Scalar] = {"kernel": 7, "mlp_ratio": 4.0, "act": "gelu"}
     published = [
         {**usual, "depths": depths, "width": width, "response": response}
@@ -92,6 +92,7 @@ def convnext_grid() -> list[dict[str, Scalar]]:
             ("2-2-8-2", 64),
             ("3-3-9-3", 96),
             ("3-3-27-3", 128),
+            ("3-3-27-3", 192),
         )
     ]
     others = spread(
@@ -114,13 +115,18 @@ def convnext(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 
 
 def swin_grid() -> list[dict[str, Scalar]]:
-    """Return tiny to base, and members of other windows, widths and depths."""
+    """Return tiny to large, and members of other windows, widths and depths."""
     usual: dict[str, Scalar] = {
         "patch": 4, "head_width": 32, "window": 7, "mlp_ratio": 4.0, "act": "gelu",
     }  # fmt: skip
     published = [
         {**usual, "width": width, "depths": depths}
-        for width, depths in ((96, "2-2-6-2"), (96, "2-2-18-2"), (128, "2-2-18-2"))
+        for width, depths in (
+            (96, "2-2-6-2"),
+            (96, "2-2-18-2"),
+            (128, "2-2-18-2"),
+            (192, "2-2-18-2"),
+        )
     ]
     others = spread(
         23,

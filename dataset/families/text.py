@@ -42,7 +42,7 @@ def encoder_grid() -> list[dict[str, Scalar]]:
 
 
 def decoder_grid() -> list[dict[str, Scalar]]:
-    """Return shapes like GPT-2 and LLaMA up to some 1.5 billion parameters."""
+    """Return shapes like GPT-2 and LLaMA up to some three billion parameters."""
     gpt: dict[str, Scalar] = {
         "vocabulary": 50257, "mlp_ratio": 4.0, "kv_share": 1, "act": "gelu", "norm": "layer",
         "order": "pre", "positions": "learned", "bias": True,
@@ -55,7 +55,13 @@ def decoder_grid() -> list[dict[str, Scalar]]:
     published = [{**gpt, "width": w, "depth": d, "heads": h} for w, d, h in shapes]
     published += [
         {**llama, "width": w, "depth": d, "heads": h, "kv_share": s}
-        for w, d, h, s in ((576, 30, 9, 3), (960, 32, 15, 3), (2048, 16, 32, 8), (4096, 4, 32, 4))
+        for w, d, h, s in (
+            (576, 30, 9, 3),
+            (960, 32, 15, 3),
+            (2048, 16, 32, 8),
+            (3072, 28, 24, 3),
+            (4096, 4, 32, 4),
+        )
     ]
     others = spread(
         24,

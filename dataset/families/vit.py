@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def grid() -> list[dict[str, Scalar]]:
-    """Return the published tiny to large ones, and members of other shapes."""
+    """Return the published tiny to huge ones, and members of other shapes."""
     usual: dict[str, Scalar] = {
         "mlp_ratio": 4.0, "pool": "token", "act": "gelu", "norm": "layer", "order": "pre",
     }  # fmt: skip
@@ -24,6 +24,7 @@ def grid() -> list[dict[str, Scalar]]:
             (32, 768, 12, 12),
             (16, 768, 12, 12),
             (14, 1024, 24, 16),
+            (14, 1280, 32, 16),
         )
     ]
     others = spread(

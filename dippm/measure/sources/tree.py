@@ -102,7 +102,7 @@ class TreeSource:
         self._alive = {}
 
     def _quick(self, now: int) -> Readings | None:
-        """Read CPU seconds and resident memory; None if a process has ended."""
+        """Read CPU seconds and resident memory; None if a process has ended or cannot be read."""
         used_s, rss_mb = self._gone_s, 0.0
         for process in self._alive.values():
             if not process.update_quickly():
@@ -130,7 +130,7 @@ class TreeSource:
 
     def _search(self) -> None:
         found = list(self._alive.values())
-        by_parent = None if self._kernel_lists_children else children_by_search()
+        by_parent = None if self._kernel_lists_children else self._by_parent()
         for process in found:  # grows while it is walked
             for pid in self._children(process, by_parent):
                 if pid in self._alive or pid in self._exclude:
@@ -142,6 +142,13 @@ class TreeSource:
                     continue  # else it has ended already, and its parent accounts for it
                 self._alive[pid] = child
                 found.append(child)
+
+    def _by_parent(self) -> dict[int, list[int]]:
+        try:
+            return children_by_search()
+        except OSError as error:
+            self._note_limit(error)
+            return {}
 
     def _children(self, process: Process, by_parent: dict[int, list[int]] | None) -> list[int]:
         if by_parent is not None:
@@ -163,31 +170,39 @@ class TreeSource:
 
     def _bury(self, gone: list[Process]) -> None:
         """Keep what ended processes used, unless an ancestor has taken it over."""
-        for process in gone:
-            del self._alive[process.pid]
-        parents = {process.pid: process.parent for process in gone}
-        groups: dict[int, list[Process]] = {}
-        for process in gone:
-            ancestor = process.parent
-            while ancestor not in self._alive and ancestor in parents:
-                ancestor = parents[ancestor]
-            groups.setdefault(ancestor, []).append(process)
+        while True:
+            for process in gone:
+                self._alive.pop(process.pid, None)
+            groups = self._by_heir(gone)
+            # Heirs were read before we noticed; their accounts are complete only now. One that
+            # has ended meanwhile has handed everything on to its own ancestor.
+            ended = [heir for heir in map(self._alive.get, groups) if heir and not heir.update()]
+            if not ended:
+                break
+            gone = [*gone, *ended]
         for number, members in groups.items():
             self._settle(self._alive.get(number), members)
         for process in gone:
             process.close()
 
-    def _settle(self, ancestor: Process | None, members: list[Process]) -> None:
-        used_s = sum(process.own_s + process.waited_before_s for process in members)
-        # The ancestor was read before we noticed; its account is complete only now.
-        if ancestor is not None and ancestor.update():
-            missing_s = used_s - (ancestor.waited_s - ancestor.waited_before_s)
+    def _by_heir(self, gone: list[Process]) -> dict[int, list[Process]]:
+        """Return ended processes by their nearest ancestor that lives, or is not ours."""
+        parents = {process.pid: process.parent for process in gone}
+        groups: dict[int, list[Process]] = {}
+        for process in gone:
+            heir = process.parent
+            while heir not in self._alive and heir in parents:
+                heir = parents[heir]
+            groups.setdefault(heir, []).append(process)
+        return groups
+
+    def _settle(self, heir: Process | None, members: list[Process]) -> None:
+        missing_s = sum(process.own_s + process.waited_before_s for process in members)
+        if heir is not None:
+            missing_s -= heir.waited_s - heir.waited_before_s
             if missing_s <= ROUNDING_S:
                 return
-            self._lost += 1
-        else:
-            missing_s = used_s
-            self._lost += len(members)
+        self._lost += len(members) if heir is None else 1
         self._gone_s += missing_s
         for process in members:
             self._gone_mb[0] += process.read_mb or 0.0

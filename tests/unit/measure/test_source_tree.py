@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -93,6 +94,48 @@ def test_cpu_seconds_never_fall_while_processes_are_killed(run):
     assert seen[-1].values["processes"] == 1
     assert source.read().values["cpu_s"] == pytest.approx(used_s, abs=0.15)
     assert seen[-1].values["lost_processes"] == 0
+
+
+STORM = """
+import os, random, time
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+def spawn(depth):
+    pid = os.fork()
+    if pid: return pid
+    burn(random.random() * 0.02)
+    children = [spawn(depth - 1) for _ in range(random.randint(0, 2))] if depth else []
+    if random.random() < 0.5: time.sleep(random.random() * 0.03)
+    for child in children: os.waitpid(child, 0)
+    os._exit(0)
+print('ready', flush=True)
+input()
+alive = []
+for number in range(40):
+    random.seed(number)
+    alive.append(spawn(2))
+    if len(alive) > 4: os.waitpid(alive.pop(0), 0)
+for child in alive: os.waitpid(child, 0)
+print(sum(os.times()[:4]), flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("hz", [15, 300])
+def test_a_storm_of_processes_is_counted_once(run, hz):
+    child = run(STORM)
+    source = TreeSource(child.pid)
+    cpu = [source.read().values["cpu_s"]]
+    go(child)
+    while not select.select([child.stdout], [], [], 1 / hz)[0]:
+        cpu.append(source.read().values["cpu_s"])
+    used_s = float(child.stdout.readline())
+    time.sleep(0.06)  # until a full reading is due
+    last = source.read().values
+    assert cpu == sorted(cpu)
+    assert last["cpu_s"] == pytest.approx(used_s, abs=0.08)
+    assert (last["processes"], last["lost_processes"]) == (1, 0)
 
 
 def test_a_daemon_stays_in_the_tree_and_is_flagged_when_it_ends(run):

@@ -33,7 +33,8 @@ class Campaign:
         budget_s: limit for the campaign; None for none.
         campaign: its name, which every row carries.
         machine: provenance as the first worker told it.
-        ended: "running", "finished", "budget", "limit", a signal, or what went wrong.
+        ended: "running", "finished", "budget", "limit", a signal, or what went wrong; "killed" if
+            the next start found it running.
         why: one line about the end.
         statuses: rows of this campaign by status.
         seconds: from the first point on.
@@ -92,6 +93,27 @@ class Campaign:
         path.parent.mkdir(exist_ok=True)
         write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         return path
+
+
+def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
+    """Say of campaigns that never came to their end that they were killed, with their rows.
+
+    Args:
+        folder: the output folder; its lock must be held, so that none of them can be running.
+        statuses: rows by campaign and status.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    for path in sorted((folder / FOLDER).glob("*.json")):
+        try:
+            document = json.loads(path.read_bytes())
+        except ValueError:
+            continue
+        if document.get("ended") == "running":
+            found = dict(statuses.get(path.stem, {}))
+            document |= {"ended": "killed", "statuses": found, "rows": sum(found.values())}
+            write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _command() -> list[str]:

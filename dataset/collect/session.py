@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dataset.collect.campaign import Campaign
+from dataset.collect.campaign import Campaign, mark_killed
 from dataset.collect.errors import CollectError, Stop
 from dataset.collect.options import Options
 from dataset.collect.pace import Pace
@@ -41,6 +42,8 @@ def run(
     total = sum(len(item.points) for item in pending)
     planned = sum(len(job.points) for job in jobs)
     campaign.left, campaign.done_before = total, planned - total
+    with suppress(OSError):  # a full disk is told where rows are at stake
+        mark_killed(options.folder, store.campaigns)
     write_campaign(campaign, options.folder)
     shown = progress(total)
     shown.say(f"{total} of {planned} points of the plan are to be measured")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dataset.collect.shards import compact, read_shard, shards, without_doubles,
 JOURNAL = "journal.jsonl"
 SHARD_ROWS = 500
 MERGED_ROWS = 5000
-KEY = ("row_id", "configuration_id", "repeat", "status")
+KEY = ("row_id", "configuration_id", "repeat", "status", "campaign")
 Key = tuple[str, int]
 Say = Callable[[str], None]
 
@@ -31,6 +32,7 @@ class Store:
 
     Attributes:
         statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
+        campaigns: rows by campaign and status.
         total: rows in the folder.
 
     Raises:
@@ -52,6 +54,7 @@ class Store:
         if self._journal.set_aside:
             say(f"{self._journal.set_aside} damaged lines were moved to {JOURNAL}.torn")
         self.statuses: dict[Key, str] = {}
+        self.campaigns: defaultdict[str, Counter[str]] = defaultdict(Counter)
         rows = list(without_doubles([*kept, *self._journal.rows()]))
         self.total = len(rows)
         for row in rows:
@@ -104,6 +107,7 @@ class Store:
                 time.sleep(0.5)
 
     def _note(self, row: Row) -> None:
+        self.campaigns[row["campaign"]][row["status"]] += 1
         key = (row["configuration_id"], row["repeat"])
         if self.statuses.get(key) != "ok":
             self.statuses[key] = row["status"]

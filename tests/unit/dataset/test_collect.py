@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dataset.collect.status import status
 from dataset.collect.store import read_rows
 from dippm.measure.columns import COLUMNS, MEASURED
 
@@ -131,6 +132,9 @@ def test_killed_supervisor_loses_at_most_the_row_in_flight(tmp_path):
     assert len({(row["configuration_id"], row["repeat"]) for row in rows}) == 200
     assert len({row["campaign"] for row in rows}) == 3
     assert collect(out, plan)[1]["rows"] == 0
+    campaigns = status(out)["campaigns"]
+    assert [c["ended"] for c in campaigns] == ["killed", "killed", "finished", "finished"]
+    assert sum(c["rows"] for c in campaigns) == 200
 
 
 def test_the_budget_ends_a_campaign_cleanly(tmp_path):
@@ -184,8 +188,8 @@ def test_interrupted_twice_drops_the_point_in_flight(tmp_path):
     process = start(tmp_path / "out", plan)
     wait_for_lines(tmp_path / "out" / "journal.jsonl", 1, process)
     for _ in range(2):
+        time.sleep(1.0)  # so that a point is in flight, and the signals are two
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
     code, summary, _ = finish(process)
     assert (code, summary["rows"], summary["left"]) == (130, 1, 1)
 

@@ -10,6 +10,8 @@ from dataset import plan
 from dataset.families import costs, registry
 from dataset.families.family import Family, Workload
 from dippm.errors import UnknownNameError
+from dippm.measure.protocol import Regime
+from dippm.measure.regimes import prepared
 
 EVERY = pytest.mark.parametrize("family", registry.FAMILIES.values(), ids=registry.FAMILIES)
 
@@ -33,6 +35,19 @@ def test_the_smallest_member_runs_and_trains(family: Family):
     loss.backward()
     unused = [n for n, p in module.named_parameters() if p.grad is None]
     assert not unused
+
+
+@EVERY
+def test_the_smallest_member_runs_under_other_regimes(family: Family):
+    """Constants that a network makes on the way must follow the precision of its weights."""
+    workload, device = smallest(family), torch.device("cpu")
+    for precision, phase in (("bf16", "inference"), ("amp-bf16", "train")):
+        regime = Regime(precision=precision, phase=phase, channels_last=family.images)
+        module = registry.build(workload, device)
+        inputs = registry.make_inputs(workload, 2, device)
+        with prepared(module, inputs, regime, device=device) as step:
+            step()
+        assert all(p.isfinite().all() for p in module.parameters())
 
 
 @EVERY

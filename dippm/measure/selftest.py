@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dippm.errors import MeasurementError
 from dippm.measure.sampler_start import SamplerProcess, start
@@ -31,6 +31,7 @@ from dippm.measure.sampler_start import SamplerProcess, start
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14,
            2.13, 2.12, 2.11, 2.10, 2.09, 2.09)  # fmt: skip
 NORMAL = 1.96
+Verdict = Literal["ok", "above", "undecided", ""]
 WORK = """
 import sys, time
 kind, size = sys.argv[1], float(sys.argv[2])
@@ -137,7 +138,7 @@ class Figure:
         low, high: 95 % confidence interval of the mean; None after a single repetition.
         count: how many repetitions.
         target: upper limit, None if there is none.
-        above: whether the target is exceeded.
+        verdict: "undecided" if the interval of a slow-down holds the target; empty without target.
     """
 
     what: str
@@ -147,7 +148,7 @@ class Figure:
     high: float | None
     count: int
     target: float | None
-    above: bool
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether every figure keeps its target."""
-        return not any(figure.above for figure in self.figures)
+        return not any(figure.verdict == "above" for figure in self.figures)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -265,7 +266,10 @@ def _go(child: subprocess.Popen[str]) -> float:
     assert child.stdout is not None
     child.stdin.write("go\n")
     child.stdin.flush()
-    return float(child.stdout.readline())
+    answer = child.stdout.readline()
+    if not answer:
+        raise MeasurementError("the workload ended early: choose a smaller size")
+    return float(answer)
 
 
 def _cpu_s(sampler: SamplerProcess) -> float:
@@ -322,7 +326,11 @@ def _slow_downs(
             pairs = zip(runs[workload, 0.0], runs[workload, hz], strict=True)
             logs = [math.log(sampled.seconds / alone.seconds) for alone, sampled in pairs]
             mean, low, high = interval(logs)
-            above = (mean if low is None else low) > math.log1p(targets.slow_down_percent / 100)
+            limit = math.log1p(targets.slow_down_percent / 100)
+            above, below = (
+                (mean if low is None else low) > limit,
+                (mean if high is None else high) <= limit,
+            )
             yield Figure(
                 f"slow-down of {workload} at {hz:g} Hz",
                 "%",
@@ -331,14 +339,14 @@ def _slow_downs(
                 None if high is None else 100 * math.expm1(high),
                 len(logs),
                 targets.slow_down_percent,
-                above,
+                "above" if above else "ok" if below else "undecided",
             )
 
 
 def _figure(what: str, unit: str, values: Sequence[float], target: float | None) -> Figure:
     mean, low, high = interval(values)
-    above = target is not None and mean > target
-    return Figure(what, unit, mean, low, high, len(values), target, above)
+    verdict: Verdict = "" if target is None else "above" if mean > target else "ok"
+    return Figure(what, unit, mean, low, high, len(values), target, verdict)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:

@@ -7,6 +7,8 @@ from rich.table import Table
 
 from dippm.measure.selftest import Figure, Report
 
+STYLES = {"ok": "green", "undecided": "yellow", "above": "bold red"}
+
 
 def overhead_table(report: Report) -> Table:
     """Return what was measured beside what is allowed."""
@@ -15,7 +17,7 @@ def overhead_table(report: Report) -> Table:
     for column in ("what", "mean", "95 % interval", "unit", "n", "target", ""):
         table.add_column(column)
     for figure in report.figures:
-        verdict = "[bold red]above[/]" if figure.above else "[green]ok[/]"
+        style = STYLES.get(figure.verdict, "")
         target = "" if figure.target is None else f"≤ {figure.target:g}"
         table.add_row(
             figure.what,
@@ -24,7 +26,7 @@ def overhead_table(report: Report) -> Table:
             figure.unit,
             str(figure.count),
             target,
-            verdict if target else "",
+            f"[{style}]{figure.verdict}[/]" if style else "",
         )
     table.caption = _caption(report)
     return table
@@ -40,7 +42,7 @@ def _caption(report: Report) -> str:
     cores, load = report.machine["cores"], report.machine["load"]
     text = (
         f"{cores} cores, load {load:.1f} before; a slow-down is above its target when its whole "
-        "interval is"
+        "interval is, and undecided while the interval holds it (--repeats)"
     )
     if load > cores / 2:
         text += "; other work disturbs these figures, repeat them on a quiet machine"

@@ -37,7 +37,7 @@ def test_each_figure_has_an_interval_and_a_verdict(report):
 
 
 def test_what_is_above_its_target_fails_the_test(report):
-    above = {figure.what for figure in report.figures if figure.above}
+    above = {figure.what for figure in report.figures if figure.verdict == "above"}
     assert "sampler CPU at 50 Hz" in above
     assert "sampler CPU at 10 Hz" not in above
     assert not report.ok

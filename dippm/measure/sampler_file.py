@@ -10,10 +10,10 @@
 The first event says what is sampled, with one pair of monotonic and wall-clock time. A value that
 was read again and is the same is a zero in both masks, 8 bytes less: it is marked, not repeated.
 Reasons of absence are events, written when they change. At 10 quantities a reading takes 13 bytes
-plus 8 per changed value, so a value costs 9.3 bytes at most and 1 to 5 usually.
+plus 8 per changed value, so a value costs 9.3 bytes at most, and 2 to 5 when most stay as they are.
 
-Arrow's stream format would do the same, but its library takes 30 times the memory of the sampler;
-JSON lines take twice the bytes and the time.
+Arrow's stream format would be as compact, but its library takes 43 MB and 0.2 s, thrice what the
+whole sampler does; JSON lines take 22 bytes a value and twice the time.
 """
 
 from __future__ import annotations

@@ -156,6 +156,24 @@ def test_the_survey_gives_a_value_or_a_reason():
     assert percent.value is not None
 
 
+def test_another_distribution_can_bring_a_source(tmp_path, monkeypatch):
+    (tmp_path / "fan.py").write_text(
+        "import time\n"
+        "from dippm.measure.readings import Quantity, Readings\n"
+        "class Fan:\n"
+        "    name = 'fan'\n"
+        "    quantities = (Quantity('speed_rpm', 'rpm', 'host', 'of the fan'),)\n"
+        "    def read(self): return Readings(time.monotonic_ns(), {'speed_rpm': 900.0})\n"
+        "    def close(self): pass\n"
+    )
+    metadata = tmp_path / "fan-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fan\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[dippm.sources]\nfan = fan:Fan\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert open_source("fan").read().values == {"speed_rpm": 900.0}
+
+
 def test_names_are_checked():
     with pytest.raises(UnknownNameError, match="Did you mean nvml"):
         open_source("nvmml")

@@ -25,7 +25,7 @@ from typing import Any
 import pandas as pd
 
 from dataset import own, raw_graphs, splits
-from dataset.build import describe_all, join, sha256_of_file
+from dataset.build import TOTALS, describe_all, join, sha256_of_file
 from dataset.kinship import family_version
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.measure.noise import noise_floor
@@ -146,7 +146,7 @@ def _standard(rows: pd.DataFrame) -> Iterable[tuple[str, Any, int]]:
 
 
 def _columns_of(described: list[dict[str, Any]]) -> list[str]:
-    names = ["model", "arch_id", "family_id"]
+    names = ["model", "arch_id", "family_id", *TOTALS]
     return list(dict.fromkeys([*names, *(key for record in described for key in record)]))
 
 

@@ -75,7 +75,7 @@ def coverage(rows: pd.DataFrame, joined: Joined) -> dict[str, Any]:
     counts: Counter[tuple[str, int]] = Counter()
     unknown = 0
     for row in rows.to_dict("records"):
-        size = _macs(row, joined) if by_macs else float(row["batch"] * math.prod(row["sizes"]))
+        size = _macs(row, joined) if by_macs else _input_numbers(row)
         if size is None or size <= 0:
             unknown += 1
         else:
@@ -148,6 +148,10 @@ def machines(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the different machines and software that measured, with their rows."""
     groups = Counter(tuple(_text(row[name]) for name in MACHINE) for row in rows.to_dict("records"))
     return [{**dict(zip(MACHINE, key, strict=True)), "rows": n} for key, n in groups.items()]
+
+
+def _input_numbers(row: Mapping[Any, Any]) -> float | None:
+    return float(row["batch"] * math.prod(row["sizes"])) if row["sizes"] else None
 
 
 def _macs(row: Mapping[Any, Any], joined: Joined) -> float | None:

@@ -168,3 +168,14 @@ def test_models_without_a_graph_are_counted(folder: Path, tmp_path: Path) -> Non
     manifest = own_build.build(folder, graphs, tmp_path / "out", workers=1)
     assert {"reason": "no graph", "rows": 5} in manifest["excluded"]
     assert "cannot be traced" in manifest["models_without_graph"][gone]
+
+
+@pytest.mark.parametrize("kept", ["operator", "oom"])
+def test_a_set_without_a_usable_model_is_joined_to_nothing(tmp_path: Path, kept: str) -> None:
+    """A campaign can end amid the operator pack, or fail throughout."""
+    rows = [row for row in own_rows.rows() if kept in (row["kind"], row["status"])]
+    folder = own_rows.write(tmp_path / "toy", rows, in_journal=0)
+    manifest = own_build.build(folder, tmp_path / "graphs", tmp_path / "out", workers=1)
+    assert manifest["rows_joined"] == 0
+    assert manifest["splits"] == []
+    assert (tmp_path / "out" / "rows.parquet").is_file()

@@ -165,6 +165,14 @@ def test_a_folder_without_rows_is_an_error_of_ours(tmp_path: Path) -> None:
     assert "no measured rows" in json.loads(done.stdout)["error"]["message"]
 
 
+@pytest.mark.parametrize("kept", ["operator", "oom"])
+def test_a_set_without_a_usable_model_has_a_page(tmp_path: Path, kept: str) -> None:
+    rows = [row for row in own_rows.rows() if kept in (row["kind"], row["status"])]
+    report = report_of(own_rows.write(tmp_path / "toy", rows, in_journal=0))
+    assert "Noise floor" in report.to_html()
+    assert report.compared.points == ()
+
+
 @pytest.mark.parametrize(("missing", "asked"), [("pyarrow", "--json"), ("plotly", "--html=x.html")])
 def test_a_missing_library_is_named_with_its_extra(
     folder: Path, tmp_path: Path, missing: str, asked: str

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import pandas as pd
 from dataset import own, raw_graphs, splits
 from dataset.build import TOTALS, describe_all, join, sha256_of_file
 from dataset.kinship import family_version
+from dippm.errors import DippmError
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.measure.noise import noise_floor
 from dippm.measure.rows import Collected, collected
@@ -179,7 +181,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     out = arguments.out or Path("build/own") / arguments.folder.resolve().name
-    document = build(arguments.folder, arguments.graphs, out, arguments.workers)
+    try:
+        document = build(arguments.folder, arguments.graphs, out, arguments.workers)
+    except DippmError as error:
+        sys.exit(f"error: {error}")
     print(
         f"{document['rows_joined']:,} of {document['rows']:,} rows,"
         f" {document['models_with_graph']:,} of {document['models']:,} models with a graph,"

@@ -67,6 +67,10 @@ def load_selection(joined: Path, **wanted: str | None) -> Selection:
 
 def select(table: pd.DataFrame, **wanted: str | None) -> Selection:
     """Choose rows, see `load_selection`."""
+    if table.empty:
+        raise DataNotFoundError(
+            "the joined set has no row of a model", "Its manifest.json says what was left out."
+        )
     rows, conditions, left_out = table, {}, {}
     for name in CONDITIONS:
         if name in TOLD_APART and wanted.get(name) == ALL:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from dataset.location import DataNotFoundError
 from dataset.splits import Split
+from dippm.cli.output import errors_reported
 from dippm.devices import find
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import Checkpoint, save_checkpoint
@@ -70,29 +71,29 @@ def main(
 ) -> None:
     """Evaluate on every split, train the shipped network, write the checkpoint."""
     torch.set_num_threads(threads)
-    selection = load_selection(
-        joined,
-        gpu=device and find(device).name,
-        precision=precision,
-        phase=phase,
-        layout=layout,
-    )
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
     training = TrainingConfig(**document["training"])
     if epochs:
         training = replace(training, epochs=epochs)
-    others = tuple(name for name in networks.split(",") if name)
-    checkpoint = train_own(
-        joined,
-        out,
-        selection=selection,
-        network=_network(document["network"], selection),
-        training=training,
-        splits=splits.split(","),
-        others=others,
-        runs=runs or joined / "runs",
-        on=on,
-    )
+    with errors_reported(as_json=False):
+        selection = load_selection(
+            joined,
+            gpu=device and find(device).name,
+            precision=precision,
+            phase=phase,
+            layout=layout,
+        )
+        checkpoint = train_own(
+            joined,
+            out,
+            selection=selection,
+            network=_network(document["network"], selection),
+            training=training,
+            splits=splits.split(","),
+            others=tuple(name for name in networks.split(",") if name),
+            runs=runs or joined / "runs",
+            on=on,
+        )
     _show(checkpoint)
 
 

@@ -75,6 +75,11 @@ def test_a_condition_that_no_row_has_is_said(joined: Path) -> None:
         load_selection(joined, precision="fp16")
 
 
+def test_a_set_without_models_cannot_train_and_says_so(joined: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no row of a model"):
+        select(pd.read_parquet(joined / "rows.parquet").iloc[:0])
+
+
 @pytest.mark.parametrize("name", ["S1", "S2", "S2-5"])
 def test_restricted_folds_hold_out_architectures_and_can_stop_early(
     joined: Path, name: str

@@ -133,10 +133,10 @@ class Bench:
         return {**columns, **self._energy(step, watch.finish, step_ms, wanted=with_energy)}
 
     def _energy(self, step: Step, finish: Any, step_ms: float, *, wanted: bool) -> dict[str, Any]:
-        if not wanted or self.settings.energy_window_s <= 0:
-            return self._no_energy(Absent("not asked for"))
         if isinstance(self.meter, Absent):
             return self._no_energy(self.meter)
+        if not wanted or self.settings.energy_window_s <= 0:
+            return self._no_energy(Absent("not asked for"))
         watch = _LoadWatch(self.nvml)
         self.gpm.read()  # GPM answers for the time between two readings
         seen = energy.measure_energy(

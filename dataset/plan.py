@@ -43,7 +43,7 @@ SHARES: dict[Precision, float] = {
 """Share of the points at each precision."""
 POINTS = (5, 4, 6, 5)
 """Points of a job, in turn."""
-ENERGY_SHARE = 1 / 3
+ENERGY_SHARE = 0.4
 """Share of the points with an energy window, which takes as long as two points without."""
 CHANNELS_LAST_SHARE = 0.3
 COMPILED_EVERY = 25

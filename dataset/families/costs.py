@@ -75,11 +75,12 @@ def count(workload: Workload) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from dataset.families import registry
+    from dataset.families.tally import Tally, Whole
 
     module = registry.build(workload, "meta")
     inputs = registry.make_inputs(workload, 1, "meta")
-    tally = _tally_mode()
-    with torch.no_grad(), FlopCounterMode(display=False) as flops, tally:
+    tally = Tally()
+    with torch.no_grad(), FlopCounterMode(display=False) as flops, tally, Whole(tally):
         module(*inputs)
     return Cost(
         round(flops.get_total_flops() / 2e9, 6),
@@ -88,32 +89,6 @@ def count(workload: Workload) -> Cost:
         round(sum(p.numel() for p in module.parameters()) / 1e6, 4),
         tally.operators,
     )
-
-
-def _tally_mode():
-    """Return a mode that sums the bytes that operators write, views left out."""
-    from torch import Tensor
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    class Tally(TorchDispatchMode):
-        written = peak = operators = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            if not function.is_view and "empty" not in str(function):
-                outs = sum(t.nbytes for t in tree_leaves(result) if isinstance(t, Tensor))
-                ins = sum(
-                    t.nbytes
-                    for t in tree_leaves(args)
-                    if isinstance(t, Tensor) and not t.requires_grad
-                )
-                self.written += outs
-                self.peak = max(self.peak, ins + outs)
-                self.operators += 1
-            return result
-
-    return Tally()
 
 
 def main() -> None:

@@ -73,6 +73,17 @@ def test_the_table_of_costs_is_complete_and_true():
         assert costs.count(workload) == costs.cost(workload)
 
 
+def test_attention_and_recurrence_are_counted_as_a_gpu_runs_them():
+    attention = {"heads": 2, "size": 512, "causal": False}
+    cost = costs.count(Workload("attention", attention, (1024, 1024)))
+    assert cost.operators == 1
+    assert cost.written_mb == 2 * 1024 * 512 * 4 / costs.MIB  # no matrix of scores
+    assert cost.gmacs == pytest.approx(2 * 2 * 1024 * 1024 * 512 / 1e9, abs=1e-6)
+    layers = {"cell": "lstm", "width": 16, "depth": 2, "bidirectional": True}
+    cost = costs.count(Workload("recurrent", layers, (10, 16)))
+    assert 2 * 4 * 10 <= cost.operators <= 2 * 4 * 10 + 3
+
+
 @pytest.mark.parametrize("name", registry.OPERATORS)
 def test_the_smallest_operator_runs(name: str):
     jobs = [j for j in plan.operator_pack() if j.workload.family == name]

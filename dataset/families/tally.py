@@ -1,0 +1,85 @@
+"""What the operators of a forward pass write, counted as it runs on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+KERNELS_PER_STEP = 2
+"""Launches of a recurrent layer for each step in time: a product and what follows it."""
+
+
+class Tally(TorchDispatchMode):
+    """Sums over operators, views left out.
+
+    Attributes:
+        written: bytes of their outputs.
+        peak: bytes of inputs and outputs of the largest.
+        operators: how many ran.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = self.peak = self.operators = 0
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view and "empty" not in str(function):
+            self.add(args, result)
+        return result
+
+    def add(self, inputs: object, outputs: object) -> None:
+        """Count one operator; weights are no part of a sample's cost."""
+        read = sum(t.nbytes for t in _tensors(inputs) if not t.requires_grad)
+        written = sum(t.nbytes for t in _tensors(outputs))
+        self.written += written
+        self.peak = max(self.peak, read + written)
+        self.operators += 1
+
+
+class Whole(TorchFunctionMode):
+    """Counts attention and recurrent layers as a GPU runs them, not in the pieces that meta does.
+
+    Attention never writes its scores there; a recurrent layer is one call with some launches for
+    each step in time.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self.tally = tally
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        tally = self.tally
+        before = tally.written, tally.peak, tally.operators
+        result = function(*args, **(kwargs or {}))
+        if name == "scaled_dot_product_attention":
+            tally.written, tally.peak, tally.operators = before
+            tally.add((args, kwargs), result)
+        elif name in RECURRENT and isinstance(args[0], Tensor):
+            passes = len(args[1]) if isinstance(args[1], Sequence) else 1
+            layers = args[1][0].shape[0] if passes > 1 else args[1].shape[0]
+            tally.operators = before[2] + KERNELS_PER_STEP * layers * args[0].shape[1]
+        return result
+
+
+def _tensors(values: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

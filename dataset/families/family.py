@@ -1,7 +1,8 @@
 """`Family`: the contract of one kind of architecture, and `Workload`: one member with its sizes.
 
-To add a family: write `dataset/families/<name>.py` with a `FAMILY`, and list it in
-`dataset/families/registry.py`.
+To add a family: write `dataset/families/<name>.py` with a `FAMILY` and its modules in
+`dataset/families/networks/`, list it in `dataset/families/registry.py`, and let
+`python -m dataset.families.costs` count what its members cost.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def _gelu(call: Call) -> bool:
     return call.first("gelu", call.inputs[:1])
 
 
-def _softmax(op: str) -> Reader:
+def _along_axis(op: str) -> Reader:
     def read(call: Call) -> bool:
         return call.first(op, call.inputs[:1], axis=call.axis(default=-1))
 
@@ -142,8 +142,9 @@ READERS: dict[str, Reader] = {
     "gelu": _gelu,
     "gelutanh": _gelu,
     "geluerf": _gelu,
-    "softmax": _softmax("softmax"),
-    "logsoftmax": _softmax("log_softmax"),
+    "softmax": _along_axis("softmax"),
+    "logsoftmax": _along_axis("log_softmax"),
+    "glu": _along_axis("glu"),
     "batchnorm": _batch_norm,
     "batchnormalization": _batch_norm,
     "fusedbatchnorm": _batch_norm,

@@ -79,6 +79,19 @@ def _swapped(rank: int, first: int, second: int) -> tuple[int, ...]:
     return tuple(axes)
 
 
+def _moved(call: Call) -> bool:
+    """`movedim`: the axes `source` go to the places `destination`, the others keep their order."""
+    rank = len(call.out_shape)
+    moved = [axis % rank for axis in call.integers("source", "arg1") or ()]
+    places = [axis % rank for axis in call.integers("destination", "arg2") or ()]
+    if not moved or len(moved) != len(places):
+        return False
+    rest = iter([axis for axis in range(rank) if axis not in moved])
+    at = dict(zip(places, moved, strict=True))
+    permutation = tuple(at[i] if i in at else next(rest) for i in range(rank))
+    return call.first("transpose", call.inputs[:1], permutation=permutation)
+
+
 def _reshape(call: Call) -> bool:
     return call.first("reshape", call.inputs[:1])
 
@@ -177,6 +190,8 @@ READERS: dict[str, Callable[[Call], bool]] = {
     "transpose": _transpose,
     "permute": _transpose,
     "swapaxes": _transpose,
+    "movedim": _moved,
+    "moveaxis": _moved,
     "reshape": _reshape,
     "view": _reshape,
     "unsafeview": _reshape,

@@ -236,3 +236,17 @@ def test_an_update_seen_through_two_names():
     assert names == ["sigmoid", "nn.relu", "add", "multiply"]
     add, multiply = raw.operators[2:]
     assert multiply.inputs == (add.outputs[0], add.outputs[0])
+
+
+def test_moved_axes_and_gated_units_are_known():
+    class Gated(nn.Module):
+        def forward(self, x):
+            return functional.glu(x.movedim((1, 2), (3, 1)), dim=1)
+
+    graph = build(pytorch.convert_module(Gated(), InputSpec.parse("8,6,4"))).at_batch(2)
+    moved, gated = (node for node in graph.nodes if node.op in ("transpose", "glu"))
+    assert moved.attributes["permutation"] == (0, 2, 3, 1)
+    assert moved.out_shapes[0] == (2, 6, 4, 8)
+    assert gated.out_shapes[0] == (2, 3, 4, 8)
+    assert gated.attributes["axis"] == 1
+    assert not graph.unknown_ops

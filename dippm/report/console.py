@@ -14,7 +14,8 @@ from rich.table import Table
 from dippm.devices import Device
 from dippm.graph import ModelGraph
 from dippm.prediction import Prediction, show
-from dippm.pretrained.store import DEFAULT, CheckpointInfo
+from dippm.pretrained import store
+from dippm.pretrained.store import CheckpointInfo
 from dippm.report.health import Finding
 
 PIPE_WIDTH = 200
@@ -92,7 +93,7 @@ def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Table:
     """Return the shipped checkpoints."""
     table = _table("checkpoint", "version", "kind", "what")
     for info in shipped:
-        name = f"{info.name} (default)" if info.name == DEFAULT else info.name
+        name = f"{info.name} (default)" if info.name == store.DEFAULT else info.name
         table.add_row(name, info.version, info.kind, info.summary)
     return table
 

@@ -14,8 +14,9 @@ from dippm.errors import DippmError
 from dippm.frontends import cache
 from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB
 from dippm.measure.sources.registry import survey
+from dippm.pretrained import store
 from dippm.pretrained.checkpoint import verify
-from dippm.pretrained.store import DEFAULT, available, find
+from dippm.pretrained.store import available, find
 
 State = Literal["ok", "absent", "broken"]
 REQUIRED = ("torch", "torch-geometric", "apache-tvm", "onnx", "onnxsim")
@@ -82,9 +83,9 @@ def _version(distribution: str) -> str:
 
 def _checkpoints() -> Iterator[Finding]:
     try:
-        find(DEFAULT)
+        find(store.DEFAULT)
     except DippmError as error:
-        yield Finding(f"default checkpoint {DEFAULT}", "broken", error.message)
+        yield Finding(f"default checkpoint {store.DEFAULT}", "broken", error.message)
     for info in available():
         what = f"checkpoint {info.name} {info.version}"
         try:

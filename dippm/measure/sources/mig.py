@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.readings import Quantity, Source
 from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
-from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+from dippm.measure.sources.nvml_device import DeviceCounters, open_at
+from dippm.measure.sources.nvml_session import Place, explain
 
 MB = 2**20
 QUANTITIES = (
@@ -34,7 +35,7 @@ class MigInstance:
     gpu_instance: int | None
 
 
-class MigSource:
+class MigSource(DeviceCounters):
     """The slices of a GPU; with a slice's UUID also the memory of that slice."""
 
     name = "mig"
@@ -43,19 +44,7 @@ class MigSource:
     def __init__(self, place: Place) -> None:
         self._place = place
         calls = [Call(QUANTITIES[:1], self._count), Call(QUANTITIES[1:], self._memory)]
-        self._calls = Calls(self.name, calls, _explain)
-        self._open = True
-
-    def read(self) -> Readings:
-        """Count the slices."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Shut NVML down, unless others of this process use it."""
-        if self._open:
-            self._open = False
-            self._calls.drop("the source is closed")
-            Session.close()
+        super().__init__(Calls(self.name, calls, _explain))
 
     def _count(self) -> tuple[float, ...]:
         return (float(sum(1 for _ in _handles(self._place.nvml, self._place.board))),)
@@ -69,15 +58,7 @@ class MigSource:
 
 def open_mig(device: str | int = 0) -> Source:
     """Open the slices of a GPU; `device` as in `nvml_session.locate`."""
-    try:
-        nvml = Session.open()
-    except NotHere as missing:
-        return AbsentSource(MigSource.name, QUANTITIES, str(missing))
-    try:
-        return MigSource(locate(nvml, device))
-    except NotHere as missing:
-        Session.close()
-        return AbsentSource(MigSource.name, QUANTITIES, str(missing))
+    return open_at(device, MigSource, name=MigSource.name, quantities=QUANTITIES)
 
 
 def instances(place: Place) -> tuple[MigInstance, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Scope, Source
+from dippm.measure.readings import Quantity, Scope, Source
 from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
-from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+from dippm.measure.sources.nvml_device import DeviceCounters, open_at
+from dippm.measure.sources.nvml_session import Place, explain
 
 MB = 2**20
 SLOW = {"pcie_tx_mb_s", "pcie_rx_mb_s"}
@@ -141,7 +142,7 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     return tuple(THROTTLE.get(bit, f"bit_{bit.bit_length() - 1}") for bit in bits if mask & bit)
 
 
-class NvmlSource:
+class NvmlSource(DeviceCounters):
     """One GPU, or one MIG slice: memory is then the slice's, everything else its board's."""
 
     name = "nvml"
@@ -149,19 +150,7 @@ class NvmlSource:
     def __init__(self, place: Place, only: Collection[str] | None = None) -> None:
         scope: Scope = "slice" if place.is_slice else "device"
         self.quantities = tuple(_scoped(quantity, scope) for quantity in QUANTITIES)
-        self._calls = Calls(self.name, _calls(place, only), _explain)
-        self._open = True
-
-    def read(self) -> Readings:
-        """Ask NVML for every quantity."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Shut NVML down, unless others of this process use it."""
-        if self._open:
-            self._open = False
-            self._calls.drop("the source is closed")
-            Session.close()
+        super().__init__(Calls(self.name, _calls(place, only), _explain))
 
 
 def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> Source:
@@ -172,15 +161,12 @@ def open_nvml(device: str | int = 0, *, only: Collection[str] | None = None) -> 
         only: names of the quantities to ask for, which makes reading cheaper. By default all but
             those of PCIe, whose calls last 20 ms each.
     """
-    try:
-        nvml = Session.open()
-    except NotHere as missing:
-        return AbsentSource(NvmlSource.name, QUANTITIES, str(missing))
-    try:
-        return NvmlSource(locate(nvml, device), only)
-    except NotHere as missing:
-        Session.close()
-        return AbsentSource(NvmlSource.name, QUANTITIES, str(missing))
+    return open_at(
+        device,
+        lambda place: NvmlSource(place, only),
+        name=NvmlSource.name,
+        quantities=QUANTITIES,
+    )
 
 
 def _scoped(quantity: Quantity, scope: Scope) -> Quantity:

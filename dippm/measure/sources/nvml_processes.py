@@ -6,9 +6,10 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.readings import Quantity, Source
 from dippm.measure.sources.calls import Call, Calls, NotHere
-from dippm.measure.sources.nvml_session import Place, Session, explain, locate
+from dippm.measure.sources.nvml_device import DeviceCounters, open_at
+from dippm.measure.sources.nvml_session import Place, explain
 from dippm.measure.sources.tree import descendants
 
 MB = 2**20
@@ -25,7 +26,7 @@ ELSEWHERE = (
 )
 
 
-class NvmlProcessesSource:
+class NvmlProcessesSource(DeviceCounters):
     """The processes on one GPU, or one MIG slice, divided into ours and others."""
 
     name = "nvml_processes"
@@ -35,30 +36,15 @@ class NvmlProcessesSource:
         self._place = place
         self._mine = mine
         self._root = root
-        self._calls = Calls(
-            self.name,
-            [
-                Call(QUANTITIES[:1], self._count),
-                Call(QUANTITIES[1:2], self._other_memory),
-                Call(QUANTITIES[2:], self._tree_memory),
-            ],
-            explain,
-        )
         self._ours: list[Any] = []
         self._others: list[Any] = []
         self._unknown = ""
-        self._open = True
-
-    def read(self) -> Readings:
-        """Ask NVML who runs on the device."""
-        return self._calls.read()
-
-    def close(self) -> None:
-        """Shut NVML down, unless others of this process use it."""
-        if self._open:
-            self._open = False
-            self._calls.drop("the source is closed")
-            Session.close()
+        calls = [
+            Call(QUANTITIES[:1], self._count),
+            Call(QUANTITIES[1:2], self._other_memory),
+            Call(QUANTITIES[2:], self._tree_memory),
+        ]
+        super().__init__(Calls(self.name, calls, explain))
 
     def _count(self) -> tuple[float, ...]:
         self._ours, self._others = [], []
@@ -102,15 +88,12 @@ def open_nvml_processes(
         mine: process ids that are ours.
         pid: without `mine`: the root of the process tree that is ours, by default this process.
     """
-    try:
-        nvml = Session.open()
-    except NotHere as missing:
-        return AbsentSource(NvmlProcessesSource.name, QUANTITIES, str(missing))
-    try:
-        return NvmlProcessesSource(locate(nvml, device), mine, pid or os.getpid())
-    except NotHere as missing:
-        Session.close()
-        return AbsentSource(NvmlProcessesSource.name, QUANTITIES, str(missing))
+    return open_at(
+        device,
+        lambda place: NvmlProcessesSource(place, mine, pid or os.getpid()),
+        name=NvmlProcessesSource.name,
+        quantities=QUANTITIES,
+    )
 
 
 def _running(place: Place) -> list[Any]:

@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _collect(words: list[str]) -> int:
     from dataset.collect.options import Options
+    from dataset.collect.runner import JOBS_PER_WORKER
     from dataset.collect.supervisor import collect
 
     parser = _parser()
@@ -66,7 +67,8 @@ def _collect(words: list[str]) -> int:
         limit=arguments.limit,
         retry_failed=arguments.retry_failed,
         disk_wait_s=arguments.disk_wait_s,
-        jobs_per_worker=arguments.jobs_per_worker,
+        jobs_per_worker=arguments.jobs_per_worker
+        or (1 if arguments.device == "cpu" else JOBS_PER_WORKER),
         memory_limit_mb=arguments.memory_limit_mb,
         families=tuple(arguments.families),
         bench=arguments.bench,
@@ -148,7 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--settle-s", type=_duration, default=DEFAULTS.settle_s, metavar="S")
     add("--timed-steps", type=_positive, default=DEFAULTS.timed_steps, metavar="N")
     add("--disk-wait-s", type=_duration, default=60.0, metavar="S", help="for space on a full disk")
-    add("--jobs-per-worker", type=_positive, default=100, metavar="N")
+    add("--jobs-per-worker", type=_positive, metavar="N", help="before a worker is replaced "
+        "(default: 1 on a CPU, where memory is that of the process, else 100)")  # fmt: skip
     add("--memory-limit-mb", type=_positive, metavar="N", help="for a model on a CPU")
     add("--families", action="append", default=[], metavar="MODULE", help="with more families")
     add("--bench", default="", metavar="MODULE:CLASS", help="in place of dippm.measure.run:Bench")

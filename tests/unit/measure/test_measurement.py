@@ -72,9 +72,7 @@ def test_the_table_names_latency_memory_and_why_there_is_no_energy(measured):
 
 def test_files_of_pytorch_and_onnx_are_measured(tmp_path):
     torch.save(network(), tmp_path / "net.pt")
-    torch.onnx.export(
-        network(), (torch.randn(2, 3, 8, 8),), tmp_path / "net.onnx", dynamo=False
-    )
+    torch.onnx.export(network(), (torch.randn(2, 3, 8, 8),), tmp_path / "net.onnx", dynamo=False)
     whole = measure_model(tmp_path / "net.pt", input="3,8,8", device="cpu", settings=QUICK)
     assert whole.source == "net.pt"
     assert whole.columns["framework"].startswith("torch")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
+
+if TYPE_CHECKING:
+    from dippm.measure.protocol import Regime
+    from dippm.prediction import Prediction
 
 
 def measure(
@@ -44,6 +48,17 @@ def measure(
         from dippm.measure.protocol import Regime, Settings
 
         regime = Regime(cast(Any, precision), cast(Any, mode), cast(Any, phase), channels_last)
+        prediction = None
+        if compare:  # first: what cannot be predicted shall not cost a measurement
+            prediction = _predict(
+                model,
+                input=input,
+                batch=batch,
+                device=device,
+                regime=regime,
+                checkpoint=checkpoint,
+                trust=trust,
+            )
         answer: Any = measure_model(
             model,
             input=input,
@@ -53,23 +68,41 @@ def measure(
             settings=Settings(warm_up, repeat, energy_window_s=energy_window_s),
             trust=trust,
         )
-        if compare:
-            from dippm.api import predict
+        if prediction is not None:
             from dippm.verification import verify
 
-            prediction = predict(
-                model,
-                input=input,
-                batch=batch,
-                device=answer.device,
-                checkpoint=checkpoint,
-                precision=regime.precision,
-                mode=regime.mode,
-                channels_last=channels_last,
-                trust=trust,
-            )
             answer = verify(prediction, answer)
     if json:
         print_json(answer.to_dict())
     else:
         typer.echo(str(answer))
+
+
+def _predict(
+    model: str,
+    *,
+    input: str | None,
+    batch: int,
+    device: str | None,
+    regime: Regime,
+    checkpoint: str | None,
+    trust: bool,
+) -> Prediction:
+    """Predict the model for the device that it will be measured on."""
+    from dippm.api import predict
+    from dippm.measure.provenance import machine
+    from dippm.measure.subject import device_of
+
+    here = machine(device_of(device))
+    return predict(
+        model,
+        input=input,
+        batch=batch,
+        device=here["device"],
+        mig=here["mig_profile"],
+        checkpoint=checkpoint,
+        precision=regime.precision,
+        mode=regime.mode,
+        channels_last=regime.channels_last,
+        trust=trust,
+    )

@@ -131,3 +131,15 @@ def test_the_command_prints_a_table_or_one_document(tmp_path):
     )
     assert lost.returncode == 1
     assert json.loads(lost.stdout)["error"]["type"] == "ModelNotFoundError"
+
+
+def test_compare_says_before_measuring_what_cannot_be_predicted(tmp_path):
+    path = tmp_path / "net.pt"
+    torch.save(network(), path)
+    command = [sys.executable, "-m", "dippm", "measure", str(path), "--input", "3,8,8"]
+    command += ["--device", "cpu", "--compare", "--repeat", "3", "--warm-up", "1", "--json"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1
+    error = json.loads(refused.stdout)["error"]
+    assert error["type"] in ("ConditionsError", "UnknownNameError")
+    assert error["hint"]

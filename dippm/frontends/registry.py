@@ -153,8 +153,13 @@ def _not_found(path: Path) -> ModelNotFoundError:
 
 
 def _is_broken_zip(path: Path) -> bool:
-    if not path.is_file() or zipfile.is_zipfile(path):
+    if not path.is_file():
         return False
+    try:
+        if zipfile.is_zipfile(path):
+            return False
+    except zipfile.BadZipFile:  # a damaged end record can claim to span several disks
+        return True
     with path.open("rb") as file:
         return file.read(4) == b"PK\x03\x04"
 

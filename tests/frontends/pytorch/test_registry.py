@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dippm import frontends
-from dippm.errors import FrameworkNotInstalledError, UnknownNameError
+from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnknownNameError
 from dippm.frontends import registry
 from dippm.graph import build
 
@@ -56,3 +56,15 @@ def test_the_caller_imports_no_framework(files):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_archive_that_claims_to_span_disks_is_damaged(tmp_path):
+    path = tmp_path / "net.pt"
+    torch.save(torch.nn.Linear(2, 2), path)
+    content = bytearray(path.read_bytes())
+    locator = content.rfind(b"PK\x06\x07")  # of the 64-bit end record: its last field counts disks
+    assert locator > 0
+    content[locator + 16] = 9
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="truncated or damaged"):
+        registry.find(path)

@@ -9,14 +9,13 @@ columns with type and meaning (https://docs.mlcommons.org/croissant/docs/croissa
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from dataset import own
+from dataset.generated import write_or_check
 from dippm import __version__
 from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS, Column
@@ -161,16 +160,12 @@ def text_of(document: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the Croissant file, or check that it is up to date."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--write", action="store_true")
-    choice.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    text = text_of(describe())
-    if arguments.write:
-        FILE.write_text(text, encoding="utf-8")
-    elif not FILE.is_file() or FILE.read_text(encoding="utf-8") != text:
-        sys.exit(f"{FILE} is not up to date: python -m dataset.croissant --write")
+    write_or_check(
+        FILE,
+        lambda: text_of(describe()),
+        command="python -m dataset.croissant",
+        about=main.__doc__,
+    )
 
 
 if __name__ == "__main__":

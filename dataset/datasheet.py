@@ -5,9 +5,7 @@ python -m dataset.datasheet --write        # or --check
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from dataset import own
+from dataset.generated import write_or_check
 from dippm.measure import columns
 from dippm.measure.rows import Collected, collected
 from dippm.pretrained.model_card import table
@@ -165,17 +164,12 @@ def _median(rows: pd.DataFrame, column: str) -> float | None:
 
 def main() -> None:
     """Write the blocks of the datasheet, or check that they are up to date."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--write", action="store_true")
-    choice.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    before = README.read_text(encoding="utf-8")
-    after = rewritten(before)
-    if arguments.write:
-        README.write_text(after, encoding="utf-8")
-    elif after != before:
-        sys.exit(f"{README} is not up to date: python -m dataset.datasheet --write")
+    write_or_check(
+        README,
+        lambda: rewritten(README.read_text(encoding="utf-8")),
+        command="python -m dataset.datasheet",
+        about=main.__doc__,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.hybrid_examples import Examples, Row
-from training.metrics import bootstrap, errors, grouped_errors
+from training.metrics import bootstrap, card_columns, errors, grouped_errors
 
 Indices = NDArray[np.int64]
 HeldOut = Mapping[str, tuple[Indices, NDArray[np.float64]]]
@@ -112,7 +112,7 @@ def _line(
     architectures = [examples.rows[i].architecture for i in rows]
     families = [examples.rows[i].family for i in rows]
     grouped = grouped_errors(actual, guess, families)
-    low, high = bootstrap(actual, guess, architectures, n_resamples=500)
+    interval = bootstrap(actual, guess, architectures, n_resamples=500)
     roofline = errors(actual, roofline_sums(examples, rows))
     return {
         "gpu": view.gpu,
@@ -122,14 +122,7 @@ def _line(
         "n": len(rows),
         "architectures": len(set(architectures)),
         "families": len(set(families)),
-        "median_ape": round(grouped.micro.median_ape, 2),
-        "mape": round(grouped.micro.mape, 2),
-        "mape_ci95": f"{low:.1f} to {high:.1f}",
-        "p90": round(grouped.micro.p90, 1),
-        "acc10": round(grouped.micro.acc10, 1),
-        "log_bias": round(grouped.micro.log_bias, 3),
-        "macro_mape": round(grouped.macro.mape, 2),
-        "worst_family": f"{grouped.worst} {grouped.groups[grouped.worst].mape:.0f}",
+        **card_columns(grouped, interval),
         "bare_roofline_mape": round(roofline.mape, 1),
         "headline": split in view.headline,
     }

@@ -113,6 +113,22 @@ def grouped_errors(actual: ArrayLike, predicted: ArrayLike, groups: Sequence[Any
     return Grouped(errors(y, p), Errors(n=len(by_group), **means), worst, by_group)
 
 
+def card_columns(grouped: Grouped, mape_ci95: tuple[float, float]) -> dict[str, Any]:
+    """Return the errors of a line of a checkpoint's card, rounded; groups are families."""
+    micro, worst = grouped.micro, grouped.groups[grouped.worst]
+    low, high = mape_ci95
+    return {
+        "median_ape": round(micro.median_ape, 2),
+        "mape": round(micro.mape, 2),
+        "mape_ci95": f"{low:.1f} to {high:.1f}",
+        "p90": round(micro.p90, 1),
+        "acc10": round(micro.acc10, 1),
+        "log_bias": round(micro.log_bias, 3),
+        "macro_mape": round(grouped.macro.mape, 2),
+        "worst_family": f"{grouped.worst} {worst.mape:.0f}",
+    }
+
+
 def mean_ape(actual: Array, predicted: Array) -> float:
     """Return the MAPE in percent."""
     return float((100 * np.abs(predicted - actual) / actual).mean())

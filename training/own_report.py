@@ -10,7 +10,7 @@ import pandas as pd
 
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
-from training.metrics import bootstrap, grouped_errors
+from training.metrics import bootstrap, card_columns, grouped_errors
 from training.own_examples import Selection
 from training.own_runs import HeldOut
 from training.pmgns_data import Examples
@@ -38,8 +38,7 @@ def errors_of(held: HeldOut, target: str) -> dict[str, Any] | None:
         return None
     actual, predicted = rows[target].to_numpy(), rows[f"predicted {target}"].to_numpy()
     grouped = grouped_errors(actual, predicted, list(rows["family_id"]))
-    low, high = bootstrap(actual, predicted, list(rows["arch_id"]))
-    worst = grouped.groups[grouped.worst]
+    interval = bootstrap(actual, predicted, list(rows["arch_id"]))
     return {
         "target": target,
         "split": held.split,
@@ -47,14 +46,7 @@ def errors_of(held: HeldOut, target: str) -> dict[str, Any] | None:
         "n": len(rows),
         "architectures": int(rows["arch_id"].nunique()),
         "families": int(rows["family_id"].nunique()),
-        "median_ape": round(grouped.micro.median_ape, 2),
-        "mape": round(grouped.micro.mape, 2),
-        "mape_ci95": f"{low:.1f} to {high:.1f}",
-        "p90": round(grouped.micro.p90, 1),
-        "acc10": round(grouped.micro.acc10, 1),
-        "log_bias": round(grouped.micro.log_bias, 3),
-        "macro_mape": round(grouped.macro.mape, 2),
-        "worst_family": f"{grouped.worst} {worst.mape:.0f}",
+        **card_columns(grouped, interval),
     }
 
 

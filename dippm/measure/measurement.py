@@ -233,11 +233,7 @@ def _explained(error: Exception, source: Any, batch: int) -> DippmError:
     """Return what a failure inside the framework means to the user."""
     words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     name = source if isinstance(source, str | Path) else type(source).__name__
-    if (
-        isinstance(error, MemoryError)
-        or "out of memory" in str(error)
-        or "can't allocate memory" in str(error)
-    ):
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
         return OutOfMemoryError(
             f"{name} does not fit at batch {batch}: {words}",
             "Give a smaller --batch; `dippm predict` says beforehand what fits.",

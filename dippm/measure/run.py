@@ -156,22 +156,6 @@ class Bench:
         return {**dict.fromkeys(ENERGY_NAMES, reason), **dict.fromkeys(LOAD_NAMES, of_gpu)}
 
 
-def measure(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    regime: Regime,
-    settings: Settings,
-    *,
-    device: torch.device,
-) -> dict[str, Any]:
-    """Measure one configuration once, see `Bench.measure`; many are faster on one `Bench`."""
-    bench = Bench(device, settings)
-    try:
-        return bench.measure(module, inputs, regime)
-    finally:
-        bench.close()
-
-
 def _of_gpu(
     name: str, device: torch.device, quantities: tuple[Quantity, ...], **where: Any
 ) -> Source:

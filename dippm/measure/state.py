@@ -8,8 +8,8 @@ from typing import Any
 
 from dippm.measure.readings import Absent, Readings, Source
 
-MEANS = {"sm_clock_mhz": "sm_clock_mhz", "memory_clock_mhz": "memory_clock_mhz"}
-LAST = {"temperature_c": "temperature_c", "power_cap_w": "power_cap_w"}
+MEANS = ("sm_clock_mhz", "memory_clock_mhz")
+LAST = ("temperature_c", "power_cap_w")
 
 
 class StateWatch:
@@ -32,8 +32,8 @@ class StateWatch:
         """Return the columns of state, each a value or `Absent`; call it at the end."""
         throttle = [int(r.values["throttle"]) for r in self._seen if "throttle" in r.values]
         return {
-            **{column: self._mean(name) for column, name in MEANS.items()},
-            **{column: self._last(name) for column, name in LAST.items()},
+            **{name: self._mean(name) for name in MEANS},
+            **{name: self._last(name) for name in LAST},
             "throttle_reasons": _names(throttle) if throttle else self._last("throttle"),
             "other_processes": self._processes.read().get("other_processes"),
             "host_load": os.getloadavg()[0] / (os.cpu_count() or 1),

@@ -46,7 +46,7 @@ def module(family: str, width: int) -> torch.nn.Module:
 
 def write_graphs(folder: Path) -> None:
     """Convert every model of the made-up set, as `dataset.raw_graphs` would."""
-    from dippm.relax.torch_importer import ShapeOnlyImporter
+    from dippm.relax.torch import ShapeOnlyImporter
     from dippm.relax.walk import walk
 
     folder.mkdir(parents=True, exist_ok=True)

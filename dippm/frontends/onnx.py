@@ -21,14 +21,14 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
-from dippm.relax.onnx_wire import looks_like_onnx, read_without_weights
+from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
     import onnx
 
-    from dippm.relax.onnx_inputs import Binding
-    from dippm.relax.onnx_trace import Trace
+    from dippm.relax.onnx.inputs import Binding
+    from dippm.relax.onnx.trace import Trace
 
 NAME = "onnx"
 
@@ -52,7 +52,7 @@ def prepare() -> None:
     from dippm.relax.without_torch import import_tvm
 
     import_tvm()
-    from dippm.relax import onnx_importer, onnx_model  # noqa: F401
+    from dippm.relax.onnx import importer, model  # noqa: F401
 
 
 def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
@@ -97,7 +97,7 @@ def load_bytes(
         ModelFileError: one of its subclasses, with the next step in `hint`.
     """
     _require_onnx()
-    from dippm.relax.onnx_inputs import Binding, declared_inputs, requested_shapes
+    from dippm.relax.onnx.inputs import Binding, declared_inputs, requested_shapes
     from dippm.relax.without_torch import import_tvm
 
     with _well_formed(name):
@@ -110,17 +110,17 @@ def load_bytes(
             f"{name}: the ONNX graph has no operators", "Check that the export kept the model."
         )
     import_tvm()
-    from dippm.relax.onnx_importer import import_trace
+    from dippm.relax.onnx.importer import import_trace
 
     with _well_formed(name):
         return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
 
 
 def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
-    from dippm.relax import onnx_model
+    from dippm.relax.onnx import model
 
     try:
-        return onnx_model.parse(data, folder)
+        return model.parse(data, folder)
     except ModelFileError:
         raise
     except ValueError as error:
@@ -152,7 +152,7 @@ def damaged(name: str, error: BaseException) -> ModelFileError:
 
 def _trace(model: onnx.ModelProto, binding: Binding) -> tuple[Trace, int, bool]:
     """Trace with a marker for the batch, else with the batch that the file fixes."""
-    from dippm.relax.onnx_trace import ShapeMismatchError, trace
+    from dippm.relax.onnx.trace import ShapeMismatchError, trace
 
     marker = _free_marker(model, binding)
     try:

@@ -60,8 +60,8 @@ def convert(
     """
     import tensorflow as tf
 
-    from dippm.relax.tensorflow_graph import Feed, flatten
-    from dippm.relax.tensorflow_importer import import_graph
+    from dippm.relax.tensorflow.graph import Feed, flatten
+    from dippm.relax.tensorflow.importer import import_graph
     from dippm.relax.walk import walk
 
     feeds = [

@@ -15,7 +15,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from dippm.errors import ConversionError, ModelFileError, ModelNotFoundError
 from dippm.frontends import onnx as route
 from dippm.frontends.frontend import InputSpec
-from dippm.relax.onnx_wire import looks_like_onnx, without_weights
+from dippm.relax.onnx.wire import looks_like_onnx, without_weights
 
 EMPTY = InputSpec({})
 

@@ -12,20 +12,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from dippm.errors import ConversionError
-from dippm.relax.onnx_converters import CONVERTERS, Builder
-from dippm.relax.onnx_fold import Array
-from dippm.relax.onnx_trace import Step, Tensor, Trace, is_constant
+from dippm.relax.onnx.converters import CONVERTERS, Builder
+from dippm.relax.onnx.dtypes import dtype_of
+from dippm.relax.onnx.fold import Array
+from dippm.relax.onnx.trace import Step, Tensor, Trace, is_constant
 from dippm.relax.opaque import opaque_call
 from dippm.relax.raw_graph import Attribute, RawGraph
 from dippm.relax.walk import walk
-
-_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
-    21: "uint4", 22: "int4", 23: "float4_e2m1fn",
-}  # fmt: skip
 
 _SETTINGS = {
     "Clip": ("min", "max"), "Resize": ("roi", "scales", "sizes"), "Upsample": ("scales",),
@@ -38,7 +31,7 @@ def import_trace(traced: Trace, batch: int, *, batch_is_symbolic: bool) -> RawGr
     """Return the raw graph of a traced ONNX graph, by way of Relax.
 
     Args:
-        traced: from `onnx_trace.trace`.
+        traced: from `trace.trace`.
         batch: the batch size in its shapes.
         batch_is_symbolic: whether that is a marker.
 
@@ -51,22 +44,6 @@ def import_trace(traced: Trace, batch: int, *, batch_is_symbolic: bool) -> RawGr
 def to_relax(traced: Trace) -> tvm.IRModule:
     """Return a module whose function "main" takes the user inputs, then the parameters."""
     return _Importer().run(traced)
-
-
-def dtype_of(tensor: Tensor) -> str:
-    """Return the Relax name of a tensor's type.
-
-    Raises:
-        ConversionError: if it has none (text, complex numbers).
-    """
-    try:
-        return _DTYPES[tensor.element_type]
-    except KeyError:
-        raise ConversionError(
-            f"ONNX tensor {tensor.name!r} has element type {tensor.element_type}, which is no "
-            "number that DIPPM can price (text or complex)",
-            "Cut preprocessing of text out of the model before the export.",
-        ) from None
 
 
 class _Importer:

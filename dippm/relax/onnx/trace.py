@@ -17,8 +17,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.errors import ConversionError, ModelFileError
-from dippm.relax.onnx_fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
-from dippm.relax.onnx_shapes import CONTRIBUTED, SHAPES, TRUTHS
+from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
+from dippm.relax.onnx.shapes import CONTRIBUTED, SHAPES, TRUTHS
 
 MAX_KNOWN_ELEMENTS = 1024
 """Contents above this are weights or index tables: no size is computed from them."""
@@ -54,7 +54,7 @@ class _UnsupportedError(Exception):
             f"ONNX operator {domain}{node.op_type} (node {node.name!r}, result {result!r}{times}): "
             + self.why,
             "Simplify the model with onnxsim, or export it with static sizes; a shape rule for "
-            "the operator can be added in dippm/relax/onnx_shapes.py.",
+            "the operator can be added in dippm/relax/onnx/shapes.py.",
         )
 
 

@@ -19,7 +19,7 @@ from tvm import relax
 
 from dippm.relax.opaque import opaque_call
 from dippm.relax.raw_graph import Attribute
-from dippm.relax.tensorflow_call import Call, Match, Results, dtype_of, shape_of
+from dippm.relax.tensorflow.call import Call, Match, Results, dtype_of, shape_of
 
 op = relax.op
 IsActivation = Callable[[tf.Tensor], bool]

@@ -15,24 +15,18 @@ import tvm
 from tvm import relax
 
 from dippm.errors import ConversionError
-from dippm.relax import (
-    tensorflow_convolutions,
-    tensorflow_layers,
-    tensorflow_norms,
-    tensorflow_operators,
-    tensorflow_recurrent,
-)
 from dippm.relax.opaque import opaque_call
 from dippm.relax.raw_graph import Attribute
-from dippm.relax.tensorflow_call import Call, Converter, Match
-from dippm.relax.tensorflow_graph import BRANCHES, FlatGraph
-from dippm.relax.tensorflow_static import Statics
+from dippm.relax.tensorflow import convolutions, layers, norms, operators, recurrent
+from dippm.relax.tensorflow.call import Call, Converter, Match
+from dippm.relax.tensorflow.graph import BRANCHES, FlatGraph
+from dippm.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {
-    **tensorflow_operators.CONVERTERS,
-    **tensorflow_layers.CONVERTERS,
-    **tensorflow_convolutions.CONVERTERS,
-    **tensorflow_recurrent.CONVERTERS,
+    **operators.CONVERTERS,
+    **layers.CONVERTERS,
+    **convolutions.CONVERTERS,
+    **recurrent.CONVERTERS,
 }
 VIEWS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
 MAX_CONSTANT_ELEMENTS = 1024
@@ -112,13 +106,13 @@ class _Importer:
 
     def _match(self, operation: tf.Operation) -> Match | None:
         if operation.name not in self.matches:
-            match = tensorflow_norms.match(operation, self.depends_on_input)
+            match = norms.match(operation, self.depends_on_input)
             if match is None:
-                match = tensorflow_convolutions.match(operation, self.statics)
+                match = convolutions.match(operation, self.statics)
             if operation.type in ("While", "StatelessWhile"):
-                match = tensorflow_recurrent.match(operation, self.flat, self.depends_on_input)
+                match = recurrent.match(operation, self.flat, self.depends_on_input)
             elif operation.type in BRANCHES:
-                match = tensorflow_recurrent.carry_whole(operation, self.flat)
+                match = recurrent.carry_whole(operation, self.flat)
             self.matches[operation.name] = match
         return self.matches[operation.name]
 

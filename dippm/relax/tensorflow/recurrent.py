@@ -16,7 +16,7 @@ from tvm import relax
 
 from dippm.errors import ConversionError
 from dippm.relax.opaque import opaque_call
-from dippm.relax.tensorflow_call import (
+from dippm.relax.tensorflow.call import (
     Call,
     Converter,
     Match,
@@ -25,7 +25,7 @@ from dippm.relax.tensorflow_call import (
     dtype_of,
     shape_of,
 )
-from dippm.relax.tensorflow_graph import FlatGraph, flatten_function
+from dippm.relax.tensorflow.graph import FlatGraph, flatten_function
 
 CONVERTERS: dict[str, Converter] = {}
 CELLS = {4: "LSTM", 3: "GRU", 1: "RNN"}

@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 from tvm import relax
 
-from dippm.relax.tensorflow_call import Call, Converter, Match, Results, converts, shape_of
-from dippm.relax.tensorflow_static import Statics
+from dippm.relax.tensorflow.call import Call, Converter, Match, Results, converts, shape_of
+from dippm.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op

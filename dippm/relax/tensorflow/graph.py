@@ -2,7 +2,7 @@
 
 Nothing is run and nothing is restored: variables become placeholders of their shape and dtype, so
 a model's weights are neither read nor allocated. Only what the outputs depend on is copied, which
-leaves savers, initialisers and assertions behind. Loops stay whole; see `tensorflow_recurrent`.
+leaves savers, initialisers and assertions behind. Loops stay whole; see `recurrent`.
 TensorFlow itself infers the shapes while the flat graph is imported.
 """
 

@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper
 
 from dippm.errors import ConversionError
-from dippm.relax.onnx_contributed import write_standard
-from dippm.relax.onnx_trace import MAX_KNOWN_ELEMENTS
-from dippm.relax.onnx_wire import without_weights
+from dippm.relax.onnx.contributed import write_standard
+from dippm.relax.onnx.trace import MAX_KNOWN_ELEMENTS
+from dippm.relax.onnx.wire import without_weights
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from dippm.relax.opaque import opaque_call
-from dippm.relax.tensorflow_call import (
+from dippm.relax.tensorflow.call import (
     Call,
     Converter,
     Results,
@@ -17,7 +17,7 @@ from dippm.relax.tensorflow_call import (
     dtype_of,
     shape_of,
 )
-from dippm.relax.tensorflow_convolutions import padding_of, spatial
+from dippm.relax.tensorflow.convolutions import padding_of, spatial
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op

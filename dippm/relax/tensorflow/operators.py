@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from dippm.relax.opaque import opaque_call
-from dippm.relax.tensorflow_call import Call, Converter, Results, converts, dtype_of, shape_of
+from dippm.relax.tensorflow.call import Call, Converter, Results, converts, dtype_of, shape_of
 
 CONVERTERS: dict[str, Converter] = {}
 op = relax.op

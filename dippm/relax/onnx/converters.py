@@ -13,7 +13,8 @@ from typing import Any
 
 from tvm import relax
 
-from dippm.relax.onnx_trace import Step, Tensor
+from dippm.relax.onnx.dtypes import dtype_of
+from dippm.relax.onnx.trace import Step, Tensor
 
 Expr = Any
 Arguments = Sequence[Expr]
@@ -260,8 +261,6 @@ def _expand(builder: Builder, step: Step, arguments: Arguments) -> Expr:
 
 
 def _cast(builder: Builder, step: Step, arguments: Arguments) -> Expr:
-    from dippm.relax.onnx_importer import dtype_of
-
     return relax.op.astype(arguments[0], dtype_of(_out(step)))
 
 

@@ -1,0 +1,1 @@
+"""ONNX → Relax: weights dropped, sizes bound and traced, operators translated."""

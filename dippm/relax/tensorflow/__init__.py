@@ -1,0 +1,1 @@
+"""TensorFlow → Relax: functions flattened, shapes inferred, operators translated."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.frontends.frontend import MARKER_BATCHES
-from dippm.frontends.named import declare_vision_operators
+from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.relax.raw_graph import RawGraph
 
 BATCH = MARKER_BATCHES[0]
@@ -91,7 +91,7 @@ def convert(spec: str) -> RawGraph:
     """
     import torch
 
-    from dippm.relax.torch_importer import ShapeOnlyImporter
+    from dippm.relax.torch import ShapeOnlyImporter
     from dippm.relax.walk import walk
 
     zoo, _, name = spec.partition(":")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dippm.features.kernels import Kernel
+from dippm.features.kernel import Kernel
 from dippm.graph.model_graph import ModelGraph
 
 FUSIBLE = frozenset(

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision
+from dippm.features.kernel import Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels import Kernel, launched
+from dippm.features.kernels import launched
 from dippm.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]

@@ -8,11 +8,12 @@ before it reshapes it. Views cost nothing and launch nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import Literal
 
 from dippm.conditions import Mode, Precision
+from dippm.features.fusion import fuse
+from dippm.features.kernel import Kernel, Unit
 from dippm.features.kernel_classes import (
     AUTOCAST_TO_FP32,
     class_of_folded,
@@ -24,54 +25,11 @@ from dippm.graph.draft import item_bytes
 from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.graph.operators import operator
 
-Unit = Literal["half", "tf32", "fp32"]
-
 KERNEL_VERSION = "6"
 
 FUSED_RANK = 4
 UNFUSED_ATTENTION = ("multiply", "multiply", "batch_matmul", "softmax", "batch_matmul")
 """What scaled_dot_product_attention launches for operands of more axes than its fused kernels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One launch, or several equal ones.
-
-    Attributes:
-        node: position of its operator in the graph.
-        kind: one of KERNEL_CLASSES.
-        unit: arithmetic that carries `flops`.
-        flops: floating-point operations.
-        read_bytes, write_bytes: activations.
-        weight_bytes: parameters read.
-        m, n, k: matrix-product view: rows, columns, reduction; for other kernels m rows of n.
-        copies: independent products (groups, heads, batch of a batched product).
-        window: elements of a convolution or pooling window.
-        stride: of the window.
-        in_bytes, out_bytes: bytes per element.
-        strided: reads a permuted view.
-        serial: steps that one thread does after another, beside the work above.
-        launches: kernels that this record stands for.
-    """
-
-    node: int
-    kind: str
-    unit: Unit
-    flops: float
-    read_bytes: float
-    write_bytes: float
-    weight_bytes: float = 0.0
-    m: float = 1.0
-    n: float = 1.0
-    k: float = 1.0
-    copies: float = 1.0
-    window: int = 1
-    stride: int = 1
-    in_bytes: int = 4
-    out_bytes: int = 4
-    strided: bool = False
-    serial: float = 0.0
-    launches: int = 1
 
 
 def launched(
@@ -91,8 +49,6 @@ def launched(
     """
     kernels = list(_Expansion(graph, precision, channels_last).kernels())
     if mode == "compiled":
-        from dippm.features.fusion import fuse
-
         return fuse(graph, kernels)
     return kernels
 

@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import json
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from dippm.errors import (
     UnknownNameError,
 )
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 
@@ -84,38 +84,6 @@ def config_file(name: str) -> Path:
     """Return the configuration that an `hf-config:` source points to."""
     path = Path(name).expanduser()
     return path / "config.json" if path.is_dir() else path
-
-
-@cache
-def declare_vision_operators() -> Any:
-    """Let torchvision import beside a CPU build of torch, whose C++ operators it lacks.
-
-    Its wheels are GPU builds; without their library the import dies on `torchvision::nms`. The
-    schemas are enough for everything but detection models.
-    """
-    import torch
-
-    if importlib.util.find_spec("torchvision") is None:
-        return None
-    try:
-        import torchvision  # noqa: F401
-    except (RuntimeError, OSError, AttributeError):
-        pass
-    else:
-        return None
-    _forget("torchvision")
-    library = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
-def _forget(package: str) -> None:
-    """Drop the modules of a half-imported package, so that it can be imported again."""
-    import sys
-
-    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
-        del sys.modules[name]
 
 
 _Built = tuple["torch.nn.Module", dict[str, tuple[int, ...]]]

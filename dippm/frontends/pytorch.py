@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, UnsafeModelError
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_archive import archive_kind, load_pickled
+from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 
@@ -35,7 +36,7 @@ def accepts(path: Path) -> bool:
 def prepare() -> None:
     """Import what every conversion needs, while the caller still works."""
     import dippm.frontends.torch_export
-    import dippm.relax.torch_importer
+    import dippm.relax.torch
     import dippm.relax.walk  # noqa: F401
 
 
@@ -54,8 +55,6 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     if kind == "torchscript":
         return _convert_torchscript(path, inputs)
     if kind in ("pickle", "legacy pickle"):
-        from dippm.frontends.named import declare_vision_operators
-
         declare_vision_operators()
         return convert_module(load_pickled(path, trust=trust), inputs)
     raise UnknownFormatError(
@@ -158,7 +157,7 @@ def _damaged(path: Path, format_name: str, error: Exception) -> ModelFileError:
 
 
 def _to_graph(exported: Exported) -> RawGraph:
-    from dippm.relax.torch_importer import ShapeOnlyImporter
+    from dippm.relax.torch import ShapeOnlyImporter
     from dippm.relax.walk import walk
 
     step("translating to Relax")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dippm.errors import ModelFileError, UnsafeModelError
+from dippm.frontends.vision_operators import declare_vision_operators
 
 ArchiveKind = Literal["pt2", "torchscript", "pickle", "legacy pickle"]
 
@@ -194,7 +195,7 @@ def allowed_global(name: str) -> Any | None:
     if not (module_name + ".").startswith(CLASS_HOMES) or module_name in TRACERS:
         return None
     with contextlib.suppress(Exception):
-        _declare_vision_operators()
+        declare_vision_operators()
         value = getattr(importlib.import_module(module_name), attribute)
         runs_code = (torch.fx.GraphModule, torch.jit.ScriptModule)
         if (
@@ -217,12 +218,6 @@ def _is_plain_data(value: Any, module_name: str) -> bool:
         and value.__module__ == module_name
         and (issubclass(value, Enum) or is_dataclass(value) or issubclass(value, tuple))
     )
-
-
-def _declare_vision_operators() -> None:
-    from dippm.frontends.named import declare_vision_operators
-
-    declare_vision_operators()
 
 
 def _refused_name(message: str) -> str | None:

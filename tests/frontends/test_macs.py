@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dippm.frontends import load
-from dippm.frontends.named import declare_vision_operators
+from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.graph import ModelGraph, build
 
 Make = Callable[[], nn.Module]

@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.readings import AbsentSource, Readings, Source
 from dippm.measure.sources.tree_process import Process, children_by_search
+from dippm.measure.sources.tree_quantities import ENDED, QUANTITIES
 
 SHARE = 0.002
 """Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""
@@ -25,21 +26,8 @@ IO_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
 ROUNDING_S = 0.03
 """Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
-ENDED = "every process of the tree has ended"
 TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
 TOO_EARLY = "a mean over half a second: read again"
-QUANTITIES = (
-    Quantity("cpu_s", "s", "tree", "CPU time of all threads, ended ones too", counter=True),
-    Quantity("cpu_percent", "%", "tree", "of one core, mean of the last half second"),
-    Quantity("rss_mb", "MiB", "tree", "resident memory; shared pages count in each process"),
-    Quantity("peak_rss_mb", "MiB", "tree", "most of the readings so far"),
-    Quantity("pss_mb", "MiB", "tree", "resident memory, shared pages divided; every 5 s at most"),
-    Quantity("threads", "threads", "tree", "alive"),
-    Quantity("processes", "processes", "tree", "alive"),
-    Quantity("lost_processes", "processes", "tree", "ended unseen by any ancestor", counter=True),
-    Quantity("read_mb", "MiB", "tree", "from storage", counter=True),
-    Quantity("written_mb", "MiB", "tree", "to storage", counter=True),
-)
 
 
 class TreeSource:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dippm.measure.readings import AbsentSource, Readings, Source
-from dippm.measure.sources.tree import ENDED, QUANTITIES
+from dippm.measure.sources.tree_quantities import ENDED, QUANTITIES
 
 MB = 2**20
 UNCOUNTED = "psutil cannot tell"

@@ -1,0 +1,49 @@
+"""`Kernel`: one launch, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["half", "tf32", "fp32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch, or several equal ones.
+
+    Attributes:
+        node: position of its operator in the graph.
+        kind: one of KERNEL_CLASSES.
+        unit: arithmetic that carries `flops`.
+        flops: floating-point operations.
+        read_bytes, write_bytes: activations.
+        weight_bytes: parameters read.
+        m, n, k: matrix-product view: rows, columns, reduction; for other kernels m rows of n.
+        copies: independent products (groups, heads, batch of a batched product).
+        window: elements of a convolution or pooling window.
+        stride: of the window.
+        in_bytes, out_bytes: bytes per element.
+        strided: reads a permuted view.
+        serial: steps that one thread does after another, beside the work above.
+        launches: kernels that this record stands for.
+    """
+
+    node: int
+    kind: str
+    unit: Unit
+    flops: float
+    read_bytes: float
+    write_bytes: float
+    weight_bytes: float = 0.0
+    m: float = 1.0
+    n: float = 1.0
+    k: float = 1.0
+    copies: float = 1.0
+    window: int = 1
+    stride: int = 1
+    in_bytes: int = 4
+    out_bytes: int = 4
+    strided: bool = False
+    serial: float = 0.0
+    launches: int = 1

@@ -107,7 +107,7 @@ class Prediction:
             memory_bound_mb=bound,
             intervals={target: e.interval for target, e in estimates.values.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
-            warnings=(*estimates.warnings, *_capacity_warnings(bound, conditions)),
+            warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
             operators=estimates.operators,
             conditions=conditions,
             provenance=provenance,

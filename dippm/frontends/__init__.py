@@ -98,14 +98,13 @@ def _load_module(module: Any, spec: InputSpec, limits: tuple[float, int]) -> Raw
 
 
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:
-    shapes = {name: list(shape) for name, shape in spec.shapes.items()}
     text = str(source)
     if named.is_name(text):
         prefix, _, name = text.partition(":")
         text = f"{prefix}:{Path(name).expanduser().resolve()}" if prefix == "hf-config" else text
     else:
         text = str(Path(source).resolve())
-    return {"source": text, "inputs": shapes, "trust": trust}
+    return {"source": text, "inputs": spec.to_dict(), "trust": trust}
 
 
 def _convert(module: str, request: dict[str, Any], limits: tuple[float, int]) -> RawGraph:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,10 @@ MARKER_BATCHES = (1009, 1013, 1019, 1021, 1031)
 the batch. The first that divides no size of the input and of the parameters is taken."""
 
 MAX_SIZE = 1 << 24
-FORMS = 'Give the sizes without the batch: "3,224,224", or by name: "input_ids=128;mask=128".'
+FORMS = (
+    'Give the sizes without the batch: "3,224,224", or by name: "input_ids=128;mask=128". N marks '
+    'a batch that is not first ("80,N,512"); "fixed:2,300" has none; "value:16000" is a number.'
+)
 
 InputText = str | Iterable[int] | Mapping[str, Any] | None
 
@@ -34,9 +38,16 @@ class InputSpec:
     Attributes:
         shapes: by input name; the key "" stands for the only (or first) input. Empty if the
             model's own shapes shall be used. An empty shape is one number per sample.
+        batch_axes: by input name, the position of the batch in the complete shape; None for an
+            input that has no batch. An input that is not here has its batch first, unless the
+            model itself says otherwise.
+        values: by input name, the number that a scalar input shall hold; such an input is in no
+            other mapping.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    values: Mapping[str, int | float] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, given: InputText | InputSpec) -> InputSpec:
@@ -45,7 +56,9 @@ class InputSpec:
         Args:
             given: "3,224,224" (also "3x224x224"), a sequence of sizes, a mapping from input names
                 to either of them, its text form "input_ids=128;mask=128", or None for the model's
-                own shapes. The batch is never part of it.
+                own shapes. The batch is not part of it, but "N" may mark where it stands
+                ("80,N,512"), "fixed:2,300" is an input without a batch, and "value:16000" gives
+                the number of a scalar input.
 
         Raises:
             InputShapeError: if it is none of these, or a size is not a positive whole number.
@@ -57,16 +70,53 @@ class InputSpec:
         if isinstance(given, str) and "=" in given:
             given = _named(given)
         if isinstance(given, Mapping):
-            return cls({str(name): _shape(shape, str(name)) for name, shape in given.items()})
-        return cls({"": _shape(given)})
+            return cls._of({str(name): _input(text, str(name)) for name, text in given.items()})
+        return cls._of({"": _input(given)})
+
+    @classmethod
+    def _of(cls, inputs: Mapping[str, _Input]) -> InputSpec:
+        return cls(
+            shapes={n: i.shape for n, i in inputs.items() if i.value is None},
+            batch_axes={n: i.batch_axis for n, i in inputs.items() if i.names_batch},
+            values={n: i.value for n, i in inputs.items() if i.value is not None},
+        )
+
+    def full_shape(self, name: str, batch: int) -> tuple[int, ...]:
+        """Return the complete shape of an input of `shapes` at a batch."""
+        shape, axis = self.shapes[name], self.batch_axes.get(name, 0)
+        return shape if axis is None else (*shape[:axis], batch, *shape[axis:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data, for `from_dict`."""
+        return {
+            "shapes": {name: list(shape) for name, shape in sorted(self.shapes.items())},
+            "batch_axes": dict(sorted(self.batch_axes.items())),
+            "values": dict(sorted(self.values.items())),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> InputSpec:
+        """Return what `to_dict` was called on."""
+        shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
+        return cls(shapes, document["batch_axes"], document["values"])
 
     def key(self) -> str:
         """Return a text that is equal for equal specifications, for caches."""
-        return json.dumps({name: list(shape) for name, shape in sorted(self.shapes.items())})
+        return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
-        texts = {n: ",".join(map(str, shape)) for n, shape in self.shapes.items()}
+        texts = {name: self._text(name) for name in self.shapes}
+        texts |= {name: f"value:{value}" for name, value in self.values.items()}
         return ";".join(f"{n}={text}" if n else text for n, text in texts.items())
+
+    def _text(self, name: str) -> str:
+        sizes = [str(size) for size in self.shapes[name]]
+        axis = self.batch_axes.get(name, 0)
+        if axis is None:
+            return "fixed:" + ",".join(sizes)
+        if name in self.batch_axes:
+            sizes.insert(axis, "N")
+        return ",".join(sizes)
 
 
 def marker_batch(sizes: Iterable[int], candidates: Iterable[int] = MARKER_BATCHES) -> int:
@@ -118,8 +168,43 @@ def _named(text: str) -> dict[str, str]:
     return shapes
 
 
-def _shape(given: Any, name: str = "") -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input as it was written."""
+
+    shape: tuple[int, ...] = ()
+    names_batch: bool = False
+    batch_axis: int | None = None
+    value: int | float | None = None
+
+
+def _input(given: Any, name: str = "") -> _Input:
     label = f"input {name}={given!r}" if name else f"input {given!r}"
+    if isinstance(given, str):
+        prefix, colon, rest = given.strip().partition(":")
+        if colon and prefix == "value":
+            return _Input(value=_number(rest, label))
+        if colon and prefix == "fixed":
+            return _Input(_sizes(_pieces(rest, label), label), names_batch=True)
+    pieces = _pieces(given, label)
+    marks = [i for i, piece in enumerate(pieces) if piece in ("N", "n")]
+    if len(marks) > 1:
+        raise InputShapeError(f"{label} names the batch twice", FORMS)
+    sizes = _sizes([p for i, p in enumerate(pieces) if i not in marks], label)
+    return _Input(sizes, bool(marks), marks[0] if marks else None)
+
+
+def _number(text: str, label: str) -> int | float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputShapeError(f"{label}: {text!r} is not a number", FORMS) from None
+    if not isfinite(value):
+        raise InputShapeError(f"{label}: {text!r} is not a finite number", FORMS)
+    return int(value) if value == int(value) else value
+
+
+def _pieces(given: Any, label: str) -> list[Any]:
     if isinstance(given, str):
         pieces = [p for p in re.split(r"[,x×*\s]+", given.strip("()[] \t")) if p]
         if not pieces and given.strip() not in ("()", "[]"):
@@ -130,6 +215,10 @@ def _shape(given: Any, name: str = "") -> tuple[int, ...]:
         pieces = [given]
     else:
         raise InputShapeError(f"{label} is not a list of sizes", FORMS)
+    return pieces
+
+
+def _sizes(pieces: Iterable[Any], label: str) -> tuple[int, ...]:
     return tuple(_size(piece, label) for piece in pieces)
 
 

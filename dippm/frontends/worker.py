@@ -310,9 +310,8 @@ def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:
         if "program" in request:
             graph = frontend.load_program(Path(request.pop("program")), **request)
         else:
-            shapes = {name: tuple(shape) for name, shape in request["inputs"].items()}
-            path = Path(request["source"])
-            graph = frontend.load(path, InputSpec(shapes), trust=request["trust"])
+            spec = InputSpec.from_dict(request["inputs"])
+            graph = frontend.load(Path(request["source"]), spec, trust=request["trust"])
         return {"graph": graph.to_json()}
     except BaseException as error:
         return {"error": _as_data(error), "worn_out": is_out_of_memory(error)}

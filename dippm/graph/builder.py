@@ -67,6 +67,7 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
         batch=raw.batch,
         batch_is_symbolic=raw.batch_is_symbolic,
         output_nodes=tuple(makers),
+        notes=raw.notes,
     )
 
 

@@ -106,6 +106,7 @@ class ModelGraph:
         batch: the batch size that the shapes are for.
         batch_is_symbolic: false if the model file fixes the batch.
         output_nodes: node that makes each output; -1 for an output that is an input.
+        notes: what a user should know about the conversion, see `RawGraph.notes`.
     """
 
     nodes: tuple[OpNode, ...]
@@ -118,6 +119,7 @@ class ModelGraph:
     batch: int
     batch_is_symbolic: bool = True
     output_nodes: tuple[int, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def macs(self) -> int:

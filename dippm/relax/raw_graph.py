@@ -14,7 +14,7 @@ from typing import Any, Literal
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 ValueKind = Literal["input", "parameter", "constant", "operator"]
 
-RAW_GRAPH_VERSION = "1"
+RAW_GRAPH_VERSION = "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,15 @@ class RawOperator:
         inputs: positions in `RawGraph.values`, in argument order, tuples flattened.
         outputs: positions in `RawGraph.values`.
         attributes: call attributes; shape and scalar arguments appear as "arg<i>".
+        path: of the module or layer that it belongs to, as the framework spells it
+            ("layer1.0.conv2"); empty if the file does not tell.
     """
 
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attributes: dict[str, Attribute] = field(default_factory=dict)
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class RawGraph:
         batch: the batch size that the conversion was made with.
         batch_is_symbolic: true if `batch` is a marker (see `InputSpec`), so that every size that
             it divides scales with the batch; false if the file fixes the batch.
+        notes: what a user should know about the conversion ("the loop over the batch was unrolled
+            at 4"); they become warnings of every prediction.
     """
 
     values: tuple[RawValue, ...]
@@ -74,6 +79,7 @@ class RawGraph:
     outputs: tuple[int, ...]
     batch: int
     batch_is_symbolic: bool = True
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the graph as one JSON document."""
@@ -85,8 +91,10 @@ class RawGraph:
             "outputs": self.outputs,
             "values": [[list(v.shape), v.dtype, v.kind, v.name, v.scalar] for v in self.values],
             "operators": [
-                [o.name, list(o.inputs), list(o.outputs), o.attributes] for o in self.operators
+                [o.name, list(o.inputs), list(o.outputs), o.attributes, o.path]
+                for o in self.operators
             ],
+            "notes": self.notes,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -106,13 +114,14 @@ class RawGraph:
                 for shape, dtype, kind, name, scalar in document["values"]
             ),
             operators=tuple(
-                RawOperator(name, tuple(inputs), tuple(outputs), _attributes(attributes))
-                for name, inputs, outputs, attributes in document["operators"]
+                RawOperator(name, tuple(inputs), tuple(outputs), _attributes(attributes), path)
+                for name, inputs, outputs, attributes, path in document["operators"]
             ),
             inputs=tuple(document["inputs"]),
             outputs=tuple(document["outputs"]),
             batch=document["batch"],
             batch_is_symbolic=document["batch_is_symbolic"],
+            notes=tuple(document["notes"]),
         )
 
 

@@ -11,6 +11,7 @@ from dippm.errors import (
     FrameworkNotInstalledError,
     InputShapeError,
 )
+from dippm.frontends.frontend import InputSpec
 from dippm.frontends.worker import Worker, WorkerPool
 
 FRONTEND = """
@@ -61,7 +62,8 @@ def pool(tmp_path, monkeypatch):
 
 
 def convert(pool, mood, *, timeout_s=60.0, memory_limit_mb=2048):
-    request = {"source": mood, "inputs": {"x": [3]}, "trust": False}
+    inputs = InputSpec({"x": (3,)}).to_dict()
+    request = {"source": mood, "inputs": inputs, "trust": False}
     with pool.borrow("moody_frontend", memory_limit_mb) as worker:
         return worker.convert(request, timeout_s=timeout_s)
 

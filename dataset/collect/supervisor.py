@@ -14,6 +14,7 @@ from dataset.collect.options import Options, new_runner, possible
 from dataset.collect.pace import Pace
 from dataset.collect.pending import Pending
 from dataset.collect.session import Keep, make_folder, run
+from dataset.collect.store import tell
 from dataset.configuration import Job
 
 
@@ -58,8 +59,15 @@ def collect(jobs: Sequence[Job], options: Options, plan: Mapping[str, Any]) -> C
 @contextmanager
 def interruptible(pace: Pace) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the campaign in order."""
+
+    def interrupt(number: int, _: Any) -> None:
+        what = "dropping" if pace.interrupted else "finishing"
+        more = "" if pace.interrupted else "; once more drops it"
+        pace.interrupt(number)
+        tell(f"{signal.Signals(number).name}: {what} the point in flight{more}")
+
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda got, _: pace.interrupt(got)) for number in numbers]
+    before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:

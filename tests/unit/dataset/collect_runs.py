@@ -13,6 +13,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+_started: list[Any] = []
 
 
 def write_plan(path: Path, families: dict[str, Sequence[int]]) -> Path:
@@ -31,11 +32,32 @@ def steady(count: int, batches: Sequence[int] = (1, 2, 4, 8, 16)) -> dict[str, S
     return {f"steady:{i}": batches for i in range(count)}
 
 
-def start(out: Path, plan: Path, *more: str, bench: str = "QuickBench", **environment: str) -> Any:
-    """Start a collector on the CPU and return its process."""
-    words = [sys.executable, "-m", "dataset.collect", "--out", str(out), "--device", "cpu"]
+def start(
+    out: Path,
+    plan: Path,
+    *more: str,
+    bench: str = "QuickBench",
+    clock: tuple[float, float] | None = None,
+    **environment: str,
+) -> Any:
+    """Start a collector on the CPU and return its process.
+
+    Its workers serve a hundred jobs, as on a GPU: one that imports torch takes seconds to start.
+
+    Args:
+        out: where it writes.
+        plan: what it measures.
+        more: further words of its command line.
+        bench: class in `collect_faults`.
+        clock: seconds per row and per look at the clock, see `collect_clock`; None for real time.
+        environment: further variables.
+    """
+    run = ["-m", "dataset.collect"]
+    if clock is not None:
+        run = [str(HERE / "collect_clock.py"), *map(str, clock)]
+    words = [sys.executable, *run, "--out", str(out), "--device", "cpu"]
     words += ["--plan", str(plan), "--families", "collect_faults", "--json"]
-    words += ["--bench", f"collect_faults:{bench}", *more]
+    words += ["--jobs-per-worker", "100", "--bench", f"collect_faults:{bench}", *more]
     variables = {
         **os.environ,
         "DIPPM_LOCK_DIR": str(out.parent / "locks"),
@@ -43,14 +65,27 @@ def start(out: Path, plan: Path, *more: str, bench: str = "QuickBench", **enviro
         "OMP_NUM_THREADS": "1",
         **environment,
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    _started.append(process)
+    return process
 
 
-def finish(process: Any, timeout_s: float = 120) -> tuple[int, dict[str, Any], str]:
-    """Return exit code, summary and what was said."""
-    out, talk = process.communicate(timeout=timeout_s)
+def stop_all() -> None:
+    """End what a failed test left running; workers follow their supervisor."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()
+        process.wait()
+
+
+def finish(process: Any) -> tuple[int, dict[str, Any], str]:
+    """Wait for the end; return exit code, summary and what was said."""
+    out, talk = process.communicate()
     return process.returncode, json.loads(out or "{}"), talk
 
 
@@ -58,10 +93,18 @@ def collect(out: Path, plan: Path, *more: str, **keywords: str) -> tuple[int, di
     return finish(start(out, plan, *more, **keywords))
 
 
-def wait_for_lines(journal: Path, count: int, process: Any, timeout_s: float = 60) -> None:
+def wait_for_lines(journal: Path, count: int, process: Any) -> None:
     """Wait until a running collector has journalled so many rows."""
-    deadline = time.monotonic() + timeout_s
     while not journal.exists() or journal.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no rows came"
         time.sleep(0.02)
+
+
+def wait_for_words(process: Any, words: str) -> None:
+    """Wait until a running collector says something."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(said))

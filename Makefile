@@ -1,7 +1,8 @@
 # make demo    set up, then predict a real VGG16
 # make test    set up, then run all tests
 # make check   format, lint, types, import direction
-.PHONY: demo test check quick readme benchmark setup setup-test
+# make zoo     read every model of every suite, and write docs/coverage.md (hours)
+.PHONY: demo test check quick readme benchmark zoo setup setup-test
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -30,6 +31,9 @@ readme:
 benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
+
+zoo: setup-test
+	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md
 
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready

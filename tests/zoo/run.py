@@ -1,0 +1,87 @@
+"""Runs a case and says what came of it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import dippm
+from dippm.errors import DippmError
+from tests.zoo.case import Case, NotBuiltError
+
+TIMEOUT_S = 60.0
+Verdict = Literal["right", "unchecked", "noted", "refused", "wrong", "crashed", "not built"]
+"""right: MACs or shapes agree with the other count; unchecked: a graph, but no other count;
+noted: it differs, and a note or an unknown operator says so; refused: a typed error in time;
+wrong: it differs in silence; crashed: an untyped error, or a refusal that took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case."""
+
+    suite: str
+    name: str
+    verdict: Verdict
+    detail: str = ""
+    operators: int = 0
+    unknown: int = 0
+    macs: int = 0
+    expected_macs: int | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return asdict(self)
+
+
+def run(suite: str, case: Case) -> Outcome:
+    """Convert a case's model and hold the graph against what is known about it."""
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        try:
+            source = case.source(Path(folder))
+        except NotBuiltError as error:
+            return Outcome(suite, case.name, "not built", str(error)[:200])
+        began = time.monotonic()
+
+        def outcome(verdict: Verdict, detail: str = "", **known: Any) -> Outcome:
+            seconds = round(time.monotonic() - began, 2)
+            return Outcome(suite, case.name, verdict, detail[:300], seconds=seconds, **known)
+
+        try:
+            graph = dippm.read_graph(
+                source, input=case.input, trust=case.trust, timeout_s=TIMEOUT_S
+            )
+            fixed = not graph.batch_is_symbolic and graph.batch != case.batch
+            graph = graph if fixed else graph.at_batch(case.batch)
+        except DippmError as error:
+            words = f"{type(error).__name__}: {error.message}".splitlines()[0]
+            late = time.monotonic() - began > TIMEOUT_S + 15
+            return outcome("crashed" if late else "refused", words)
+        except Exception as error:
+            return outcome("crashed", f"{type(error).__name__}: {error}")
+        unknown = sum(graph.unknown_ops.values())
+        said = "; ".join([*graph.notes, *(f"unknown {name}" for name in graph.unknown_ops)])
+        known: dict[str, Any] = {
+            "operators": len(graph.nodes),
+            "unknown": unknown,
+            "macs": graph.macs,
+        }
+        problem, checked = "", False
+        expected = case.macs(graph.inputs) if case.macs is not None else None
+        if expected is not None:
+            known["expected_macs"] = expected
+            checked = True
+            if abs(graph.macs - expected) > case.tolerance * expected:
+                problem = f"{graph.macs:,} MACs, {expected:,} expected"
+        if case.out_shapes is not None and not problem:
+            shapes = tuple(tensor.shape for tensor in graph.outputs)
+            checked = True
+            if shapes != case.out_shapes():
+                problem = f"results {shapes}, {case.out_shapes()} expected"
+        if problem:
+            return outcome("noted" if said else "wrong", f"{problem}; {said}", **known)
+        return outcome("right" if checked else "unchecked", said, **known)

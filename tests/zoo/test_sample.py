@@ -1,0 +1,46 @@
+"""A few models of every suite on each run; `make zoo` runs them all."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.zoo.__main__ import SUITES, cases
+from tests.zoo.case import Case
+from tests.zoo.run import run
+
+SAMPLE = 2
+PACKAGES = {
+    "torchvision": "torchvision",
+    "timm_models": "timm",
+    "transformers_models": "transformers",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_sample_is_right_or_says_so(suite: str):
+    package = PACKAGES[suite]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    outcomes = [run(suite, case) for case in cases(suite, SAMPLE)]
+    assert len(outcomes) == SAMPLE
+    assert [o for o in outcomes if o.verdict in ("wrong", "crashed", "not built")] == []
+
+
+def test_a_wrong_count_is_wrong(onnx_file):
+    def outcome(macs: int):
+        return run("own", Case("small", lambda _: onnx_file, macs=lambda _: macs))
+
+    right = outcome(0).macs
+    assert outcome(right).verdict == "right"
+    assert outcome(right + right // 100).verdict == "wrong"
+
+
+def test_a_refusal_and_a_crash_are_told_apart(tmp_path):
+    def broken(_):
+        return object.__new__(type("NotAModel", (), {}))
+
+    assert run("own", Case("object", broken)).verdict == "refused"
+    assert run("own", Case("nothing", lambda _: None)).verdict in ("refused", "crashed")

@@ -6,10 +6,6 @@ exported as it is, with fake inputs: `torch.export` then fakes the weights itsel
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import inspect
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -17,14 +13,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
-from torch.overrides import TorchFunctionMode
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.frontend import FORMS, InputSpec, marker_batch
+from dippm.frontends.frontend import InputSpec, marker_batch
+from dippm.frontends.torch_inputs import bind, dtype_choices, float_dtype, shape_hint
+from dippm.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
 
-INTEGER_NAME = re.compile(
-    r"(^|_)(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
-)
 _Arguments = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
 
 
@@ -56,22 +50,22 @@ def export(
         InputShapeError: if the inputs do not fit the model.
         ConversionError: if `torch.export` cannot follow the model.
     """
-    module = _unwrapped(module)
-    shapes = _bind(module, inputs)
+    module = unwrapped(module)
+    shapes = bind(module, inputs)
     marker = marker_batch(_sizes(module, shapes))
-    copied = _on_meta(module)
+    copied = on_meta(module)
     subject = copied if copied is not None else module
-    with _evaluating(subject), torch.no_grad():
+    with evaluating(subject), torch.no_grad():
         attempt = _Attempt(subject, shapes, dtypes or {}, on_meta=copied is not None)
         for batch in (marker, fixed_batch):
             program = attempt.at(batch)
             if program is not None:
                 return Exported(program, batch, batch == marker)
     if copied is not None and not attempt.refused_inputs:
-        with _evaluating(module), torch.no_grad():
+        with evaluating(module), torch.no_grad():
             program = _Attempt(module, shapes, dtypes or {}, on_meta=False).at(marker)
             if program is not None:
-                return Exported(_without_weights(program), marker, True)
+                return Exported(without_weights(program), marker, True)
     raise attempt.error(inputs)
 
 
@@ -91,11 +85,11 @@ def accepted_inputs(
     Raises:
         InputShapeError: if no choice of types makes them fit.
     """
-    module = _unwrapped(module)
-    shapes = _bind(module, inputs)
-    copied = _on_meta(module)
+    module = unwrapped(module)
+    shapes = bind(module, inputs)
+    copied = on_meta(module)
     subject = copied if copied is not None else module
-    with _evaluating(subject), torch.no_grad():
+    with evaluating(subject), torch.no_grad():
         attempt = _Attempt(subject, shapes, {}, on_meta=copied is not None)
         fitting = [choice for choice in attempt.choices if attempt._runs(batch, choice)]
         if not fitting and attempt.refused_inputs:
@@ -155,7 +149,7 @@ def _example_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 def slimmed(program: ExportedProgram) -> ExportedProgram:
     """Drop what the importer does not read, in place: weights, examples and source positions."""
-    _without_weights(program)
+    without_weights(program)
     program._example_inputs = None
     for node in program.graph.nodes:
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node"):
@@ -178,7 +172,7 @@ class _Attempt:
         known = {name: dtypes[name] for name in shapes if name in dtypes}
         unknown = {name: shape for name, shape in shapes.items() if name not in dtypes}
         self.choices = [
-            {**known, **choice} for choice in _dtype_choices(unknown, _float_dtype(module))
+            {**known, **choice} for choice in dtype_choices(unknown, float_dtype(module))
         ]
         self.first_error: Exception | None = None
         self.forward_error: Exception | None = None
@@ -209,7 +203,7 @@ class _Attempt:
             error: Exception = InputShapeError(
                 f"the model does not accept input {str(inputs) or 'as given'}: "
                 f"{_first_line(self.forward_error)}",
-                _shape_hint(self.module, self.shapes),
+                shape_hint(self.module, self.shapes),
             )
             error.__cause__ = self.forward_error
             return error
@@ -294,189 +288,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(item)
 
 
-def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    for name, attribute in (("OptimizedModule", "_orig_mod"), ("DataParallel", "module")):
-        if name in type(module).__name__ and isinstance(
-            inner := getattr(module, attribute, None), torch.nn.Module
-        ):
-            return _unwrapped(inner)
-    return module
-
-
-class _CopyToMeta(TorchFunctionMode):
-    """Makes `copy.deepcopy` copy tensors to the meta device, wherever a module keeps them."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__deepcopy__:
-            tensor, memo = args
-            memo[id(tensor)] = copied = tensor.detach().to("meta")
-            return copied
-        return func(*args, **(kwargs or {}))
-
-
-def _on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return a copy without data, None if the module cannot be copied."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return None if any(p.device.type != "meta" for p in module.parameters()) else module
-    memo: dict[int, Any] = {}
-    try:
-        for parameter in module.parameters():
-            data = torch.empty_like(parameter, device="meta")
-            memo[id(parameter)] = torch.nn.Parameter(data, requires_grad=False)
-        with _CopyToMeta():
-            copied: torch.nn.Module = copy.deepcopy(module, memo)
-    except Exception:
-        return None
-    config: Any = getattr(copied, "config", None)
-    if getattr(config, "use_cache", False):
-        config.use_cache = False  # a cache is an output that inference of one pass does not need
-    return copied
-
-
-@contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    training = [m for m in module.modules() if m.training]
-    with contextlib.suppress(NotImplementedError):  # exported programs have no modes
-        module.eval()
-    try:
-        yield
-    finally:
-        for m in training:
-            m.training = True
-
-
-def _without_weights(program: ExportedProgram) -> ExportedProgram:
-    """Replace the weights of a program, in place, by meta tensors."""
-    for name, tensor in program.state_dict.items():
-        data = torch.empty_like(tensor, device="meta")
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        program.state_dict[name] = torch.nn.Parameter(data, False) if is_parameter else data
-    for name, tensor in program.constants.items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
-            program.constants[name] = torch.empty_like(tensor, device="meta")
-    return program
-
-
-def _bind(module: torch.nn.Module, inputs: InputSpec) -> dict[str, tuple[int, ...]]:
-    """Return shapes by parameter of `forward`; "" is the first one, passed by position."""
-    parameters = _forward_parameters(module)
-    shapes = dict(inputs.shapes) or _own_shapes(module, parameters)
-    by_name = {name for name in shapes if name}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    for name in sorted(by_name - set(known)):
-        if not takes_any and known:
-            raise InputShapeError(
-                f"the model has no input {name!r}", f"Its inputs: {', '.join(known)}. {FORMS}"
-            )
-    required = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if "" in shapes and known and known[0] in by_name:
-        raise InputShapeError(f"input {known[0]!r} is given twice", FORMS)
-    covered = by_name | ({known[0]} if "" in shapes and known else set())
-    missing = [name for name in required if name not in covered]
-    if missing:
-        example = ";".join(f"{name}={'...'}" for name in required)
-        raise InputShapeError(
-            f"no shape for input {', '.join(missing)}",
-            f'The model has several inputs: give input="{example}".',
-        )
-    first = known[0] if known else ""
-    if "" in shapes and INTEGER_NAME.search(first):
-        shapes = {first if name == "" else name: shape for name, shape in shapes.items()}
-    return shapes
-
-
-def _forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
-    if isinstance(module, torch.jit.ScriptModule):
-        schema: Any = module.forward.schema  # type: ignore[attr-defined]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return [
-            inspect.Parameter(
-                a.name, kind, default=a.default_value if a.has_default_value() else _EMPTY
-            )
-            for a in schema.arguments[1:]
-        ]
-    try:
-        return list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
-_EMPTY = inspect.Parameter.empty
-
-
-def _own_shapes(
-    module: torch.nn.Module, parameters: list[inspect.Parameter]
-) -> dict[str, tuple[int, ...]]:
-    """Return the input shape that a model states about itself."""
-    for attribute in ("pretrained_cfg", "default_cfg"):
-        settings = getattr(module, attribute, None)
-        if isinstance(settings, Mapping) and settings.get("input_size"):
-            return {"": tuple(settings["input_size"])}
-    config = getattr(module, "config", None)
-    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
-    if isinstance(size, int) and isinstance(channels, int):
-        return {"": (channels, size, size)}
-    main = getattr(module, "main_input_name", "x")
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = (p for p in parameters if p.default is _EMPTY and p.kind not in variable)
-    names = [p.name for p in required] or [main]
-    text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
-    example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
-    raise InputShapeError(
-        f"the model does not say its input shape (inputs: {', '.join(names)})",
-        f"Give input={example}, without the batch.",
-    )
-
-
 def _sizes(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> set[int]:
     sizes = {size for shape in shapes.values() for size in shape}
     for tensor in (*module.parameters(), *module.buffers()):
         sizes.update(tensor.shape)
     return sizes
-
-
-def _float_dtype(module: torch.nn.Module) -> torch.dtype:
-    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
-    return next(dtypes, torch.float32)
-
-
-def _dtype_choices(
-    shapes: Mapping[str, tuple[int, ...]], floating: torch.dtype
-) -> list[dict[str, torch.dtype]]:
-    """Return types for all inputs, the likeliest first, without repetition."""
-    names = list(shapes)
-    guess = {n: torch.int64 if INTEGER_NAME.search(n) else floating for n in names}
-    choices = [guess]
-    for name in names:
-        other = floating if guess[name] is torch.int64 else torch.int64
-        choices.append({**guess, name: other})
-    choices += [dict.fromkeys(names, torch.int64), dict.fromkeys(names, floating)]
-    return [c for i, c in enumerate(choices) if c not in choices[:i]]
-
-
-def _shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Say what the first layer with weights expects."""
-    shape = next(iter(shapes.values()), ())
-    for name, layer in module.named_modules():
-        kind = type(layer).__name__
-        if re.fullmatch(r"Conv[123]d", kind):
-            channels, rank = int(layer.in_channels), int(kind[4])
-            sizes = ",".join("DHW"[3 - rank :])
-            text = f"The first layer ({name or kind}) is {kind}: input={channels},{sizes}."
-            if len(shape) == rank + 1 and shape[-1] == channels != shape[0]:
-                moved = ",".join(map(str, (shape[-1], *shape[:-1])))
-                text += f" The shape looks channels-last: try {moved}."
-            return text
-        if kind == "Linear":
-            return f"The first layer ({name or kind}) is Linear: last size {layer.in_features}."
-        if kind == "Embedding":
-            return f"The first layer ({name or kind}) is Embedding: input=TOKENS."
-    return FORMS
 
 
 def _first_line(error: Exception | None) -> str:

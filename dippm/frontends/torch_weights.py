@@ -1,0 +1,77 @@
+"""Modules and programs without their weights: copies on the meta device, evaluation mode."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.overrides import TorchFunctionMode
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module inside of wrappers that compile or replicate it."""
+    for name, attribute in (("OptimizedModule", "_orig_mod"), ("DataParallel", "module")):
+        if name in type(module).__name__ and isinstance(
+            inner := getattr(module, attribute, None), torch.nn.Module
+        ):
+            return unwrapped(inner)
+    return module
+
+
+class _CopyToMeta(TorchFunctionMode):
+    """Makes `copy.deepcopy` copy tensors to the meta device, wherever a module keeps them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            memo[id(tensor)] = copied = tensor.detach().to("meta")
+            return copied
+        return func(*args, **(kwargs or {}))
+
+
+def on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return a copy without data, None if the module cannot be copied."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return None if any(p.device.type != "meta" for p in module.parameters()) else module
+    memo: dict[int, Any] = {}
+    try:
+        for parameter in module.parameters():
+            data = torch.empty_like(parameter, device="meta")
+            memo[id(parameter)] = torch.nn.Parameter(data, requires_grad=False)
+        with _CopyToMeta():
+            copied: torch.nn.Module = copy.deepcopy(module, memo)
+    except Exception:
+        return None
+    config: Any = getattr(copied, "config", None)
+    if getattr(config, "use_cache", False):
+        config.use_cache = False  # a cache is an output that inference of one pass does not need
+    return copied
+
+
+@contextlib.contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Hold a module in evaluation mode; every part gets its own mode back."""
+    training = [m for m in module.modules() if m.training]
+    with contextlib.suppress(NotImplementedError):  # exported programs have no modes
+        module.eval()
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True
+
+
+def without_weights(program: ExportedProgram) -> ExportedProgram:
+    """Replace the weights of a program, in place, by meta tensors."""
+    for name, tensor in program.state_dict.items():
+        data = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        program.state_dict[name] = torch.nn.Parameter(data, False) if is_parameter else data
+    for name, tensor in program.constants.items():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
+            program.constants[name] = torch.empty_like(tensor, device="meta")
+    return program

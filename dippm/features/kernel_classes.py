@@ -1,4 +1,7 @@
-"""Classes of kernels: which a canonical operator launches, and what autocast does to it."""
+"""Classes of kernels: which a canonical operator launches, and what autocast does to it.
+
+An operator's class stands in its row of the operator table, as `kernel`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from dippm.graph.model_graph import STATIC, OpNode
-from dippm.graph.operators import operator
+from dippm.graph.operators import OPERATORS, operator
 
 KERNEL_CLASSES = (
     "conv_pointwise",
@@ -36,40 +39,9 @@ KERNEL_CLASSES = (
     "resize",
     "other",
 )
-CHEAP_ACTIVATIONS = frozenset("relu relu6 leaky_relu clip threshold prelu".split())
-NORMS = {
-    "batch_norm": "batch_norm",
-    "layer_norm": "layer_norm",
-    "rms_norm": "layer_norm",
-    "l2_normalize": "layer_norm",
-    "group_norm": "group_norm",
-    "instance_norm": "group_norm",
-}
-CLASS_OF = {
-    "softmax": "softmax",
-    "log_softmax": "softmax",
-    "global_avg_pool": "reduction",
-    "global_max_pool": "reduction",
-    "concat": "concat",
-    "embedding": "gather",
-    "gather": "gather",
-    "scatter": "gather",
-    "resize": "resize",
-    "grid_sample": "resize",
-    "cast": "cast",
-}
-CLASS_OF_CATEGORY = {
-    "pool": "pool",
-    "activation": "costly_activation",
-    "elementwise": "elementwise",
-    "reduction": "reduction",
-    "copy": "copy",
-}
-AUTOCAST_TO_FP32 = frozenset(
-    "layer_norm rms_norm group_norm instance_norm softmax log_softmax exp log power rsqrt "
-    "softplus reduce_sum reduce_norm reduce_prod cumsum cumprod reciprocal l2_normalize".split()
-)
+AUTOCAST_TO_FP32 = frozenset(row.name for row in OPERATORS.values() if row.autocast == "float32")
 """Operators that autocast runs in float32 (the float32 list of torch.amp)."""
+_STREAMING = ("pool", "norm", "activation", "elementwise", "reduction", "copy")
 
 
 def convolution_class(
@@ -89,16 +61,9 @@ def convolution_class(
 
 def class_of_operator(node: OpNode) -> str:
     """Return the kernel class of an operator that is no matrix product."""
-    kind = NORMS.get(node.op) or CLASS_OF.get(node.op)
-    if kind:
-        return kind
-    if node.op in CHEAP_ACTIVATIONS:
-        return "activation"
+    row = operator(node.op)
     broadcasts = len(set(node.in_shapes)) > 1 or reads_parameter(node)
-    category = operator(node.op).category
-    if category == "elementwise" and broadcasts:
-        return "broadcast"
-    return CLASS_OF_CATEGORY.get(category, "other")
+    return "broadcast" if row.kernel == "elementwise" and broadcasts else row.kernel
 
 
 def reads_parameter(node: OpNode) -> bool:
@@ -108,8 +73,5 @@ def reads_parameter(node: OpNode) -> bool:
 
 def class_of_folded(op: str) -> str | None:
     """Return the kernel class of an operator that a canonical rule folded into another one."""
-    if op.startswith(STATIC):
-        return None
-    if op in CHEAP_ACTIVATIONS:
-        return "activation"
-    return NORMS.get(op) or CLASS_OF.get(op) or CLASS_OF_CATEGORY.get(operator(op).category)
+    row = operator(op)
+    return row.kernel if row.category in _STREAMING and not op.startswith(STATIC) else None

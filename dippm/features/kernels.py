@@ -87,7 +87,7 @@ class _Expansion:
                 yield self._move(i, node)
         elif any(not piece.startswith(STATIC) for piece in node.absorbed):
             yield from self._epilogue(i, node)
-        elif node.op not in ("create", "random"):
+        elif operator(node.op).kernel != "none":
             yield from self._simple(i, node)
 
     def _is_free(self, node: OpNode) -> bool:
@@ -97,16 +97,13 @@ class _Expansion:
         return any(self.strided[p] for p in self.producers[i])
 
     def _matrix(self, op: str) -> Callable[[int, OpNode], Iterator[Kernel]] | None:
-        if op.startswith("conv"):
-            return self._convolution
         return {
-            "dense": self._dense,
-            "batch_matmul": self._batched,
+            "convolution": self._convolution,
+            "gemm": self._dense,
+            "batched_gemm": self._batched,
             "attention": self._attention,
-            "lstm": self._recurrent,
-            "gru": self._recurrent,
-            "rnn": self._recurrent,
-        }.get(op)
+            "recurrent": self._recurrent,
+        }.get(operator(op).kernel)
 
     def _promoted(self, i: int, node: OpNode) -> int:
         """Return the bytes per element of the result of an operator without a matrix product."""

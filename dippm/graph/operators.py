@@ -1,23 +1,24 @@
-"""The operator table: canonical names, the attributes kept for each, and what each costs.
+"""The operator table: canonical names, how exporters spell them, what each costs and is taken for.
 
-The single truth about names. A node's MACs follow from its attributes and activation shapes alone,
-so `ModelGraph.at_batch` can price a graph again without the model.
+The single truth about operators: the dialects' names, the classes of node features and of kernels,
+and what autocast does all follow from a row. A node's MACs follow from its attributes and
+activation shapes alone, so `ModelGraph.at_batch` can price a graph again without the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import Literal
+from typing import Any, Literal
 
-Shape = tuple[int, ...]
-Attributes = Mapping[str, int | float | str | tuple[int, ...]]
-MacsFormula = Callable[[Attributes, tuple[Shape, ...], tuple[Shape, ...]], int]
+from dippm.graph import macs
+from dippm.graph.macs import MacsFormula
+
 Category = Literal[
     "compute", "recurrent", "pool", "norm", "activation", "elementwise", "reduction",
     "copy", "view", "other",
 ]  # fmt: skip
+Autocast = Literal["lower", "float32", "promote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,150 +28,225 @@ class Operator:
     Attributes:
         name: canonical name.
         category: "view" operators move no data; "copy" operators only move data.
+        feature: class in the node features, one of `OPERATOR_CLASSES` of `dippm.features`.
+        kernel: class of the kernel that it launches, one of `KERNEL_CLASSES` of `dippm.features`;
+            "convolution" if its attributes decide, "none" if it launches nothing.
+        spellings: names in the dialects that mean it, folded (see `dippm.graph.dialects.names`);
+            its own name is always one.
         attributes: the attributes that a node of this operator keeps.
         flops_per_output: element-wise operations for each element of the first result (of the
             first activation for reductions and pools), beside 2 · MACs.
         macs: multiply-accumulates from attributes, input and output shapes; None if always 0.
+        autocast: what mixed precision does: "lower" casts the arguments to half, "float32" widens
+            them, "promote" takes the widest.
         commutative: whether the order of the arguments is of no meaning.
+        along_axis: an element-wise category that still mixes elements of one axis.
     """
 
     name: str
     category: Category
+    feature: str = ""
+    kernel: str = ""
+    spellings: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     flops_per_output: int = 0
     macs: MacsFormula | None = None
+    autocast: Autocast = "promote"
     commutative: bool = False
-
-
-def _size(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _conv(a: Attributes, _: tuple[Shape, ...], out: tuple[Shape, ...]) -> int:
-    kernel = a["kernel"]
-    assert isinstance(kernel, tuple)
-    return prod(out[0]) * prod(kernel) * _size(a["in_channels"]) // _size(a["groups"])
-
-
-def _conv_transpose(a: Attributes, inputs: tuple[Shape, ...], _: tuple[Shape, ...]) -> int:
-    kernel = a["kernel"]
-    assert isinstance(kernel, tuple)
-    return prod(inputs[0]) * prod(kernel) * _size(a["out_channels"]) // _size(a["groups"])
-
-
-def _dense(a: Attributes, _: tuple[Shape, ...], out: tuple[Shape, ...]) -> int:
-    return prod(out[0]) * _size(a["in_features"])
-
-
-def _batch_matmul(a: Attributes, _: tuple[Shape, ...], out: tuple[Shape, ...]) -> int:
-    return prod(out[0]) * _size(a["k"])
-
-
-def _attention(a: Attributes, _: tuple[Shape, ...], out: tuple[Shape, ...]) -> int:
-    head, value = _size(a["head_dim"]), _size(a["value_dim"])
-    return prod(out[0]) * _size(a["key_length"]) * (head + value) // max(value, 1)
-
-
-def _recurrent(gates: int) -> MacsFormula:
-    def macs(a: Attributes, inputs: tuple[Shape, ...], _: tuple[Shape, ...]) -> int:
-        size, hidden = _size(a["input_size"]), _size(a["hidden_size"])
-        layers, directions = _size(a["layers"]), _size(a["directions"])
-        projected = _size(a.get("projection_size", 0)) or hidden
-        rows = prod(inputs[0]) // max(size, 1)
-        widths = size + projected + (layers - 1) * (directions + 1) * projected
-        projection = layers * hidden * projected if projected != hidden else 0
-        return rows * directions * (gates * hidden * widths + projection)
-
-    return macs
+    along_axis: bool = False
 
 
 _CONV = ("kernel", "strides", "padding", "dilation", "groups", "in_channels", "out_channels")
-_ARITHMETIC = ("add", "multiply", "subtract", "divide")
 _OPERAND = ("parameter",)
 """1 if one operand is a parameter tensor: autocast widens the result to its float32."""
 _POOL = ("kernel", "strides", "padding")
 _RNN = ("input_size", "hidden_size", "layers", "directions", "steps", "projection_size")
+_HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim")
 
 
-def _named(category: Category, flops: int, names: str, *attributes: str) -> list[Operator]:
-    return [Operator(name, category, attributes, flops) for name in names.split()]
+def _rows(
+    entries: str, category: Category, feature: str, kernel: str, flops: int = 0, **columns: Any
+) -> list[Operator]:
+    """Return rows that share their columns; an entry is a name, or "name=spelling,spelling"."""
+    rows = []
+    for entry in entries.split():
+        name, _, spelled = entry.partition("=")
+        spellings = tuple(spelled.split(",")) if spelled else ()
+        rows.append(
+            Operator(name, category, feature, kernel, spellings, flops_per_output=flops, **columns)
+        )
+    return rows
 
 
-_COMMUTATIVE = """
-    add multiply maximum minimum equal not_equal
-    logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
-"""
+def _products(
+    entries: str, feature: str, kernel: str, flops: int = 0, **columns: Any
+) -> list[Operator]:
+    columns = {"autocast": "lower", **columns}
+    return _rows(entries, "compute", feature, kernel, flops, **columns)
+
+
+def _layers(entry: str, gates: int) -> list[Operator]:
+    formula = macs.recurrent(gates)
+    columns: dict[str, Any] = {"attributes": _RNN, "macs": formula, "autocast": "lower"}
+    return _rows(entry, "recurrent", "recurrent", "recurrent", **columns)
+
+
+def _pools(entries: str, kernel: str, **columns: Any) -> list[Operator]:
+    return _rows(entries, "pool", "pool", kernel, 1, **columns)
+
+
+def _norms(entries: str, kernel: str, flops: int, **columns: Any) -> list[Operator]:
+    return _rows(entries, "norm", "normalisation", kernel, flops, **columns)
+
+
+def _activations(entries: str, flops: int, **columns: Any) -> list[Operator]:
+    columns = {"feature": "activation", "kernel": "costly_activation", **columns}
+    return _rows(entries, "activation", flops=flops, **columns)
+
+
+def _elementwise(entries: str, flops: int, **columns: Any) -> list[Operator]:
+    columns = {"kernel": "elementwise", **columns}
+    return _rows(entries, "elementwise", "elementwise", flops=flops, **columns)
+
+
+def _reductions(entries: str, flops: int = 1, **columns: Any) -> list[Operator]:
+    columns = {"feature": "reduction", "attributes": ("axes",), **columns}
+    return _rows(entries, "reduction", kernel="reduction", flops=flops, **columns)
+
+
+def _copies(entries: str, kernel: str, feature: str = "movement", **columns: Any) -> list[Operator]:
+    return _rows(entries, "copy", feature, kernel, **columns)
+
+
+def _views(entries: str, **columns: Any) -> list[Operator]:
+    return _rows(entries, "view", "movement", "copy", **columns)
+
 
 _OPERATORS: list[Operator] = [
-    *(Operator(f"conv{rank}d", "compute", _CONV, 0, _conv) for rank in (1, 2, 3)),
-    Operator("conv_transpose", "compute", _CONV, 0, _conv_transpose),
-    Operator("deform_conv2d", "compute", _CONV, 8, _conv),
-    Operator("dense", "compute", ("in_features", "out_features"), 0, _dense),
-    Operator("batch_matmul", "compute", ("m", "n", "k"), 0, _batch_matmul),
-    Operator(
-        "attention",
-        "compute",
-        ("heads", "query_length", "key_length", "head_dim", "value_dim"),
-        0,
-        _attention,
+    *_products("conv1d conv2d conv3d", "conv", "convolution",
+               attributes=_CONV, macs=macs.convolution),
+    *_products(
+        "conv_transpose=conv1dtranspose,conv2dtranspose,conv3dtranspose,convtranspose1d,"
+        "convtranspose2d,convtranspose3d",
+        "conv_transpose", "convolution", attributes=_CONV, macs=macs.transposed_convolution),
+    *_products("deform_conv2d", "conv", "other", 8, attributes=_CONV, macs=macs.convolution,
+               autocast="promote"),
+    *_products("dense=linear", "dense", "gemm",
+               attributes=("in_features", "out_features"), macs=macs.dense),
+    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv", "batch_matmul", "batched_gemm",
+               attributes=("m", "n", "k"), macs=macs.batched_product),
+    *_products(
+        "attention=scaleddotproductattention,scaleddotproductflashattention,attentionbias",
+        "attention", "attention", attributes=_HEADS, macs=macs.attention),
+    *_layers("lstm=quantizedlstm,cudnnlstm", 4),
+    *_layers("gru", 3),
+    *_layers("rnn=rnntanh,rnnrelu,simplernn", 1),
+
+    *_pools(
+        "max_pool=maxpool1d,maxpool2d,maxpool3d,maxpoolv2,maxpool3dv2,maxpool1dwithindices,"
+        "maxpool2dwithindices,maxpool3dwithindices "
+        "avg_pool=averagepool,avgpool1d,avgpool2d,avgpool3d,avgpoolv2,avgpool3dv2 "
+        "lp_pool=lppool1d,lppool2d,lppool3d,lppoolv2,lppool3dv2",
+        "pool", attributes=_POOL),
+    *_pools("global_avg_pool=globalaveragepool,globalavgpool global_max_pool=globalmaxpool",
+            "reduction"),
+
+    *_norms("batch_norm=batchnormalization,fusedbatchnorm,fusedbatchnormv2,fusedbatchnormv3",
+            "batch_norm", 2),
+    *_norms(
+        "layer_norm=layernormalization,nativelayernorm "
+        "rms_norm=rmsnormalization,simplifiedlayernormalization",
+        "layer_norm", 6, attributes=("normalized_size",), autocast="float32"),
+    *_norms("instance_norm=instancenormalization", "group_norm", 6,
+            attributes=("normalized_size",), autocast="float32"),
+    *_norms("group_norm=nativegroupnorm,groupnormalization", "group_norm", 6,
+            attributes=("normalized_size", "groups"), autocast="float32"),
+    *_norms("l2_normalize", "layer_norm", 3, attributes=("axes",), autocast="float32"),
+
+    *_activations("softmax log_softmax", 4, feature="softmax", kernel="softmax",
+                  attributes=("axis",), autocast="float32", along_axis=True),
+    *_activations("relu leaky_relu prelu threshold", 1, kernel="activation"),
+    *_activations("relu6 clip=clamp,hardtanh,clampmin,clampmax,clipbyvalue", 2,
+                  kernel="activation"),
+    *_activations("hard_sigmoid hard_swish sigmoid tanh elu selu celu silu=swish", 4),
+    *_activations("gelu=gelutanh,geluerf mish softsign log_sigmoid", 8),
+    *_activations("softplus", 8, autocast="float32"),
+    *_activations("glu", 5, along_axis=True),
+
+    *_elementwise("add=addv2,biasadd,addn multiply=mul,mulnonan", 1,
+                  attributes=_OPERAND, commutative=True),
+    *_elementwise("subtract=sub,rsub,squareddifference divide=div,realdiv,divnonan,truediv", 1,
+                  attributes=_OPERAND),
+    *_elementwise(
+        "maximum minimum equal=eq not_equal=ne logical_and logical_or logical_xor bitwise_and "
+        "bitwise_or bitwise_xor",
+        1, commutative=True),
+    *_elementwise(
+        "floor_divide=floordiv mod=floormod remainder=truncatemod fill_like abs neg=negative sign "
+        "floor ceil round trunc square greater=gt greater_equal=ge less=lt less_equal=le "
+        "logical_not bitwise_not where=select,selectv2 is_nan is_inf is_finite masked_fill",
+        1),
+    *_elementwise("reciprocal=inv", 1, autocast="float32"),
+    *_elementwise("cast=astype,to,tocopy,typeas,float", 1, kernel="cast"),
+    *_elementwise("one_hot", 1, along_axis=True),
+    *_elementwise("multiply_add=addcmul lerp", 2),
+    *_elementwise("log2 log1p expm1 sqrt", 4),
+    *_elementwise("power=pow exp log rsqrt", 4, autocast="float32"),
+    *_elementwise("erf erfc sin cos tan asin acos atan atan2 sinh cosh", 8),
+
+    *_reductions(
+        "reduce_mean=mean reduce_max=max,amax reduce_min=min,amin reduce_variance=var,variance "
+        "reduce_std=std reduce_logsumexp=logsumexp reduce_any=any reduce_all=all argmax argmin"
     ),
-    Operator("lstm", "recurrent", _RNN, 0, _recurrent(4)),
-    Operator("gru", "recurrent", _RNN, 0, _recurrent(3)),
-    Operator("rnn", "recurrent", _RNN, 0, _recurrent(1)),
-    *_named("pool", 1, "max_pool avg_pool lp_pool", *_POOL),
-    *_named("pool", 1, "global_avg_pool global_max_pool"),
-    *_named("norm", 2, "batch_norm"),
-    *_named("norm", 6, "layer_norm rms_norm instance_norm", "normalized_size"),
-    *_named("norm", 6, "group_norm", "normalized_size", "groups"),
-    *_named("norm", 3, "l2_normalize", "axes"),
-    *_named("activation", 4, "softmax log_softmax", "axis"),
-    *_named("activation", 1, "relu leaky_relu prelu threshold"),
-    *_named("activation", 2, "relu6 clip"),
-    *_named("activation", 4, "hard_sigmoid hard_swish sigmoid tanh elu selu celu silu"),
-    *_named("activation", 8, "gelu mish softplus softsign log_sigmoid"),
-    *_named("activation", 5, "glu"),
-    *(
-        Operator(
-            name, "elementwise", _OPERAND if name in _ARITHMETIC else (), 1, None, commutative=True
-        )
-        for name in _COMMUTATIVE.split()
-    ),
-    *_named("elementwise", 1, "subtract divide", *_OPERAND),
-    *_named("elementwise", 1, "floor_divide mod remainder fill_like"),
-    *_named("elementwise", 1, "abs neg sign floor ceil round trunc square reciprocal"),
-    *_named("elementwise", 1, "greater greater_equal less less_equal logical_not bitwise_not"),
-    *_named("elementwise", 1, "where cast is_nan is_inf is_finite masked_fill one_hot"),
-    *_named("elementwise", 2, "multiply_add lerp"),
-    *_named("elementwise", 4, "power exp log log2 log1p expm1 sqrt rsqrt"),
-    *_named("elementwise", 8, "erf erfc sin cos tan asin acos atan atan2 sinh cosh"),
-    *_named(
-        "reduction",
-        1,
-        "reduce_mean reduce_sum reduce_max reduce_min reduce_prod reduce_variance reduce_std "
-        "reduce_norm reduce_logsumexp reduce_any reduce_all argmax argmin",
-        "axes",
-    ),
-    *_named("reduction", 1, "cumsum cumprod", "axes"),
-    *_named("reduction", 8, "top_k sort argsort", "axis"),
-    *_named("copy", 0, "concat", "axis"),
-    *_named("copy", 0, "transpose", "permutation", "copies"),
-    *_named("copy", 0, "embedding", "rows", "width"),
-    *_named("copy", 0, "pad gather scatter roll tile repeat flip space_to_depth depth_to_space"),
-    *_named("copy", 0, "unfold im2col col2im triangle nonzero dynamic_slice"),
-    *_named("copy", 4, "resize grid_sample", "mode"),
-    *_named("copy", 0, "create random"),
-    *_named("view", 0, "reshape", "copies"),
-    *_named("view", 0, "broadcast"),
-    *_named("view", 0, "split slice", "axis"),
-    *_named("other", 8, "einsum", "equation"),
-    *_named("other", 8, "fft"),
-    *_named("other", 1, "moe_dispatch"),
+    *_reductions(
+        "reduce_sum=sum,sumdimintlist reduce_norm=norm,linalgvectornorm,reducel1,reducel2 "
+        "reduce_prod=prod cumsum cumprod",
+        autocast="float32"),
+    *_reductions("top_k=topkv2 sort argsort", 8, feature="indexing", attributes=("axis",)),
+
+    *_copies("concat=concatv2,concatenate,cat,stack", "concat", attributes=("axis",)),
+    *_copies("transpose=permutedims,permute,swapaxes", "copy",
+             attributes=("permutation", "copies")),
+    *_copies("embedding", "gather", "indexing", attributes=("rows", "width")),
+    *_copies("gather=take,gathernd,gatherelements,index,indexselect,indextensor", "gather",
+             "indexing"),
+    *_copies(
+        "scatter=scatternd,scatterelements,scatteradd,indexput,slicescatter,selectscatter,"
+        "maskedscatter,tensorscatteradd",
+        "gather", "indexing"),
+    *_copies("nonzero", "copy", "indexing"),
+    *_copies(
+        "pad=padv2,mirrorpad,constantpadnd roll tile repeat=repeatinterleave "
+        "flip=reverse,reversev2 space_to_depth=pixelunshuffle depth_to_space=pixelshuffle "
+        "unfold im2col col2im triangle=triu,tril,trilu,matrixbandpart "
+        "dynamic_slice=dynamicstridedslice",
+        "copy"),
+    *_copies(
+        "resize=resize2d,resize3d,resizebilinear,resizenearestneighbor,resizebicubic,upsample,"
+        "upsamplenearest1d,upsamplenearest2d,upsamplenearest3d,upsamplebilinear2d,"
+        "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler",
+        "resize", "resampling", flops=4, attributes=("mode",)),
+    *_copies(
+        "create=arange,range,zeros,ones,full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
+        "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
+        "random=randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint",
+        "none"),
+
+    *_views("reshape=view,unsafeview,flatten,batchflatten,unflatten,squeeze,unsqueeze,expanddims",
+            attributes=("copies",)),
+    *_views("broadcast=broadcastto,expand,expandas"),
+    *_views("split=splitv,chunk,splitwithsizes,tensorsplit slice=stridedslice,narrow",
+            attributes=("axis",)),
+
+    *_rows("einsum", "other", "batch_matmul", "other", 8, attributes=("equation",)),
+    *_rows("fft=rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2", "other", "reduction", "other", 8),
+    *_rows("moe_dispatch", "other", "elementwise", "other", 1),
 ]  # fmt: skip
 
 OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _OPERATORS}
 """Canonical operators by name."""
 
-UNKNOWN = Operator("unknown", "other", (), 1)
+UNKNOWN = Operator("unknown", "other", "unknown", "other", flops_per_output=1)
 """What is assumed of an operator that has no canonical name."""
 
 ELEMENTWISE_CATEGORIES = ("activation", "elementwise")
@@ -183,7 +259,5 @@ def operator(name: str) -> Operator:
 
 def is_elementwise(name: str) -> bool:
     """Return whether every output element depends on the same element of each input only."""
-    return operator(name).category in ELEMENTWISE_CATEGORIES and name not in _ALONG_AN_AXIS
-
-
-_ALONG_AN_AXIS = frozenset({"softmax", "log_softmax", "glu", "one_hot"})
+    row = operator(name)
+    return row.category in ELEMENTWISE_CATEGORIES and not row.along_axis

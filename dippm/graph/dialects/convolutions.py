@@ -182,16 +182,11 @@ READERS: dict[str, Callable[[Call], bool]] = {
     "convolution": _convolution,
     "depthwiseconv2d": _depthwise,
     "depthwiseconv2dnative": _depthwise,
-    **{f"conv{rank}dtranspose": _conv_transpose for rank in (1, 2, 3)},
-    **{f"convtranspose{rank}d": _conv_transpose for rank in (1, 2, 3)},
-    "convtranspose": _conv_transpose,
+    "conv_transpose": _conv_transpose,
+    "global_avg_pool": _adaptive("avg_pool"),
+    "global_max_pool": _adaptive("max_pool"),
 }
-for _kind in ("max", "avg", "lp"):
-    for _suffix in ("1d", "2d", "3d", "", "3dv2", "v2"):
-        READERS[f"{_kind}pool{_suffix}"] = _pool(f"{_kind}_pool")
-        READERS[f"adaptive{_kind}pool{_suffix}"] = _adaptive(f"{_kind}_pool")
-for _rank in (1, 2, 3):
-    READERS[f"maxpool{_rank}dwithindices"] = _pool("max_pool")
-READERS["averagepool"] = _pool("avg_pool")
-READERS["globalaveragepool"] = READERS["globalavgpool"] = _adaptive("avg_pool")
-READERS["globalmaxpool"] = _adaptive("max_pool")
+for _op in ("max_pool", "avg_pool", "lp_pool"):
+    READERS[_op] = _pool(_op)
+    for _rank in (1, 2, 3):
+        READERS[f"adaptive{_op.replace('_', '')}{_rank}d"] = _adaptive(_op)

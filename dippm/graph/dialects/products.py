@@ -130,19 +130,11 @@ def _shaped(call: Call, value: Value, shape: Shape) -> Value:
 
 
 READERS: dict[str, Callable[[Call], bool]] = {
-    "matmul": _matmul,
-    "batchmatmul": _matmul,
-    "batchmatmulv2": _matmul,
-    "bmm": _matmul,
-    "mm": _matmul,
-    "mv": _matmul,
+    "batch_matmul": _matmul,
     "linear": _linear,
     "gemm": _gemm,
     "addmm": _addmm,
     "baddbmm": _addmm,
-    "scaleddotproductattention": _sdpa,
-    "scaleddotproductflashattention": _sdpa,
     "attention": _sdpa,
-    "attentionbias": _sdpa,
     "einsum": _einsum,
 }

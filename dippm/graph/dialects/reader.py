@@ -46,11 +46,12 @@ def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
 
 def _read_call(call: Call) -> None:
     dialect, bare = fold(call.name)
-    reader = READERS.get(f"{dialect}.{bare}") or READERS.get(bare)
+    name = canonical_name(dialect, bare)
+    keys = (f"{dialect}.{bare}", bare, name or "")
+    reader = next((READERS[key] for key in keys if key in READERS), None)
     if reader is not None and reader(call):
         return
     if bare in IDENTITIES and call.inputs:
         call.emit("identity", call.inputs[:1])
         return
-    name = canonical_name(dialect, bare)
     call.emit(name or call.name, call.inputs)

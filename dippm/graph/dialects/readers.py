@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dippm.graph.dialects import convolutions, products, recurrent, shapes
 from dippm.graph.dialects.call import Call
+from dippm.graph.operators import OPERATORS
 
 Reader = Callable[[Call], bool]
 
@@ -117,7 +118,7 @@ def _squared_difference(call: Call) -> bool:
     return call.first("square", [difference])
 
 
-def _leaky(op: str) -> Reader:
+def _plain(op: str) -> Reader:
     def read(call: Call) -> bool:
         return call.first(op, call.inputs)
 
@@ -134,83 +135,31 @@ READERS: dict[str, Reader] = {
     **recurrent.READERS,
     **shapes.READERS,
     "clip": _clip,
-    "clamp": _clip,
-    "hardtanh": _clip,
-    "clampmin": _clip,
-    "clampmax": _clip,
-    "clipbyvalue": _clip,
     "gelu": _gelu,
-    "gelutanh": _gelu,
-    "geluerf": _gelu,
     "softmax": _along_axis("softmax"),
-    "logsoftmax": _along_axis("log_softmax"),
+    "log_softmax": _along_axis("log_softmax"),
     "glu": _along_axis("glu"),
-    "batchnorm": _batch_norm,
-    "batchnormalization": _batch_norm,
-    "fusedbatchnorm": _batch_norm,
-    "fusedbatchnormv2": _batch_norm,
-    "fusedbatchnormv3": _batch_norm,
-    "layernorm": _layer_norm("layer_norm"),
-    "layernormalization": _layer_norm("layer_norm"),
-    "nativelayernorm": _layer_norm("layer_norm"),
-    "rmsnorm": _layer_norm("rms_norm"),
-    "rmsnormalization": _layer_norm("rms_norm"),
-    "simplifiedlayernormalization": _layer_norm("rms_norm"),
-    "groupnorm": _group_norm,
-    "nativegroupnorm": _group_norm,
-    "groupnormalization": _group_norm,
-    "instancenorm": _instance_norm,
-    "instancenormalization": _instance_norm,
-    "mean": _reduce("reduce_mean"),
-    "reducemean": _reduce("reduce_mean"),
-    "sum": _reduce("reduce_sum"),
-    "reducesum": _reduce("reduce_sum"),
-    "sumdimintlist": _reduce("reduce_sum"),
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm("layer_norm"),
+    "rms_norm": _layer_norm("rms_norm"),
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    **{
+        row.name: _reduce(row.name)
+        for row in OPERATORS.values()
+        if row.category == "reduction" and row.name.startswith(("reduce", "arg"))
+    },
     "max": _max_or_min("maximum"),
     "min": _max_or_min("minimum"),
-    "onnx.max": _leaky("maximum"),
-    "onnx.min": _leaky("minimum"),
-    "amax": _reduce("reduce_max"),
-    "amin": _reduce("reduce_min"),
-    "reducemax": _reduce("reduce_max"),
-    "reducemin": _reduce("reduce_min"),
-    "prod": _reduce("reduce_prod"),
-    "reduceprod": _reduce("reduce_prod"),
-    "any": _reduce("reduce_any"),
-    "all": _reduce("reduce_all"),
-    "variance": _reduce("reduce_variance"),
-    "var": _reduce("reduce_variance"),
-    "std": _reduce("reduce_std"),
-    "linalgvectornorm": _reduce("reduce_norm"),
-    "norm": _reduce("reduce_norm"),
-    "reducel2": _reduce("reduce_norm"),
-    "reducel1": _reduce("reduce_norm"),
-    "logsumexp": _reduce("reduce_logsumexp"),
-    "reducelogsumexp": _reduce("reduce_logsumexp"),
-    "argmax": _reduce("argmax"),
-    "argmin": _reduce("argmin"),
-    "topk": _ordered("top_k"),
-    "topkv2": _ordered("top_k"),
+    "onnx.max": _plain("maximum"),
+    "onnx.min": _plain("minimum"),
+    "top_k": _ordered("top_k"),
     "sort": _ordered("sort"),
     "argsort": _ordered("argsort"),
     "cumsum": _scan("cumsum"),
     "cumprod": _scan("cumprod"),
     "resize": _resize,
-    "resize2d": _resize,
-    "resize3d": _resize,
-    "resizebilinear": _resize,
-    "resizenearestneighbor": _resize,
-    "resizebicubic": _resize,
-    "upsample": _resize,
-    "upsamplenearest1d": _resize,
-    "upsamplenearest2d": _resize,
-    "upsamplenearest3d": _resize,
-    "upsamplebilinear2d": _resize,
-    "upsamplebicubic2d": _resize,
-    "upsamplelinear1d": _resize,
-    "upsampletrilinear3d": _resize,
     "squareddifference": _squared_difference,
-    "leakyrelu": _leaky("leaky_relu"),
-    "prelu": _leaky("prelu"),
     "threshold": _threshold,
 }
+"""By canonical name, or by a folded spelling (with its dialect, if need be) that means more."""

@@ -70,13 +70,4 @@ def _steps(call: Call) -> int:
     return prod(rest)
 
 
-READERS: dict[str, Callable[[Call], bool]] = {
-    "lstm": _recurrent("lstm"),
-    "quantizedlstm": _recurrent("lstm"),
-    "cudnnlstm": _recurrent("lstm"),
-    "gru": _recurrent("gru"),
-    "rnn": _recurrent("rnn"),
-    "rnntanh": _recurrent("rnn"),
-    "rnnrelu": _recurrent("rnn"),
-    "simplernn": _recurrent("rnn"),
-}
+READERS: dict[str, Callable[[Call], bool]] = {op: _recurrent(op) for op in _GATES}

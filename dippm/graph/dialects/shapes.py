@@ -181,55 +181,24 @@ def _pad(call: Call) -> bool:
     return call.first("pad", call.inputs[:1], widths=widths, zero=zero)
 
 
-def _flatten_view(call: Call) -> bool:
-    return call.first("reshape", call.inputs[:1])
-
-
 READERS: dict[str, Callable[[Call], bool]] = {
-    "permutedims": _transpose,
     "transpose": _transpose,
-    "permute": _transpose,
-    "swapaxes": _transpose,
     "movedim": _moved,
     "moveaxis": _moved,
     "reshape": _reshape,
-    "view": _reshape,
-    "unsafeview": _reshape,
-    "flatten": _flatten_view,
-    "batchflatten": _flatten_view,
-    "unflatten": _flatten_view,
-    "squeeze": _reshape,
-    "unsqueeze": _reshape,
-    "expanddims": _reshape,
-    "broadcastto": _broadcast,
-    "expand": _broadcast,
-    "expandas": _broadcast,
+    "broadcast": _broadcast,
     "concat": _concat,
-    "concatv2": _concat,
-    "concatenate": _concat,
-    "cat": _concat,
     "stack": _stack,
     "pack": _stack,
     "split": _split,
-    "splitv": _split,
-    "chunk": _split,
-    "splitwithsizes": _split,
-    "tensorsplit": _split,
     "unstack": _unstack,
     "unpack": _unstack,
     "unbind": _unstack,
-    "stridedslice": _slice,
     "slice": _slice,
-    "narrow": _slice,
-    "select": _slice,
+    "aten.select": _slice,  # TensorFlow's Select is a choice between two tensors
     "take": _take,
     "gatherv2": _take,
     "onnx.gather": _take,
     "embedding": _embedding,
     "pad": _pad,
-    "padv2": _pad,
-    "mirrorpad": _pad,
-    "constantpadnd": _pad,
 }
-del READERS["select"]  # TensorFlow's Select is a choice between two tensors
-READERS["aten.select"] = _slice

@@ -14,6 +14,7 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
     def read(call: Call) -> bool:
         source = call.inputs[0]
         weights = [v for v in call.inputs[1:] if v.roots and sum(n > 1 for n in v.shape) >= 2]
+        states = [v for v in call.inputs[1:] if not v.is_static]  # of an encoder, for instance
         input_size = source.shape[-1]
         hidden = call.integer("hidden_size", "units", default=0) or _hidden(op, call)
         layers = call.integer("num_layers", "layers", default=1)
@@ -25,7 +26,7 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
             directions = 2 if both else 1
         node = call.draft.emit(
             op,
-            [source, *weights],
+            [source, *weights, *states],
             outputs=call.outputs,
             input_size=input_size,
             hidden_size=hidden,

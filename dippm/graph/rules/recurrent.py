@@ -6,6 +6,7 @@ from dippm.graph.draft import Draft, Node, Value, producer_of
 from dippm.graph.rules.prune import prune
 
 RECURRENT = ("lstm", "gru", "rnn")
+_SELECTIONS = ("transpose", "reshape", "slice", "flip", "identity")
 
 
 def settle_recurrent(draft: Draft) -> None:
@@ -22,7 +23,8 @@ def settle_recurrent(draft: Draft) -> None:
 def _split_layers(draft: Draft, last: Node) -> None:
     """Put the lower layers before `last`, which becomes the top one."""
     layers = last.attributes["layers"]
-    source, weights = last.inputs[0], last.inputs[1:]
+    source, weights = last.inputs[0], [v for v in last.inputs[1:] if v.is_static]
+    states = [v for v in last.inputs[1:] if not v.is_static]
     share = len(weights) // layers
     position = draft.nodes.index(last)
     width = last.out.shape[-1]
@@ -30,11 +32,11 @@ def _split_layers(draft: Draft, last: Node) -> None:
         attributes = {**last.attributes, "layers": 1, "input_size": source.shape[-1]}
         own = weights[layer * share : (layer + 1) * share]
         shape = (*source.shape[:-1], width)
-        lower = draft.make(last.op, [source, *own], shape=shape, **attributes)
+        lower = draft.make(last.op, [source, *own, *states], shape=shape, **attributes)
         draft.nodes.insert(position + layer, lower)
         source = lower.out
     last.attributes = {**last.attributes, "layers": 1, "input_size": width}
-    draft.set_inputs(last, [source, *weights[(layers - 1) * share :]])
+    draft.set_inputs(last, [source, *weights[(layers - 1) * share :], *states])
 
 
 def _join_directions(draft: Draft, concat: Node) -> None:
@@ -52,16 +54,42 @@ def _join_directions(draft: Draft, concat: Node) -> None:
     alone = ("input_size", "hidden_size", "steps", "layers")
     if any(forward.attributes[a] != backward.attributes[a] for a in alone):
         return
+    states = [v for v in (*forward.outputs[1:], *backward.outputs[1:]) if _is_used(draft, v)]
+    place = 1 + max(draft.nodes.index(node) for node in (forward, backward))
+    early = {id(node) for node in draft.nodes[:place]}
+    if any(_has_other_use(draft, layer.out, concat) for layer in (forward, backward)) or any(
+        id(user) in early for state in states for user in state.uses
+    ):
+        return  # joined, they could not be told apart, or one would wait for itself
     full = forward.out.shape
     joined = draft.make(
         forward.op,
         [*forward.inputs, *backward.inputs[1:]],
-        shape=(*full[:-1], 2 * full[-1]),
+        outputs=[Value((*full[:-1], 2 * full[-1]), forward.out.dtype), *states],
         **{**forward.attributes, "directions": 2},
     )
-    draft.nodes.insert(draft.nodes.index(concat), joined)
+    forward.outputs, backward.outputs = [forward.out], [backward.out]
+    draft.nodes.insert(place, joined)
     concat.op, concat.attributes = _select(joined.out, concat.out), {}
     draft.set_inputs(concat, [joined.out])
+
+
+def _is_used(draft: Draft, value: Value) -> bool:
+    return bool(value.uses) or draft.is_output(value)
+
+
+def _has_other_use(draft: Draft, value: Value, reader: Node) -> bool:
+    """Return whether anything but `reader` reads a value, directly or through what it selects."""
+    values = [value]
+    while values:
+        value = values.pop()
+        if draft.is_output(value):
+            return True
+        for user in value.uses:
+            if user is not reader and user.op not in _SELECTIONS:
+                return True
+            values.extend(user.outputs if user is not reader else [])
+    return False
 
 
 def _select(source: Value, result: Value) -> str:
@@ -82,7 +110,7 @@ def _layer_behind(value: Value) -> Node | None:
             return None
         if node.op in RECURRENT:
             return node
-        if node.op not in ("transpose", "reshape", "slice", "flip", "identity"):
+        if node.op not in _SELECTIONS:
             return None
         value = node.inputs[0]
     return None

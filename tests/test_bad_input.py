@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
+import signal
 import zipfile
 from pathlib import Path
 
@@ -204,8 +206,7 @@ def test_converter_crash(fails, onnx_file, monkeypatch, tmp_path):
     from dippm.frontends import worker
 
     def killed(self, request, *, timeout_s):
-        self._process.kill()
-        self._process.wait()
+        os.kill(self._pipes.pid, signal.SIGKILL)
         return convert(self, request, timeout_s=timeout_s)
 
     convert = worker.Worker.convert

@@ -1,17 +1,12 @@
-"""Which status an exception or an exit of a worker is."""
+"""Which status an exception of a model is."""
 
 from __future__ import annotations
 
 import re
-import signal
 
 from dippm.measure.columns import Status
+from dippm.process import is_out_of_memory
 
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|cannot allocate memory"
-    r"|ALLOC_FAILED|bad_alloc",
-    re.IGNORECASE,
-)
 DEVICE_FAILED = re.compile(
     r"CUDA error|CUDA driver error|CU(DNN|BLAS)_STATUS_(EXECUTION|INTERNAL)"
     r"|no CUDA-capable device|device lost|GPU is lost|fallen off the bus",
@@ -26,7 +21,7 @@ def classify(error: BaseException) -> tuple[Status, bool]:
     """
     text = f"{type(error).__name__}: {error}"
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"} or OUT_OF_MEMORY.search(text):
+    if is_out_of_memory(error):
         return "oom", False
     if "AcceleratorError" in names or DEVICE_FAILED.search(text):
         return "crash", True
@@ -38,15 +33,3 @@ def first_line(text: str, most: int = 300) -> str:
     lines = (line.strip() for line in text.splitlines())
     line = next(filter(None, lines), "no message")
     return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def describe_exit(code: int) -> str:
-    """Return how a process ended, for instance "killed by SIGSEGV"."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-    return f"killed by {name}{hint}"

@@ -10,9 +10,10 @@ from typing import Any
 from dataset.collect.errors import DeviceLostError
 from dataset.collect.pace import Pace
 from dataset.collect.rows import Outcome, where
-from dataset.collect.worker_process import TimedOutError, WorkerDiedError, WorkerProcess
+from dataset.collect.worker_process import WorkerFailedError, WorkerProcess
 from dataset.configuration import Job, Point
 from dippm.measure.columns import Status
+from dippm.process import TimedOutError
 
 STARTS = 3
 """Workers that fail to start in a row before the device counts as lost."""
@@ -132,7 +133,7 @@ class Runner:
             self._pace.check()  # it was the campaign's time that ran out: the point is dropped
             reason = f"no answer within {self._pace.limit_s:g} s"
             return Outcome(point, "timeout", reason, where(self._machine), building)
-        except WorkerDiedError as error:
+        except WorkerFailedError as error:
             self.kill()
             return Outcome(point, "crash", f"worker {error}", where(self._machine), building)
         if reply["event"] == "failed":
@@ -163,7 +164,7 @@ class Runner:
             worker = self._start()
             try:
                 worker.wait_ready(self._pace.starting(START_S))
-            except (TimedOutError, WorkerDiedError) as error:
+            except (TimedOutError, WorkerFailedError) as error:
                 worker.kill()
                 self._pace.check()
                 reasons.append(str(error) or f"not ready within {START_S:.0f} s")

@@ -2,8 +2,8 @@
 
     python -m dataset.collect.worker --device cuda:0
 
-It reads one JSON document a line from stdin and answers with one on what was its stdout; what
-libraries print goes to stderr. The answers:
+It reads requests from stdin and answers on what was its stdout, in the frames of `dippm.process`;
+what libraries print goes to stderr. The answers:
 
 * `{"event": "ready", "machine": {...}}` once, after the device was initialised
 * `{"event": "built", ...}` to `{"do": "build", "model": "own:..."}`
@@ -15,30 +15,26 @@ libraries print goes to stderr. The answers:
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import importlib
 import json
-import os
-import resource
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from dataset.collect.failures import classify, first_line
 from dataset.configuration import Point
 from dataset.families.family import Workload
+from dippm import process
 from dippm.measure.protocol import Regime, Settings
 
 REGISTRY = "dataset.families.registry"
 BENCH = "dippm.measure.run:Bench"
-PR_SET_PDEATHSIG = 1
-Message = dict[str, Any]
+Message = process.Message
 
 
 class Worker:
@@ -114,32 +110,26 @@ class Worker:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until stdin ends."""
     arguments = _arguments(argv)
-    follow_parent(arguments.parent)
-    answers = _private_stdout()
+    if arguments.parent:  # nothing may go on measuring without the one who keeps the rows
+        process.follow_parent(arguments.parent)
+    requests, answers = process.own_pipes()
     if arguments.memory_limit_mb:
-        most = arguments.memory_limit_mb * 2**20
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        process.limit_memory(arguments.memory_limit_mb)
     try:
         worker, machine = _start(arguments)
     except Exception as error:  # whatever it is, the supervisor must hear of it
-        _answer(answers, _failure(error, fatal=True))
+        process.write_frame(answers, _failure(error, fatal=True))
         raise
-    _answer(answers, {"event": "ready", "machine": machine})
-    for line in sys.stdin.buffer:
-        reply = _serve(worker, json.loads(line))
-        _answer(answers, reply)
+    process.write_frame(answers, {"event": "ready", "machine": machine})
+    while True:
+        try:
+            request = process.read_frame(requests)
+        except EOFError:
+            return 0
+        reply = _serve(worker, request)
+        process.write_frame(answers, reply)
         if reply.get("fatal"):
             return 1
-    return 0
-
-
-def follow_parent(parent: int) -> None:
-    """Die with the supervisor: nothing may go on measuring without the one who keeps the rows."""
-    if not parent:
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
 
 
 def _start(arguments: argparse.Namespace) -> tuple[Worker, dict[str, Any]]:
@@ -188,18 +178,6 @@ def _failure(error: BaseException, *, fatal: bool | None = None) -> Message:
         "reason": reason,
         "fatal": broken if fatal is None else fatal,
     }
-
-
-def _private_stdout() -> IO[bytes]:
-    """Keep stdout for the protocol and send everything that is printed to stderr."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
-
-
-def _answer(answers: IO[bytes], message: Message) -> None:
-    answers.write(json.dumps(message).encode() + b"\n")
-    answers.flush()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from dataset.collect.failures import describe_exit, first_line
+from dataset.collect.failures import first_line
 from dippm.measure.protocol import Settings
+from dippm.process import Message, Remaining, WorkerDiedError, WorkerPipes
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-POLL_S = 0.2
 LOG_BYTES = 2 * 2**20
 """A log is for the first failures; libraries may print without end."""
-Message = dict[str, Any]
-Remaining = Callable[[], float]
+LINE_BYTES = 2**16
 
 
-class TimedOutError(Exception):
-    """No answer came in time."""
-
-
-class WorkerDiedError(Exception):
-    """The worker ended without an answer; the message says how, with its last line on stderr."""
+class WorkerFailedError(Exception):
+    """The worker is of no use any more; the message says how, with its last line on stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,7 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """A running worker in a process group of its own.
+    """A running worker.
 
     Args:
         options: what to start.
@@ -84,34 +71,26 @@ class WorkerProcess:
 
     def __init__(self, options: WorkerOptions, locks: Sequence[int] = ()) -> None:
         path = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
+        self._log = _Log(options.log)
+        self._pipes = WorkerPipes(
             options.command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the supervisor
-            pass_fds=locks,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            {**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            inherited=locks,
+            keep_log=self._log.add,
         )
         self.machine: Message = {}
-        self._buffer = b""
-        self._last_lines: deque[str] = deque(maxlen=20)
-        self._log = threading.Thread(target=self._keep_log, args=(options.log,), daemon=True)
-        self._log.start()
 
     def wait_ready(self, remaining: Remaining) -> None:
         """Wait until the device is initialised.
 
         Raises:
             TimedOutError: if it takes too long.
-            WorkerDiedError: if it cannot be.
+            WorkerFailedError: if it cannot be.
         """
         reply = self._read(remaining)
         if reply["event"] != "ready":
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=5)  # for its traceback to reach the log
-            raise WorkerDiedError(reply["reason"])
+            self._pipes.wait(5)  # for its traceback to reach the log
+            raise WorkerFailedError(reply["reason"])
         self.machine = reply["machine"]
 
     def ask(self, request: Message, remaining: Remaining) -> Message:
@@ -123,84 +102,60 @@ class WorkerProcess:
 
         Raises:
             TimedOutError: if no time is left.
-            WorkerDiedError: if the worker ended instead.
+            WorkerFailedError: if the worker ended instead.
         """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        except BrokenPipeError:
-            raise self._death() from None
+        self._pipes.send(request)
         return self._read(remaining)
 
     def kill(self) -> None:
         """End it and everything it started, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        # One that waits for a hung driver cannot be killed; the next one will tell.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
-        self._close()
+        self._pipes.kill()
+        self._log.end()
 
     def close(self) -> None:
         """Let it end by itself; kill it if it does not."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
-        self.kill()
+        self._pipes.close()
+        self._log.end()
 
     def _read(self, remaining: Remaining) -> Message:
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                left = remaining()
-                if left <= 0:
-                    raise TimedOutError
-                if not selector.select(min(POLL_S, left)):
-                    # A child of a dead worker may keep the pipe open.
-                    if self._process.poll() is not None:
-                        raise self._death()
-                    continue
-                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise self._death()
-                self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: Message = json.loads(line)
-        return message
-
-    def _death(self) -> WorkerDiedError:
         try:
-            code = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            return WorkerDiedError("closed its pipe without an answer")
-        self._log.join(timeout=1)
-        last = first_line(self._last_lines[-1]) if self._last_lines else "nothing on stderr"
-        return WorkerDiedError(f"{describe_exit(code)}; last line on stderr: {last}")
-
-    def _keep_log(self, path: Path | None) -> None:
-        """Read stderr to its end, so that the worker never waits for it or fails on a full disk."""
-        assert self._process.stderr is not None
-        for raw in io.BufferedReader(self._process.stderr):  # type: ignore[type-var]
-            text = raw.decode(errors="replace").rstrip()
-            if text:
-                self._last_lines.append(text)
-            if path is not None:
-                _append(path, raw)
-
-    def _close(self) -> None:
-        self._log.join(timeout=1)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+            return self._pipes.receive(remaining)
+        except WorkerDiedError as error:
+            if error.code is None:
+                raise WorkerFailedError(str(error)) from None
+            lines = [line for line in self._pipes.last_words().splitlines() if line.strip()]
+            last = first_line(lines[-1]) if lines else "nothing on stderr"
+            raise WorkerFailedError(f"{error}; last line on stderr: {last}") from None
 
 
-def _append(path: Path, line: bytes) -> None:
-    try:
-        if not path.exists() or path.stat().st_size < LOG_BYTES:
-            with path.open("ab") as file:
+class _Log:
+    """The file of what workers print, each line with its time.
+
+    Args:
+        path: of the file; None for none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._begun = path, b""
+
+    def add(self, chunk: bytes) -> None:
+        """Write the lines that are complete now."""
+        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        self._begun = self._begun[-LINE_BYTES:]
+        self._write(lines)
+
+    def end(self) -> None:
+        """Write what was begun."""
+        begun, self._begun = self._begun, b""
+        self._write([begun] if begun else [])
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        if self._path is None or not lines:
+            return
+        try:
+            if not self._path.exists() or self._path.stat().st_size < LOG_BYTES:
                 stamp = time.strftime("%H:%M:%S ", time.gmtime()).encode()
-                file.write(stamp + line)
-    except OSError:  # a log must never stop a campaign
-        pass
+                with self._path.open("ab") as file:
+                    file.writelines(stamp + line + b"\n" for line in lines)
+        except OSError:  # a log must never stop a campaign
+            pass

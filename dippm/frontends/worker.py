@@ -1,9 +1,7 @@
 """The conversion worker: a fresh process with a memory limit, a time limit and no network.
 
-Caller side: `Worker`, `WorkerPool`. Worker side: `main`. Both speak frames of JSON text (a length
-of eight bytes, then the text), so nothing that a worker sends is unpickled. The process is a plain
-fresh interpreter and not one of `multiprocessing`, because that runs the caller's main script once
-more, which breaks scripts without a ``__main__`` guard.
+Caller side: `Worker`, `WorkerPool`. Worker side: `main`, `step`. What all workers share is in
+`dippm.process`.
 """
 
 from __future__ import annotations
@@ -11,12 +9,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import json
 import os
-import selectors
 import signal
-import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dippm import errors
+from dippm import errors, process
 from dippm.errors import ConversionError, DippmError
 from dippm.frontends.frontend import InputSpec
+from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, is_out_of_memory
 from dippm.relax.raw_graph import RawGraph
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -43,7 +38,6 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-_HEADER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +74,21 @@ class Worker:
     cpu_s: float = 0.0
     step: str = "starting"
     worn_out: bool = False
-    _process: subprocess.Popen[bytes] = field(init=False, repr=False)
-    _log: IO[bytes] = field(init=False, repr=False)
+    _pipes: WorkerPipes = field(init=False, repr=False)
     _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop()
         self._folder = tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True)
         start = f"from {__name__} import main; main({self.module!r}, {self.memory_limit_mb})"
         command = [sys.executable, "-P", "-c", start]
         path = os.pathsep.join(os.path.abspath(p or os.getcwd()) for p in sys.path)
         environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "TMPDIR": self._folder.name}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            bufsize=0,
-        )
+        self._pipes = WorkerPipes(command, environment)
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return self._pipes.alive
 
     @property
     def folder(self) -> Path:
@@ -123,11 +108,11 @@ class Worker:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            _write(self._pipe_in, json.dumps(request).encode())
+            self._pipes.send(request)
             answer = self._receive(deadline)
-        except (BrokenPipeError, EOFError):
-            raise self._ended() from None
-        except TimeoutError:
+        except WorkerDiedError as error:
+            raise self._ended(error.code) from None
+        except TimedOutError:
             self.stop()
             raise ConversionError(
                 f"the conversion took longer than {timeout_s:g} s (step: {self.step})",
@@ -141,46 +126,20 @@ class Worker:
         return RawGraph.from_json(answer["graph"])
 
     def stop(self) -> None:
-        """End the process: politely, then for good."""
-        with contextlib.suppress(OSError):
-            self._pipe_in.close()
-        if self.alive:
-            self._process.terminate()
-            try:
-                self._process.wait(2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._log.close()
+        """End the process and remove its folder."""
+        self._pipes.kill()
         self._folder.cleanup()
 
-    def log(self, characters: int = 2000) -> str:
-        """Return the end of what libraries printed."""
-        if self._log.closed:
-            return ""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - characters))
-        return self._log.read().decode(errors="replace").strip()
-
-    @property
-    def _pipe_in(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
+    def _receive(self, deadline: float) -> process.Message:
         while True:
-            frame: dict[str, Any] = json.loads(_read(self._process.stdout, deadline))
+            frame = self._pipes.receive(lambda: deadline - time.monotonic())
             if "step" not in frame:
                 return frame
             self.step = frame["step"]
 
-    def _ended(self) -> ConversionError:
-        code = self._process.wait()
-        words = self.log()
+    def _ended(self, code: int | None) -> ConversionError:
         self.stop()
+        words = self._pipes.last_words()
         where = f"(step: {self.step})"
         limit = f"{self.memory_limit_mb} MB"
         if code == -signal.SIGKILL:
@@ -191,8 +150,11 @@ class Worker:
             hint = "This is a fault of the framework's converter: export the model to ONNX instead."
         elif code == -signal.SIGABRT and ("alloc" in words or "memory" in words.lower()):
             message, hint = _memory_words(limit, where)
+        elif code is None:
+            message = f"the conversion process closed its pipe without an answer {where}"
+            hint = "Try again; if it repeats, export the model to ONNX instead."
         elif code < 0:
-            message = f"the converter was ended by {signal.Signals(-code).name} {where}"
+            message = f"the converter was ended by {process.signal_name(-code)} {where}"
             hint = "Try again; if it repeats, export the model to ONNX instead."
         else:
             message = f"the conversion process ended early with exit code {code} {where}"
@@ -274,30 +236,29 @@ POOL = WorkerPool()
 def step(name: str) -> None:
     """Tell the caller what a conversion is doing, for the message if it has to be ended."""
     if _answers is not None:
-        _write(_answers, json.dumps({"step": name}).encode())
+        process.write_frame(_answers, {"step": name})
 
 
 def main(module: str, memory_limit_mb: int) -> None:
     """Serve requests from standard input until it closes."""
     global _answers
-    _answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    requests, _answers = process.own_pipes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _limit_memory(memory_limit_mb)
+    os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
+    process.limit_memory(memory_limit_mb)
     step("importing libraries")
     with contextlib.suppress(Exception):
         frontend = importlib.import_module(module)
         getattr(frontend, "prepare", lambda: None)()
     while True:
         try:
-            request = json.loads(_read(requests))
+            request = process.read_frame(requests)
         except EOFError:
             return
         start = time.process_time()
         answer = _answer(module, request)
         cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
-        _write(_answers, json.dumps({**answer, **cost}).encode())
+        process.write_frame(_answers, {**answer, **cost})
 
 
 _answers: IO[bytes] | None = None
@@ -342,14 +303,6 @@ def _as_data(error: BaseException) -> dict[str, str]:
     }
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means that the memory limit was met."""
-    text = str(error)
-    return isinstance(error, MemoryError) or any(
-        words in text for words in ("can't allocate memory", "bad_alloc", "Unable to allocate")
-    )
-
-
 def _memory_words(limit: str, where: str) -> tuple[str, str]:
     return (
         f"the conversion needed more memory than {limit} {where}",
@@ -371,16 +324,6 @@ def _revive(document: dict[str, str]) -> DippmError:
     return error
 
 
-def _limit_memory(limit_mb: int) -> None:
-    os.environ["DIPPM_WORKER_LIMIT"] = f"{limit_mb} MB"
-    if sys.platform != "linux":
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_mb << 20, limit_mb << 20))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _peak_memory_mb() -> float:
     """Return the resident peak; on Linux not from `getrusage`, which starts at the parent's."""
     with contextlib.suppress(OSError, StopIteration):
@@ -392,30 +335,3 @@ def _peak_memory_mb() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
-def _write(stream: IO[bytes], data: bytes) -> None:
-    rest = memoryview(_HEADER.pack(len(data)) + data)
-    while rest:
-        rest = rest[stream.write(rest) :]
-
-
-def _read(stream: IO[bytes], deadline: float | None = None) -> bytes:
-    (size,) = _HEADER.unpack(_exactly(stream, _HEADER.size, deadline))
-    return _exactly(stream, size, deadline)
-
-
-def _exactly(stream: IO[bytes], size: int, deadline: float | None) -> bytes:
-    chunks: list[bytes] = []
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        while size:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not selector.select(left):
-                raise TimeoutError
-            chunk = stream.read(min(size, 1 << 20))
-            if not chunk:
-                raise EOFError
-            chunks.append(chunk)
-            size -= len(chunk)
-    return b"".join(chunks)

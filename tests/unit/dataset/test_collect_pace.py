@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from dataset.collect.errors import Stop
-from dataset.collect.failures import classify, describe_exit, first_line
+from dataset.collect.failures import classify, first_line
 from dataset.collect.pace import FINISH_S, OVERRUN_S, Pace, seconds
+from dippm.process import describe_exit
 
 
 class Clock:

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dippm.prediction import LABELS, Prediction, show
+from dippm.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,4 +95,4 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
-    return show(value) if isinstance(value, float) else str(value)
+    return show(value) if isinstance(value, float) else printable(str(value))

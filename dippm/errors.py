@@ -10,8 +10,9 @@
     ├── ConditionsError                batch, precision or mode out of range
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
-    └── MeasurementError               the run failed, a counter or the device was lost
-        └── OutOfMemoryError           the device's memory does not hold it
+    ├── MeasurementError               the run failed, a counter or the device was lost
+    │   └── OutOfMemoryError           the device's memory does not hold it
+    └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
                  └─ SourceDroppedWarning
 
@@ -23,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from dippm.printable import printable
+
 
 class DippmError(Exception):
     """Base of all errors of DIPPM.
 
     Attributes:
-        message: what happened and where.
+        message: what happened and where, with names from outside as they are; `str` escapes them.
         hint: the next step for the user; empty if there is none.
     """
 
@@ -38,7 +41,8 @@ class DippmError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        text = f"{self.message}\n{self.hint}" if self.hint else self.message
+        return printable(text, keep="\n")
 
     def to_dict(self) -> dict[str, str]:
         """Return what `--json` prints."""
@@ -100,6 +104,10 @@ class MeasurementError(DippmError, RuntimeError):
 
 class OutOfMemoryError(MeasurementError):
     """The memory of the device does not hold the model at this batch."""
+
+
+class UnexpectedError(DippmError, RuntimeError):
+    """Something failed that nobody foresaw; raised by the command line only."""
 
 
 class DippmWarning(UserWarning):

@@ -12,6 +12,7 @@ from dippm.conditions import Conditions
 from dippm.devices import MigProfile, seed_profile, smallest_profile
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import UNITS, Estimates, Interval, OperatorCost
+from dippm.printable import printable
 
 SEED_DEVICE = "A100-40GB"
 LABELS = {
@@ -137,22 +138,24 @@ class Prediction:
     def __str__(self) -> str:
         lines = [" " + self.title, f"{'':14}{'predicted':<14}{_coverage(self.intervals)}"]
         lines += [f" {label:<13}{value:<14}{rest}".rstrip() for label, value, rest in self._rows()]
-        lines += [f" ! {warning}" for warning in self.warnings]
+        lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
 
     @property
     def title(self) -> str:
-        """Model and conditions in one line."""
+        """Model and conditions in one printable line."""
         c = self.conditions
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
-        return " · ".join([self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode])
+        parts = [self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode]
+        return printable(" · ".join(parts))
 
     @property
     def footer(self) -> str:
-        """Checkpoint and graph in one line."""
+        """Checkpoint and graph in one printable line."""
         unknown = sum(self.source_graph.unknown_ops.values())
         operators = len(self.source_graph.nodes)
-        return f"{self.provenance.checkpoint} · {operators} operators, {unknown} unknown"
+        checkpoint = printable(self.provenance.checkpoint)
+        return f"{checkpoint} · {operators} operators, {unknown} unknown"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; the graph is summed up."""
@@ -189,7 +192,7 @@ class Prediction:
             for row in self._rows()
         )
         head = f"<tr><th></th><th>predicted</th><th>{_coverage(self.intervals)}</th></tr>"
-        notes = "".join(f"<li>{escape(warning)}</li>" for warning in self.warnings)
+        notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
         return (
             f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
@@ -199,7 +202,7 @@ class Prediction:
         for target, label in LABELS.items():
             value = getattr(self, target)
             if value is None:
-                yield label, "not available: " + self.absent[target], ""
+                yield label, "not available: " + printable(self.absent[target]), ""
                 continue
             interval = self.intervals[target]
             between = f"{show(interval.low)} – {show(interval.high)}"
@@ -208,7 +211,7 @@ class Prediction:
 
     def _mig_row(self) -> tuple[str, str]:
         if self.mig is None:
-            return "none: " + self.absent["mig"], ""
+            return "none: " + printable(self.absent["mig"]), ""
         assert self.memory_bound_mb is not None
         return self.mig.name, f"{show(self.memory_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
 

@@ -9,6 +9,7 @@ from dippm.errors import ConditionsError
 from dippm.measure.measurement import Measurement
 from dippm.models.targets import TARGETS, UNITS, Interval
 from dippm.prediction import LABELS, Prediction, show
+from dippm.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Verification:
     def __str__(self) -> str:
         head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}"
         lines = [" " + self.title, head, *map(_line, self.checks)]
-        lines += [f" ! {warning}" for warning in self.prediction.warnings]
+        lines += [f" ! {printable(warning)}" for warning in self.prediction.warnings]
         return "\n".join([*lines, f" {self.prediction.footer} · {self.measurement.footer}"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,6 +128,6 @@ def _line(check: Check) -> str:
         between = f"{show(check.interval.low)} – {show(check.interval.high)}"
     error = "" if check.error is None else f"{check.error:+.1%}"
     verdict = {True: "inside", False: "outside", None: ""}[check.inside]
-    rest = f"{verdict} {check.reason}".strip()
+    rest = printable(f"{verdict} {check.reason}".strip())
     label = LABELS[check.target]
     return f" {label:<13}{predicted:<14}{between:<22}{measured:<14}{error:>8}  {rest}".rstrip()

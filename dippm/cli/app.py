@@ -1,6 +1,6 @@
 """The command line: one file per command, gathered here.
 
-Exit codes: 0 ok, 1 an error of ours, 2 usage. Data goes to stdout, talk to stderr.
+Exit codes: 0 ok, 1 an error, 2 usage, 130 interrupted. Data goes to stdout, talk to stderr.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import os
 
 import typer
 
+from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, models
 from dippm.cli.measure import measure
+from dippm.cli.output import say
 from dippm.cli.predict import predict
 from dippm.cli.report import report
 from dippm.cli.selftest import selftest
 
 app = typer.Typer(
     name="dippm",
+    cls=Commands,
     help="Predict what a deep learning model costs on a GPU, from the model file.",
     no_args_is_help=True,
     add_completion=False,
@@ -35,7 +38,7 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from dippm import __version__
 
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, say
 
 
 def compare(
@@ -47,7 +47,7 @@ def compare(
     if json:
         print_json(table.rows())
     else:
-        typer.echo(str(table))
+        say(str(table))
 
 
 def _numbers(text: str) -> list[int]:

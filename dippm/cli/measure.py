@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, say
 
 if TYPE_CHECKING:
     from dippm.measure.protocol import Regime
@@ -75,7 +75,7 @@ def measure(
     if json:
         print_json(answer.to_dict())
     else:
-        typer.echo(str(answer))
+        say(str(answer))
 
 
 def _predict(

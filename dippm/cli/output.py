@@ -10,12 +10,24 @@ from typing import Any
 
 import typer
 
+from dippm.cli.spelling import on_command_line
 from dippm.errors import DippmError
+from dippm.printable import json_text, printable
 
 
 def print_json(document: Any) -> None:
-    """Write the one document of a command."""
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write the one document of a command; it reads back exactly, whatever the encoding."""
+    text = json_text(document)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=1, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def say(text: str) -> None:
+    """Write text, which is already printable; `typer.echo` would force UTF-8 on ASCII streams."""
+    sys.stdout.write(text + "\n")
 
 
 @contextmanager
@@ -24,18 +36,25 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except DippmError as error:
-        if as_json:
-            print_json({"error": error.to_dict()})
-        else:
-            _print_error(error)
+        report_error(error, as_json=as_json)
         raise typer.Exit(1) from None
 
 
-def _print_error(error: DippmError) -> None:
+def report_error(error: DippmError, *, as_json: bool) -> None:
+    """Show an error of ours, its hint in the words of the command line."""
+    document = {**error.to_dict(), "hint": on_command_line(error.hint)}
+    if as_json:
+        print_json({"error": document})
+        return
     from dippm.report.console import console
 
     talk = console(sys.stderr)
     talk.print("error:", style="bold red", end=" ")
-    talk.print(error.message, markup=False)
+    talk.print(_indented(error.message), markup=False)
     if error.hint:
-        talk.print(error.hint, style="dim", markup=False)
+        talk.print(_indented(document["hint"]), style="dim", markup=False)
+
+
+def _indented(text: str) -> str:
+    """Return text whose further lines cannot be taken for lines of ours."""
+    return printable(text, keep="\n").replace("\n", "\n  ")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, say
 
 
 def predict(
@@ -61,7 +61,7 @@ def predict(
     if json:
         print_json(prediction.to_dict())
         return
-    typer.echo(str(prediction))
+    say(str(prediction))
     if operators:
         from dippm.report.console import console, operator_table
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, say
+from dippm.printable import printable
 
 
 def report(
@@ -44,4 +45,4 @@ def report(
     for part in tables(found):
         console().print(part)
     if html:
-        typer.echo(f"page: {html}")
+        say(printable(f"page: {html}"))

@@ -32,6 +32,7 @@ NAME = "keras"
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
+DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 CODE_CLASSES = frozenset(
     ("Lambda", "__lambda__", "__typespec__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
 )
@@ -100,9 +101,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise ModelFileError(f"the configuration in {path} is not JSON: {error}") from error
+        raise ModelFileError(
+            f"the configuration in {path} is not JSON: {error}", DAMAGED
+        ) from error
     if not isinstance(config, dict) or "class_name" not in config:
-        raise ModelFileError(f"the configuration in {path} describes no model")
+        raise ModelFileError(f"the configuration in {path} describes no model", DAMAGED)
     return config
 
 
@@ -110,7 +113,7 @@ def _archive_config(path: Path) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo("config.json").file_size > MAX_CONFIG_BYTES:
-                raise ModelFileError(f"the configuration in {path} is implausibly large")
+                raise ModelFileError(f"the configuration in {path} is implausibly large", DAMAGED)
             return archive.read("config.json")
     except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
         raise ModelFileError(
@@ -141,7 +144,7 @@ def _hdf5_config(path: Path) -> bytes | str:
             "Save the whole model: model.save('model.keras').",
         )
     if not isinstance(config, bytes | str):
-        raise ModelFileError(f"the configuration in {path} is no text")
+        raise ModelFileError(f"the configuration in {path} is no text", DAMAGED)
     return config
 
 
@@ -155,7 +158,7 @@ def _check_safe(config: dict[str, Any], path: Path) -> None:
     if found:
         raise UnsafeModelError(
             f"{path} has parts that can run code when loaded: {', '.join(found)}",
-            "Export it to ONNX or as a SavedModel, or pass trust=True (--trust) if you trust it.",
+            "Export it to ONNX or as a SavedModel, or pass trust=True if you trust it.",
         )
 
 

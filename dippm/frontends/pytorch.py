@@ -73,8 +73,7 @@ def require_trust(path: Path, kind: str | None, *, trust: bool) -> None:
         format_name = "TorchScript archive" if kind == "torchscript" else "exported program (.pt2)"
         raise UnsafeModelError(
             f"{path.name} is a {format_name}: loading one can run code that it carries",
-            "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
-            "(--trust).",
+            "Export the model to ONNX, or, if you know where the file comes from, pass trust=True.",
         )
 
 

@@ -228,8 +228,7 @@ def _refused_name(message: str) -> str | None:
 def _unsafe(path: Path, names: list[str]) -> UnsafeModelError:
     return UnsafeModelError(
         f"{path.name}: loading this pickle would import or run {', '.join(names)}",
-        "Export the model to ONNX, or, if you know where the file comes from, pass trust=True "
-        "(--trust).",
+        "Export the model to ONNX, or, if you know where the file comes from, pass trust=True.",
     )
 
 

@@ -144,7 +144,7 @@ class ModelGraph:
         if batch == self.batch:
             return self
         if batch < 1:
-            raise ConditionsError(f"batch must be at least 1, got {batch}")
+            raise ConditionsError(f"batch must be at least 1, got {batch}", "Give a whole number.")
         if not self.batch_is_symbolic:
             raise ConditionsError(
                 f"the model file fixes batch {self.batch}, got {batch}",

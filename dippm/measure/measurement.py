@@ -17,6 +17,7 @@ from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.prediction import show
+from dippm.printable import printable
 
 if TYPE_CHECKING:
     from dippm.frontends.registry import Entry
@@ -73,11 +74,11 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """Model and conditions in one line."""
+        """Model and conditions in one printable line."""
         r = self.regime
         layout = ["channels last"] if r.channels_last else []
         conditions = [r.precision, r.mode, *layout, r.phase]
-        return " · ".join([self.source, f"batch {self.batch}", self.device, *conditions])
+        return printable(" · ".join([self.source, f"batch {self.batch}", self.device, *conditions]))
 
     def __str__(self) -> str:
         lines = [" " + self.title, f"{'':14}{'measured':<14}"]
@@ -117,7 +118,7 @@ class Measurement:
     def _row(self, label: str, column: str, unit: str, rest: str) -> tuple[str, str, str]:
         value = self.columns[column]
         if value is None:
-            return label, f"absent: {self.absent.get(column, 'no reason given')}", ""
+            return label, f"absent: {printable(self.absent.get(column, 'no reason given'))}", ""
         return label, f"{_show(value)} {unit}", rest
 
 

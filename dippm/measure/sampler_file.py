@@ -34,6 +34,7 @@ from dippm.measure.readings import Quantity, Readings, Source
 
 VERSION = 1
 EVENT = 255
+WRITE = "Write the file with `python -m dippm.measure.sampler --pid PID --out FILE`."
 FRAME = struct.Struct("<II")
 TEXT = struct.Struct("<BI")
 HEAD = struct.Struct("<Bq")
@@ -192,17 +193,17 @@ def read(path: str | Path) -> Samples:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise MeasurementError(f"no samples at {path}: {error.strerror}") from error
+        raise MeasurementError(f"no samples at {path}: {error.strerror}", WRITE) from error
     reader = _Reader()
     good = 0
     for end, payload in _frames(data):
         try:
             reader.take(payload)
         except (ValueError, KeyError, IndexError, struct.error) as error:
-            raise MeasurementError(f"{path}: frame at byte {good} cannot be read") from error
+            raise MeasurementError(f"{path}: frame at byte {good} cannot be read", WRITE) from error
         good = end
     if not reader.header:
-        raise MeasurementError(f"{path}: not written by the sampler")
+        raise MeasurementError(f"{path}: not written by the sampler", WRITE)
     series = {item.source: item for item in reader.series}
     return Samples(reader.header, series, reader.end, len(data) - good)
 

@@ -244,13 +244,19 @@ def _run(workload: str, size: float, hz: float, plan: Plan, out: Path) -> Run:
         assert child.stdin is not None
         assert child.stdout is not None
         if child.stdout.readline() != "ready\n":
-            raise MeasurementError(f"the workload {workload!r} of size {size:g} did not start")
+            raise MeasurementError(
+                f"the workload {workload!r} of size {size:g} did not start",
+                "Choose a smaller size.",
+            )
         if not hz:
             return Run(_go(child))
         sampler = start(out, pid=child.pid, hz=hz, sources=plan.sources, device=plan.device)
         if not sampler.wait_until_ready():
             child.kill()
-            raise MeasurementError(f"the sampler did not start (exit code {sampler.poll()})")
+            raise MeasurementError(
+                f"the sampler did not start (exit code {sampler.poll()})",
+                "`dippm doctor` lists the sources that work here; name one of them.",
+            )
         began, before_s = time.monotonic(), _cpu_s(sampler)
         seconds = _go(child)
         # A reading of a short workload is a share of little: watch its process idle a while more.
@@ -268,7 +274,7 @@ def _go(child: subprocess.Popen[str]) -> float:
     child.stdin.flush()
     answer = child.stdout.readline()
     if not answer:
-        raise MeasurementError("the workload ended early: choose a smaller size")
+        raise MeasurementError("the workload ended early", "Choose a smaller size.")
     return float(answer)
 
 

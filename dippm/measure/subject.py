@@ -144,7 +144,7 @@ def device_of(name: str | None) -> torch.device:
         found = f"{count} GPU{'s' if count != 1 else ''}" if count else "no CUDA GPU"
         raise ConditionsError(
             f"torch sees {found} here, not {name}",
-            "`dippm doctor` shows what works; --device cpu measures on the CPU; `dippm predict` "
+            "`dippm doctor` shows what works; device=cpu measures on the CPU; `dippm predict` "
             "needs no GPU.",
         )
     return torch.device("cuda", device.index or 0)

@@ -10,23 +10,38 @@ from typing import TextIO
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dippm.devices import Device
 from dippm.graph import ModelGraph
 from dippm.prediction import Prediction, show
 from dippm.pretrained import store
 from dippm.pretrained.store import CheckpointInfo
+from dippm.printable import printable
 from dippm.report.health import Finding
 
 PIPE_WIDTH = 200
 STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which knows the exit code of a reader that went away."""
+        raise
+
+
 def console(file: TextIO | None = None) -> Console:
     """Return a console: colour only on a terminal, and lines unbroken in a pipe."""
     stream = file or sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return _Console(
+        file=stream, width=width, highlight=False, emoji=False, soft_wrap=not stream.isatty()
+    )
+
+
+def shown(text: str, style: str = "") -> Text:
+    """Return text from outside as it may go into a table: no markup, nothing hidden."""
+    return Text(printable(text), style)
 
 
 def operator_table(prediction: Prediction, count: int) -> Table:
@@ -37,7 +52,7 @@ def operator_table(prediction: Prediction, count: int) -> Table:
     for cost in costs:
         shape = "" if cost.node is None else "×".join(map(str, nodes[cost.node].out_shapes[0]))
         table.add_row(
-            cost.op,
+            shown(cost.op),
             show(cost.time_ms),
             f"{cost.share:.1%}",
             cost.bound,
@@ -51,8 +66,8 @@ def operator_table(prediction: Prediction, count: int) -> Table:
 def graph_table(graph: ModelGraph, name: str) -> Table:
     """Return MACs, parameters and bytes of a graph by operator."""
     table = _table("operator", "count", "GMACs", "weights MB", "moved MB")
-    table.title = f"{name} · batch {graph.batch}"
-    table.caption = _graph_caption(graph)
+    table.title = shown(f"{name} · batch {graph.batch}", "table.title")
+    table.caption = shown(_graph_caption(graph), "table.caption")
     counts = Counter(node.op for node in graph.nodes)
     for op, count in counts.most_common():
         nodes = [node for node in graph.nodes if node.op == op]
@@ -61,7 +76,7 @@ def graph_table(graph: ModelGraph, name: str) -> Table:
         weights = sum(node.param_bytes for node in nodes) / 2**20
         marked = f"{op} (unknown)" if op in graph.unknown_ops else op
         table.add_row(
-            marked,
+            shown(marked),
             str(count),
             show(macs) if macs else "",
             show(weights) if weights else "",
@@ -94,7 +109,7 @@ def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Table:
     table = _table("checkpoint", "version", "kind", "what")
     for info in shipped:
         name = f"{info.name} (default)" if info.name == store.DEFAULT else info.name
-        table.add_row(name, info.version, info.kind, info.summary)
+        table.add_row(*map(shown, (name, info.version, info.kind, info.summary)))
     return table
 
 
@@ -102,8 +117,8 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     """Return what `dippm doctor` found."""
     table = _table("what", "state", "detail")
     for finding in findings:
-        state = f"[{STYLES[finding.state]}]{finding.state}[/]"
-        table.add_row(finding.what, state, finding.detail.replace("[", r"\["))
+        state = shown(finding.state, STYLES[finding.state])
+        table.add_row(shown(finding.what), state, shown(finding.detail))
     return table
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.errors import DippmError
 from dippm.prediction import show
+from dippm.printable import json_text, printable
 
 if TYPE_CHECKING:
     from dippm.models.targets import OperatorCost
@@ -35,7 +35,7 @@ def write_report(path: Path, prediction: Prediction) -> None:
         path.write_text(render_report(prediction), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DippmError(f"cannot write {path}: {reason}", "Give --html another place.") from error
+        raise DippmError(f"cannot write {path}: {reason}", "Choose another place.") from error
 
 
 def render_report(prediction: Prediction) -> str:
@@ -46,13 +46,13 @@ def render_report(prediction: Prediction) -> str:
         title=escape(prediction.title),
         answer=prediction._repr_html_(),
         operators=f"<table>{head}{rows}</table>",
-        document=escape(json.dumps(prediction.to_dict(), indent=1, ensure_ascii=False)),
+        document=escape(json_text(prediction.to_dict())),
     )
 
 
 def _row(cost: OperatorCost) -> str:
     bar = f'<span class="bar" style="width:{max(cost.share, 0) * 20:.2f}rem"></span>'
     return (
-        f"<tr><td>{escape(cost.op)}</td><td>{show(cost.time_ms)}</td>"
+        f"<tr><td>{escape(printable(cost.op))}</td><td>{show(cost.time_ms)}</td>"
         f"<td>{bar} {cost.share:.1%}</td><td>{escape(cost.bound)}</td></tr>"
     )

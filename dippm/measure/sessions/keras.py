@@ -20,8 +20,7 @@ def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> S
     if path.suffix != ".keras" and not trust:
         raise UnsafeModelError(
             f"{path.name}: loading the weights of this older format can run code that it carries",
-            "Save it as .keras, or, if you know where the file comes from, pass trust=True "
-            "(--trust).",
+            "Save it as .keras, or, if you know where the file comes from, pass trust=True.",
         )
     import_tensorflow()
     import keras

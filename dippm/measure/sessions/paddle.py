@@ -29,7 +29,7 @@ def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> S
         raise UnsafeModelError(
             f"{program.name}: loading this older format can run code from files beside it",
             "Save it again with paddle.jit.save, or, if you know where it comes from, pass "
-            "trust=True (--trust).",
+            "trust=True.",
         )
     import paddle
 

@@ -23,8 +23,7 @@ def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> S
     if not trust:
         raise UnsafeModelError(
             f"{path.name} is a SavedModel: running one can run code that it carries",
-            "If you know where it comes from, pass trust=True (--trust); `dippm predict` runs "
-            "nothing of it.",
+            "If you know where it comes from, pass trust=True; `dippm predict` runs nothing of it.",
         )
     import_tensorflow()
     import tensorflow as tf

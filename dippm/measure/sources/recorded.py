@@ -25,6 +25,7 @@ from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 VERSION = 1
 Origin = Literal["measured", "synthetic"]
 ENDED = "the recording has ended"
+MAKE = "Make a recording with `dippm.measure.sources.recorded.record`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def load(path: str | Path) -> Recording:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise MeasurementError(f"no recording at {path}: {error.strerror}") from error
+        raise MeasurementError(f"no recording at {path}: {error.strerror}", MAKE) from error
     try:
         header = json.loads(lines[0])
         if header["recording"] != VERSION or header["origin"] not in ("measured", "synthetic"):
@@ -125,7 +126,7 @@ def load(path: str | Path) -> Recording:
         quantities = tuple(Quantity(**quantity) for quantity in header["quantities"])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise MeasurementError(
-            f"{path}, line 1: not the header of a recording ({error})"
+            f"{path}, line 1: not the header of a recording ({error})", MAKE
         ) from error
     return Recording(
         header["source"],
@@ -151,15 +152,19 @@ def _readings(path: str | Path, lines: Sequence[str], names: Sequence[str]) -> t
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines) + 1 and found:
                 break  # a recorder was killed while it wrote the last line
-            raise MeasurementError(f"{path}, line {number}: not a reading ({error})") from error
+            raise MeasurementError(
+                f"{path}, line {number}: not a reading ({error})", MAKE
+            ) from error
         values = {n: v for n, v in (values | new_values).items() if n not in new_absent}
         absent = {n: r for n, r in (absent | new_absent).items() if n not in new_values}
         missing = [name for name in names if name not in values and name not in absent]
         if missing:
-            raise MeasurementError(f"{path}, line {number}: neither value nor reason for {missing}")
+            raise MeasurementError(
+                f"{path}, line {number}: neither value nor reason for {missing}", MAKE
+            )
         found.append(Readings(time_ns, values, absent))
     if not found:
-        raise MeasurementError(f"{path}: a recording without readings")
+        raise MeasurementError(f"{path}: a recording without readings", MAKE)
     return tuple(found)
 
 

@@ -222,12 +222,13 @@ def _list(declared: list[DeclaredInput]) -> str:
 
 
 def _example(declared: list[DeclaredInput]) -> str:
-    """Return an example value of `input=` in mapping form."""
+    """Say how to give the sizes of these inputs, in the text form of `input=`."""
     parts = []
     for d in declared:
         sizes = (d.sizes or (None, 3, 224, 224))[1:]
-        parts.append(f'"{d.name}": {_text(tuple(s if isinstance(s, int) else 128 for s in sizes))}')
-    return f"Give every open size, without the batch, for instance input={{{', '.join(parts)}}}"
+        text = ",".join(str(s if isinstance(s, int) else 128) for s in sizes) or "()"
+        parts.append(f"{d.name}={text}")
+    return f'Give every open size, without the batch, for instance input="{";".join(parts)}".'
 
 
 def _text(shape: tuple[object, ...]) -> str:

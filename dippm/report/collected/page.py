@@ -143,7 +143,7 @@ def write_page(path: Path, report: CollectedReport) -> None:
         path.write_text(report.to_html(), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DippmError(f"cannot write {path}: {reason}", "Give --html another place.") from error
+        raise DippmError(f"cannot write {path}: {reason}", "Choose another place.") from error
 
 
 def _html(figure: Any, name: str) -> str:

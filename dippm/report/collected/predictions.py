@@ -131,7 +131,9 @@ def _points(
     for row in rows:
         try:
             if model_graph is None:
-                raise ConditionsError("no graph of the model")
+                raise ConditionsError(
+                    "no graph of the model", "`python -m dataset.own_build DIR` makes it."
+                )
             (estimates,) = loaded.checkpoint.predictor.predict_many(model_graph, [_conditions(row)])
         except (ConditionsError, UnknownNameError) as error:
             absent[error.message] += 1

@@ -6,28 +6,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from dippm.prediction import show
 from dippm.report.collected.page import CollectedReport
+from dippm.report.console import shown
 
 
 def tables(report: CollectedReport) -> Iterator[Any]:
     """Yield a headline, then distributions, noise floor, failures and errors."""
     figures = report.figures
+    yield shown(report.title)
     yield (
-        f"{escape(report.title)}\n{figures['rows']:,} rows, {figures['rows_used']:,} usable, "
+        f"{figures['rows']:,} rows, {figures['rows_used']:,} usable, "
         f"{figures['families']} families, {figures['architectures']:,} architectures, "
         f"{len(figures['campaigns'])} campaigns, {figures['days']} days"
     )
     table = _table("measured", "n", "5 %", "median", "95 %")
     for target, found in figures["distributions"].items():
         if "absent" in found:
-            table.add_row(target, "0", escape(f"absent: {found['absent']}"))
+            table.add_row(shown(target), "0", shown(f"absent: {found['absent']}"))
         else:
             values = (show(found[key]) for key in ("p05", "median", "p95"))
-            table.add_row(f"{target}", f"{found['n']:,}", *values)
+            table.add_row(shown(target), f"{found['n']:,}", *values)
     yield table
     table = _table("noise floor", "configurations", "rows", "median %", "p95 %", "days")
     for floor in figures["noise_floor"]:
@@ -36,11 +37,11 @@ def tables(report: CollectedReport) -> Iterator[Any]:
             counts = (str(floor[key]) for key in ("configurations", "rows"))
             table.add_row(floor["target"], *counts, *spread, str(floor["days"]))
     for target, reason in figures["noise_floor_absent"].items():
-        table.add_row(target, f"absent: {reason}")
+        table.add_row(shown(target), shown(f"absent: {reason}"))
     yield table
     table = _table("left out", "rows")
     for reason, n in figures["left_out"].items():
-        table.add_row(escape(reason), f"{n:,}")
+        table.add_row(shown(reason), f"{n:,}")
     yield table
     yield from _errors(report)
 
@@ -49,15 +50,15 @@ def _errors(report: CollectedReport) -> Iterator[Any]:
     compared = report.compared
     if compared.points:
         table = _table("predicted against measured", "n", "median APE %", "MAPE %", "inside")
-        table.title = compared.checkpoint
+        table.title = shown(compared.checkpoint, "table.title")
         for line in compared.errors():
             if line["family"] == "all":
                 errors = (f"{line[key]:.1f}" for key in ("median_ape", "mape"))
                 table.add_row(line["target"], str(line["n"]), *errors, f"{line['coverage']:.0%}")
         yield table
-    yield from (escape(remark) for remark in compared.remarks)
+    yield from map(shown, compared.remarks)
     for reason, n in compared.absent.items():
-        yield escape(f"not predicted ({n} rows): {reason}")
+        yield shown(f"not predicted ({n} rows): {reason}")
 
 
 def _table(*columns: str) -> Table:

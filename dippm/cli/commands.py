@@ -1,0 +1,169 @@
+"""What surrounds every command: the last resort for what nobody caught, and a stdout that fails.
+
+* an error of ours: its message and hint, exit code 1 (see `output`)
+* a usage error: exit code 2, under --json one document
+* Ctrl-C: exit code 130, without a word
+* a reader that went away: exit code 141, as a program that SIGPIPE ended
+* a full device: one line on stderr, exit code 1
+* anything else: one line and a report file, exit code 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dippm.cli.crash import unexpected
+from dippm.cli.output import print_json, report_error
+from dippm.cli.spelling import OPTIONS, on_command_line, options_of
+from dippm.errors import DippmError, DippmWarning
+from dippm.printable import PLAIN, printable
+
+INTERRUPTED, READER_GONE = 130, 141
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer carries its own click or uses the installed one; this is the class of either."""
+
+_STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF)
+
+
+class Commands(TyperGroup):
+    """The group of all commands; nothing but an exit code leaves it."""
+
+    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        """Run a command line and exit with its code."""
+        words = list(sys.argv[1:] if args is None else args)
+        _prepare_streams()
+        with _warnings_in_a_line(), _guarded(words):
+            if "--json" in words:
+                self._main_as_json(args, extra)
+            else:
+                super().main(args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command; see the table of this module for what it may raise."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError as error:  # typer would turn it into exit code 1
+            raise _StreamError from error
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Choose the command, and remember its options for hints."""
+        found = super().resolve_command(ctx, args)
+        if found[1] is not None:
+            OPTIONS.set(options_of(found[1]))
+        return found
+
+    def _main_as_json(self, args: Sequence[str] | None, extra: dict[str, Any]) -> None:
+        try:
+            code = super().main(args, **{**extra, "standalone_mode": False})
+        except typer.Abort:
+            sys.exit(INTERRUPTED)
+        except UsageError as error:
+            hint = f"`{_path(error)} --help` lists what it takes."
+            document = {"type": "UsageError", "message": _message(error), "hint": hint}
+            print_json({"error": document})
+            sys.exit(2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class _StreamError(Exception):
+    """Stdout cannot be written; the cause says why."""
+
+
+def _message(error: Any) -> str:
+    message: str = error.format_message()
+    return message
+
+
+def _path(error: Any) -> str:
+    return str(error.ctx.command_path) if error.ctx else "dippm"
+
+
+@contextlib.contextmanager
+def _guarded(words: Sequence[str]) -> Iterator[None]:
+    """Give every way out of a command its exit code."""
+    try:
+        try:
+            yield
+        except SystemExit:
+            _flush()
+            raise
+        except (OSError, _StreamError):
+            raise
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BaseException as error:
+            report_error(_ours(error, words), as_json="--json" in words)
+            _flush()
+            sys.exit(1)
+        _flush()
+    except (OSError, _StreamError) as error:
+        cause = error.__cause__ if isinstance(error, _StreamError) else error
+        assert isinstance(cause, OSError)
+        if cause.errno == errno.EPIPE:
+            _forget_stdout()
+            sys.exit(READER_GONE)
+        if cause.errno in _STREAM_ERRORS and cause.filename is None:
+            _forget_stdout()
+            reason = cause.strerror or str(cause)
+            failed = DippmError(f"cannot write the answer: {reason}", "Send it to another place.")
+            report_error(failed, as_json=False)
+        else:
+            report_error(_ours(cause, words), as_json="--json" in words)
+        sys.exit(1)
+
+
+def _ours(error: BaseException, words: Sequence[str]) -> DippmError:
+    return error if isinstance(error, DippmError) else unexpected(error, words)
+
+
+def _prepare_streams() -> None:
+    """Make streams that exist and can spell every character."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # closed: a pipe of ours must not get its number
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  lives as long as we do
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=PLAIN)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise _StreamError from error
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter's own flush at exit go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Show our warnings as a line, not as a place in our code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def in_a_line(message: Any, category: Any, *place: Any, **more: Any) -> None:
+            if issubclass(category, DippmWarning):
+                text = on_command_line(printable(str(message)))
+                print(f"warning: {text}", file=sys.stderr)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = in_a_line
+        yield

@@ -1,0 +1,82 @@
+"""The last resort: an exception that nobody foresaw becomes a report file and one error."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from dippm.errors import UnexpectedError
+from dippm.printable import printable
+
+DISTRIBUTIONS = (
+    "dippm", "torch", "torch-geometric", "apache-tvm", "onnx", "numpy", "safetensors", "typer",
+    "rich", "keras", "tensorflow-cpu", "paddlepaddle", "timm", "torchvision", "transformers",
+)  # fmt: skip
+
+
+def unexpected(error: BaseException, words: Sequence[str]) -> UnexpectedError:
+    """Write a report about an exception, and return what to tell the user.
+
+    Args:
+        error: what nobody caught.
+        words: of the command line, the program's name left out.
+    """
+    what = f"{type(error).__name__}: {_text(error)}".rstrip(": ").partition("\n")[0]
+    message = f"DIPPM failed where it should not: {what[:500]}"
+    try:
+        place = _write(_report(error, words))
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        told = UnexpectedError(message, f"No report could be written ({reason}); set TMPDIR.")
+    else:
+        hint = f"This is a fault of DIPPM. Report it with {place}: it has no content of your files."
+        told = UnexpectedError(message, hint)
+    told.__cause__ = error
+    return told
+
+
+def _report(error: BaseException, words: Sequence[str]) -> str:
+    lines = [
+        f"written: {datetime.now(UTC).isoformat(timespec='seconds')}",
+        f"command: dippm {shlex.join(words)}",
+        f"python: {sys.version.split()[0]} on {platform.platform()}",
+        *(f"{name}: {_version(name)}" for name in DISTRIBUTIONS),
+        "",
+        *_traceback(error),
+    ]
+    return "\n".join(printable(line, keep="\n") for line in lines) + "\n"
+
+
+def _traceback(error: BaseException) -> list[str]:
+    try:
+        return ["".join(traceback.format_exception(error))]
+    except Exception as broken:  # an exception that cannot be shown
+        return [*traceback.format_tb(error.__traceback__), f"(not shown: {type(broken).__name__})"]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _write(text: str) -> str:
+    handle, path = tempfile.mkstemp(prefix="dippm-report-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return path

@@ -1,0 +1,64 @@
+"""`printable` and `json_text`: what comes from outside, safe to show on a terminal.
+
+File names, operator names and texts of checkpoints can hold what a terminal obeys: escape
+sequences, carriage returns, marks that turn the direction of writing. Attributes of errors and
+answers keep the exact text, JSON spells it in its own escapes, and what people read is spelled out.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import unicodedata
+from typing import Any
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of Unicode that are shown as escapes: control and format characters (among them the
+marks of direction), halves of surrogate pairs (bytes of a file name that are no text), and
+separators of lines."""
+
+PLAIN = "dippm.plain"
+_PLAIN = {"–": "-", "·": "|", "×": "x", "≤": "<=", "…": "..."}
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Return text with hidden characters spelled out, as in "\x1b".
+
+    Args:
+        text: anything.
+        keep: characters that stay as they are, for instance a line feed.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in keep or not _is_hidden(c) else _escape(c) for c in text)
+
+
+def json_text(document: Any) -> str:
+    """Return a document as JSON text that reads back exactly and hides nothing.
+
+    Raises:
+        ValueError: if a number is not finite.
+    """
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c == "\n" or not _is_hidden(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _HIDDEN
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def _plainly(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Spell what a stream's encoding lacks, so that an ASCII terminal gets its table too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(char) or _escape(char) for char in lost), error.end
+
+
+codecs.register_error(PLAIN, _plainly)

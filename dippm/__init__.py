@@ -13,7 +13,8 @@ from dippm.errors import DippmError, DippmWarning
 
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
-    from dippm.comparison import Comparison
+    from dippm.candidates import Candidate
+    from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
     from dippm.graph import ModelGraph
     from dippm.measure.measurement import Measurement, measure_model
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Candidate",
     "Comparison",
     "Conditions",
     "DippmError",
     "DippmWarning",
+    "Failure",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
@@ -40,8 +43,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Candidate": "dippm.candidates",
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
+    "Failure": "dippm.comparison",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dippm import __version__, devices, frontends, graph, pretrained
-from dippm.comparison import Comparison
+from dippm import devices, pretrained
+from dippm.candidates import Candidate
+from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.errors import UnknownNameError
-from dippm.frontends import InputSpec
 from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
-from dippm.prediction import Prediction, Provenance
+from dippm.loaded import LoadedPredictor
+from dippm.points import DEFAULT_DEVICE, Grid, conditions_of, device_of
+from dippm.prediction import Prediction
+from dippm.pretrained.choice import for_device
+from dippm.progress import stage, tell
+from dippm.reading import Input, read_graph, source_name
 
-if TYPE_CHECKING:
-    from dippm.pretrained import Checkpoint
-
-Input = str | Iterable[int] | Mapping[str, Any] | InputSpec | None
-DEFAULT_DEVICE = "A100"
+__all__ = [
+    "DEFAULT_DEVICE",
+    "Input",
+    "LoadedPredictor",
+    "compare",
+    "conditions_of",
+    "graph_at",
+    "load",
+    "predict",
+    "read_graph",
+    "source_name",
+]
 
 
 def predict(
@@ -56,7 +66,8 @@ def predict(
             name; None takes the sizes that the model states.
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`.
-        checkpoint: name, "name@version" or folder; None takes the default.
+        checkpoint: name, "name@version" or folder; None takes the shipped one that knows the
+            device, by the rule of `dippm.pretrained.choice`.
         precision: number formats, see `Conditions`.
         mode: "eager" or "compiled".
         timer: what the latency includes, see `Conditions`.
@@ -82,30 +93,42 @@ def predict(
         channels_last=channels_last,
     )
     model = _one_source(source, path)
-    info = pretrained.find(checkpoint)
+    info = pretrained.find(checkpoint) if checkpoint else for_device(conditions.device)
     # The conversion runs in another process; meanwhile this one imports and loads the predictor.
     with ThreadPoolExecutor(max_workers=1) as background:
         loading = background.submit(pretrained.load, info.path)
-        model_graph = read_graph(
-            model,
-            framework,
-            input=input,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
-        )
+        with stage(f"converting {source_name(model)}"):
+            model_graph = read_graph(
+                model,
+                framework,
+                input=input,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
+            )
+        tell(f"loading checkpoint {info.name}")
         predictor = LoadedPredictor(loading.result())
+    tell("predicting")
     return predictor.predict_at(model_graph, conditions, name=source_name(model))
 
 
-def load(name: str | Path | None = None) -> LoadedPredictor:
+def load(
+    name: str | Path | None = None, *, device: str | Device = DEFAULT_DEVICE
+) -> LoadedPredictor:
     """Load a checkpoint once, for many predictions.
 
+    Args:
+        name: of the checkpoint, see `predict`. None loads the one that knows `device`; for a
+            device that only another shipped one knows, that one is loaded when it is asked for.
+        device: what the predictions will be for.
+
     Raises:
-        UnknownNameError: if no checkpoint has this name.
+        UnknownNameError: if no checkpoint has this name, or none knows the device.
         CheckpointError: if it is damaged or for another version.
     """
-    return LoadedPredictor(pretrained.load(name))
+    info = pretrained.find(name) if name else for_device(device_of(device))
+    tell(f"loading checkpoint {info.name}")
+    return LoadedPredictor(pretrained.load(info.path), named=bool(name))
 
 
 def compare(
@@ -113,60 +136,66 @@ def compare(
     *,
     device: str | Device | Sequence[str | Device] = DEFAULT_DEVICE,
     batch: int | Sequence[int] = 1,
+    mig: str | MigProfile | Sequence[str | MigProfile | None] | None = None,
     input: Input = None,
     checkpoint: str | Path | None = None,
-    precision: Precision = "fp32",
+    precision: str | Sequence[str] = "fp32",
     mode: Mode = "eager",
-    trust: bool = False,
-) -> Comparison:
-    """Predict several models, each for every device and batch.
-
-    Raises:
-        DippmError: as `predict` does.
-    """
-    predictor = load(checkpoint)
-    points: list[Prediction] = []
-    for source in sources:
-        points += predictor.predict_grid(
-            source,
-            batches=[batch] if isinstance(batch, int) else batch,
-            devices=[device] if isinstance(device, str | Device) else device,
-            input=input,
-            precision=precision,
-            mode=mode,
-            trust=trust,
-        )
-    return Comparison(tuple(points))
-
-
-def read_graph(
-    source: Any,
-    framework: str | None = None,
-    *,
-    input: Input = None,
+    timer: Timer = "wall",
+    channels_last: bool = False,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
-) -> ModelGraph:
-    """Convert a model to its canonical graph, or return the graph that was given.
+    strict: bool = False,
+) -> Comparison:
+    """Predict several models, each for every device, slice, precision and batch.
 
-    The graph is at the batch of its conversion, which can be a marker; see `ModelGraph.at_batch`.
-    The arguments are those of `predict`.
+    A model that cannot be read, or a point that cannot be predicted, is a `Failure` of the answer
+    and leaves the others alone; a question that has no answer for any model (an unknown device)
+    is an error.
+
+    Args:
+        sources: models as `predict` takes them, or `Candidate`s with inputs of their own.
+        device: one GPU or several.
+        batch: one size or several.
+        mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
+            out for that device.
+        input: see `predict`; for models that bring none.
+        checkpoint: see `predict`; None takes for each device the one that knows it.
+        precision: one or several; "all" is what each device has hardware for.
+        mode: see `predict`.
+        timer: see `predict`.
+        channels_last: see `predict`.
+        trust: see `predict`.
+        timeout_s: of each conversion.
+        memory_limit_mb: of each conversion.
+        strict: raise the first failure instead.
 
     Raises:
-        ModelFileError: if the model cannot become a graph.
+        UnknownNameError: if a device, slice or checkpoint is not known.
+        ConditionsError: if a batch, precision, mode or timer is not one that can be predicted.
+        DippmError: if `strict`, as `predict` does.
     """
-    if isinstance(source, ModelGraph):
-        return source
-    raw = frontends.load(
-        source,
-        InputSpec.parse(input),
-        framework=framework,
-        trust=trust,
-        timeout_s=timeout_s,
-        memory_limit_mb=memory_limit_mb,
+    grid = Grid.of(
+        device, mig, precision, batch, mode=mode, timer=timer, channels_last=channels_last
     )
-    return graph.build(raw)
+    loaded = load(checkpoint, device=grid.places[0][0])
+    grid.points(supported=loaded.precisions_for)  # what holds for no model is raised, not repeated
+    cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
+    entries: list[Prediction | Failure] = []
+    for number, (case, name) in enumerate(zip(cases, _names(cases), strict=True), 1):
+        with stage(f"{number} of {len(cases)}: {name}"):
+            entries += loaded.entries(
+                case,
+                grid,
+                name=name,
+                input=input,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
+                strict=strict,
+            )
+    return Comparison(tuple(entries))
 
 
 def graph_at(
@@ -184,147 +213,9 @@ def graph_at(
         ModelFileError: if the model cannot become a graph.
     """
     Conditions(devices.find(DEFAULT_DEVICE), batch)
-    model_graph = read_graph(source, framework, input=input, trust=trust)
+    with stage(f"converting {source_name(source)}"):
+        model_graph = read_graph(source, framework, input=input, trust=trust)
     return model_graph if model_graph.batch == batch else model_graph.at_batch(batch)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPredictor:
-    """A checkpoint in memory: every call of it is a warm one.
-
-    Attributes:
-        checkpoint: what was loaded.
-    """
-
-    checkpoint: Checkpoint
-
-    def predict(
-        self,
-        source: Any,
-        *,
-        framework: str | None = None,
-        input: Input = None,
-        batch: int = 1,
-        device: str | Device = DEFAULT_DEVICE,
-        precision: Precision = "fp32",
-        mode: Mode = "eager",
-        timer: Timer = "wall",
-        mig: str | MigProfile | None = None,
-        channels_last: bool = False,
-        trust: bool = False,
-    ) -> Prediction:
-        """Predict one point; the arguments are those of `dippm.predict`."""
-        conditions = conditions_of(
-            device,
-            batch=batch,
-            precision=precision,
-            mode=mode,
-            timer=timer,
-            mig=mig,
-            channels_last=channels_last,
-        )
-        model_graph = read_graph(source, framework, input=input, trust=trust)
-        return self.predict_at(model_graph, conditions, name=source_name(source))
-
-    def predict_at(
-        self, graph: ModelGraph, conditions: Conditions, *, name: str = "graph"
-    ) -> Prediction:
-        """Predict a ready graph under ready conditions; `name` is what the answer calls it."""
-        estimates = self.checkpoint.predictor.predict(graph, conditions)
-        return Prediction.of(
-            estimates, graph, conditions=conditions, provenance=self._provenance(graph, name)
-        )
-
-    def predict_many(self, sources: Iterable[Any], **arguments: Any) -> Comparison:
-        """Predict several models under the same conditions, see `predict`."""
-        return Comparison(tuple(self.predict(source, **arguments) for source in sources))
-
-    def predict_grid(
-        self,
-        source: Any,
-        *,
-        batches: Iterable[int] = (1,),
-        devices: Iterable[str | Device] = (DEFAULT_DEVICE,),
-        migs: Iterable[str | MigProfile | None] = (None,),
-        framework: str | None = None,
-        input: Input = None,
-        precision: Precision = "fp32",
-        mode: Mode = "eager",
-        timer: Timer = "wall",
-        trust: bool = False,
-    ) -> Comparison:
-        """Predict one model at every (device, slice, batch); without operator tables.
-
-        Args:
-            source: see `dippm.predict`.
-            batches: batch sizes.
-            devices: GPUs.
-            migs: slices; None is the whole GPU. A slice that one of the devices does not have is
-                left out for that device.
-            framework: see `dippm.predict`.
-            input: see `dippm.predict`.
-            precision: see `Conditions`.
-            mode: see `Conditions`.
-            timer: see `Conditions`.
-            trust: see `dippm.predict`.
-
-        Raises:
-            UnknownNameError: if none of the devices has one of the slices.
-            DippmError: as `predict` does.
-        """
-        places = _places([_device(d) for d in devices], list(migs))
-        points = [
-            Conditions(gpu, batch, precision, mode, timer, mig)
-            for (gpu, mig), batch in product(places, list(batches))
-        ]
-        model_graph = read_graph(source, framework, input=input, trust=trust)
-        provenance = self._provenance(model_graph, source_name(source))
-        answers = self.checkpoint.predictor.predict_many(model_graph, points)
-        return Comparison(
-            tuple(
-                Prediction.of(answer, model_graph, conditions=point, provenance=provenance)
-                for answer, point in zip(answers, points, strict=True)
-            )
-        )
-
-    def _provenance(self, graph: ModelGraph, source: str) -> Provenance:
-        return Provenance(
-            source=source,
-            checkpoint=f"{self.checkpoint.name} {self.checkpoint.version}",
-            kind=self.checkpoint.kind,
-            sha256=str(self.checkpoint.config["sha256"]),
-            graph_version=graph.version,
-            dippm_version=__version__,
-        )
-
-
-def conditions_of(
-    device: str | Device,
-    *,
-    batch: int,
-    precision: Precision,
-    mode: Mode,
-    timer: Timer,
-    mig: str | MigProfile | None,
-    channels_last: bool,
-) -> Conditions:
-    """Return the conditions that names stand for.
-
-    Raises:
-        UnknownNameError: if device or slice is not known.
-        ConditionsError: if one of the others cannot be predicted.
-    """
-    gpu = _device(device)
-    return Conditions(gpu, batch, precision, mode, timer, _slice(gpu, mig), channels_last)
-
-
-def source_name(source: Any) -> str:
-    """Return what a prediction calls its model."""
-    if isinstance(source, ModelGraph):
-        return "graph"
-    if isinstance(source, str | os.PathLike):
-        return os.path.basename(os.fspath(source).rstrip("/\\")) or str(source)
-    return type(source).__name__
 
 
 def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
@@ -333,29 +224,11 @@ def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
     return path if source is None else source
 
 
-def _device(device: str | Device) -> Device:
-    return device if isinstance(device, Device) else devices.find(device)
-
-
-def _slice(device: Device, mig: str | MigProfile | None) -> MigProfile | None:
-    name = mig.name if isinstance(mig, MigProfile) else mig
-    if name is None:
-        return None
-    profiles = {profile.name: profile for profile in device.mig_profiles}
-    if name not in profiles:
-        hint = "" if profiles else f"{device.name} cannot be sliced. `dippm devices` lists slices."
-        raise UnknownNameError.of(f"MIG slice of {device.name}", name, profiles, hint)
-    return profiles[name]
-
-
-def _places(
-    gpus: Sequence[Device], migs: Sequence[str | MigProfile | None]
-) -> list[tuple[Device, MigProfile | None]]:
-    places: list[tuple[Device, MigProfile | None]] = []
-    for mig in migs:
-        name = mig.name if isinstance(mig, MigProfile) else mig
-        owners = [g for g in gpus if name is None or name in {p.name for p in g.mig_profiles}]
-        if not owners:
-            _slice(gpus[0], mig)
-        places += [(gpu, _slice(gpu, mig)) for gpu in owners]
-    return sorted(places, key=lambda place: gpus.index(place[0]))
+def _names(cases: Sequence[Candidate]) -> list[str]:
+    """Return what each model is called: its file name, or as it was given if two share that."""
+    names = [source_name(case.model) for case in cases]
+    count = Counter(names)
+    return [
+        str(case.model) if count[name] > 1 and isinstance(case.model, str | os.PathLike) else name
+        for case, name in zip(cases, names, strict=True)
+    ]

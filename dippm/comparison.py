@@ -1,30 +1,62 @@
-"""`Comparison`: many predictions side by side."""
+"""`Comparison`: many predictions side by side, with the reason for each that could not be made."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from dippm.conditions import Conditions
+from dippm.errors import DippmError
 from dippm.prediction import LABELS, Prediction, show
 from dippm.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("source", "device", "slice", "batch", "precision", *LABELS, "mig")
+WHERE = ("source", "device", "slice", "batch", "precision")
+COLUMNS = (*WHERE, *LABELS, "mig", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A model, or one point of it, that could not be predicted.
+
+    Attributes:
+        source: what a prediction would have called the model.
+        error: why not.
+        conditions: the point; None if it was the model that could not be read.
+    """
+
+    source: str
+    error: DippmError
+    conditions: Conditions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Sequence[Prediction]):
     """Predictions in the order in which they were asked for; prints as a table.
 
+    As a sequence it holds the predictions; its rows hold the failures too, each in its place.
+
     Attributes:
-        predictions: the points.
+        entries: what became of each point.
     """
 
-    predictions: tuple[Prediction, ...]
+    entries: tuple[Prediction | Failure, ...]
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """The points that could be predicted."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Prediction))
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What could not be predicted, and why."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Failure))
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -38,7 +70,7 @@ class Comparison(Sequence[Prediction]):
         return iter(self.predictions)
 
     def sorted_by(self, column: str) -> Comparison:
-        """Return the predictions in rising order of a column, absent values last.
+        """Return the entries in rising order of a column, absent values last.
 
         Raises:
             ValueError: if there is no such column.
@@ -46,15 +78,18 @@ class Comparison(Sequence[Prediction]):
         if column not in COLUMNS:
             raise ValueError(f"no column {column!r}; columns: {', '.join(COLUMNS)}")
 
-        def key(prediction: Prediction) -> tuple[bool, Any]:
-            value = _row(prediction)[column]
+        def key(entry: Prediction | Failure) -> tuple[bool, Any]:
+            value = _row(entry)[column]
             return value is None, 0 if value is None else value
 
-        return Comparison(tuple(sorted(self.predictions, key=key)))
+        return Comparison(tuple(sorted(self.entries, key=key)))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat mapping per prediction; the keys are `COLUMNS`."""
-        return [_row(prediction) for prediction in self.predictions]
+        """Return one flat mapping per entry; the keys are `COLUMNS`.
+
+        "error" is None, or why there are no values.
+        """
+        return [_row(entry) for entry in self.entries]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame (needs pandas)."""
@@ -62,34 +97,52 @@ class Comparison(Sequence[Prediction]):
 
         return pd.DataFrame(self.rows(), columns=list(COLUMNS))
 
+    def to_csv(self) -> str:
+        """Return the rows as comma-separated text with unrounded numbers; empty is absent."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows())
+        return text.getvalue()
+
     def __str__(self) -> str:
-        table = [list(COLUMNS), *([_cell(v) for v in row.values()] for row in self.rows())]
-        widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
+        columns = self.columns()
+        table = [columns, *([_cell(row[name]) for name in columns] for row in self.rows())]
+        widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in table
         )
 
+    def columns(self) -> list[str]:
+        """Return the columns that say something: slice and error only where one has them."""
+        rows = self.rows()
+        seldom = {name for name in ("slice", "error") if all(row[name] is None for row in rows)}
+        return [name for name in COLUMNS if name not in seldom]
+
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{column}</th>" for column in COLUMNS)
+        columns = self.columns()
+        head = "".join(f"<th>{column}</th>" for column in columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row.values()) + "</tr>"
+            "<tr>" + "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in columns) + "</tr>"
             for row in self.rows()
         )
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _row(prediction: Prediction) -> dict[str, Any]:
-    c = prediction.conditions
-    return {
-        "source": prediction.provenance.source,
-        "device": c.device.name,
-        "slice": c.mig and c.mig.name,
-        "batch": c.batch,
-        "precision": c.precision,
-        **{target: getattr(prediction, target) for target in LABELS},
-        "mig": prediction.mig and prediction.mig.name,
+def _row(entry: Prediction | Failure) -> dict[str, Any]:
+    c = entry.conditions
+    where = {
+        "source": entry.source if isinstance(entry, Failure) else entry.provenance.source,
+        "device": c and c.device.name,
+        "slice": c and c.mig and c.mig.name,
+        "batch": c and c.batch,
+        "precision": c and c.precision,
     }
+    if isinstance(entry, Failure):
+        return {**where, **dict.fromkeys(LABELS), "mig": None, "error": entry.error.message}
+    values = {target: getattr(entry, target) for target in LABELS}
+    return {**where, **values, "mig": entry.mig and entry.mig.name, "error": None}
 
 
 def _cell(value: Any) -> str:

@@ -30,3 +30,15 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Tell a stage, and put its name before everything that is told inside the block."""
+    tell(name)
+    outer = _listener.get()
+    if outer is None:
+        yield
+        return
+    with listening(lambda words: outer(f"{name}: {words}")):
+        yield

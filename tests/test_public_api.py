@@ -11,10 +11,12 @@ import pytest
 import dippm
 
 SURFACE = {
+    "Candidate",
     "Comparison",
     "Conditions",
     "DippmError",
     "DippmWarning",
+    "Failure",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",

@@ -25,7 +25,6 @@ app = typer.Typer(
     cls=Commands,
     help="Predict what a deep learning model costs on a GPU, from the model file.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

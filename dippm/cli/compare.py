@@ -2,56 +2,142 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+from dippm.cli.spelling import on_command_line
+
+if TYPE_CHECKING:
+    from dippm.comparison import Comparison
+
+MOST_LIST_BYTES = 16 << 20
 
 
 def compare(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Model files or names.")],
-    batch: Annotated[str, typer.Option("--batch", "-b", help="Batch sizes: 1,8,32.")] = "1",
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", help="Model files or names.")
+    ] = None,
+    models_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Also the models that a file lists, one per line, or a CSV with the columns "
+            "model, input, batch, framework; - reads standard input.",
+        ),
+    ] = None,
+    batch: Annotated[
+        str,
+        typer.Option("--batch", "-b", help="Sizes: 1,8,32, powers of two 1:1024, steps 8:64:8."),
+    ] = "1",
     input: options.Input = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="GPUs: A100,H100.")] = "A100",
-    precision: options.Precision = "fp32",
+    device: options.Devices = "A100",
+    precision: options.Precisions = "fp32",
     mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: Annotated[
+        str | None, typer.Option("--mig", help="Slices: 1g.5gb,3g.20gb; full is the whole GPU.")
+    ] = None,
+    channels_last: options.ChannelsLast = False,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 if any point failed, not only if all did.")
+    ] = False,
     sort: Annotated[
         str | None, typer.Option("--sort", help="Column to sort by, for instance latency_ms.")
     ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows as CSV.")] = None,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Predict several models, each for every device and batch."""
+    """Predict several models, each for every device, slice, precision and batch.
+
+    What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
+    """
     from dippm.comparison import COLUMNS
 
-    batches = _numbers(batch)
     if sort and sort not in COLUMNS:
         raise typer.BadParameter(f"{sort!r} is no column; columns: {', '.join(COLUMNS)}")
-    with errors_reported(as_json=json):
+    if not models and models_from is None:
+        raise typer.BadParameter("no model: give files or names, or --from FILE")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import compare as answer
+        from dippm.batches import batches_of
+        from dippm.candidates import candidates_of
 
+        cases: list[Any] = list(models or ())
+        if models_from is not None:
+            cases += candidates_of(_text(models_from))
         table = answer(
-            models,
-            device=[name.strip() for name in device.split(",")],
-            batch=batches,
+            cases,
+            device=options.listed(device),
+            batch=batches_of(batch),
+            mig=[None if name == "full" else name for name in options.listed(mig or "full")],
             input=input,
             checkpoint=checkpoint,
-            precision=cast(Any, precision),
+            precision=options.listed(precision),
             mode=cast(Any, mode),
+            timer=cast(Any, timer),
+            channels_last=channels_last,
             trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
         )
-    table = table.sorted_by(sort) if sort else table
+        table = table.sorted_by(sort) if sort else table
+        if csv:
+            from dippm.report.files import write_text
+
+            write_text(csv, table.to_csv())
+        if html:
+            from dippm.report.html import write_comparison
+
+            write_comparison(html, table)
     if json:
         print_json(table.rows())
     else:
-        say(str(table))
+        show_comparison(table)
+    if table.failures and (strict or not table.predictions):
+        raise typer.Exit(1)
 
 
-def _numbers(text: str) -> list[int]:
+def show_comparison(table: Comparison) -> None:
+    """Print the predictions to stdout; failures and warnings to stderr."""
+    from dippm.report.comparison import comparison_table, remarks
+    from dippm.report.console import console, print_text
+
+    if table.predictions:
+        console().print(comparison_table(table))
+    for remark in remarks(table):
+        print_text(on_command_line(remark), sys.stderr)
+
+
+def _text(name: str) -> str:
+    """Return the text of a list of models."""
+    from dippm.candidates import ModelListError
+
     try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"--batch {text!r} is not a list of whole numbers") from None
+        if name == "-":
+            content = sys.stdin.buffer.read(MOST_LIST_BYTES + 1)
+        else:
+            with Path(name).expanduser().open("rb") as file:
+                content = file.read(MOST_LIST_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelListError(
+            f"cannot read {name}: {reason}", "Give --from another file."
+        ) from error
+    if len(content) > MOST_LIST_BYTES:
+        raise ModelListError(
+            f"{name} is larger than {MOST_LIST_BYTES >> 20} MiB", "Is it a list of models?"
+        )
+    return content.decode("utf-8-sig", errors="surrogateescape")

@@ -6,6 +6,7 @@ from typing import Any
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
 
 
 def graph(
@@ -15,9 +16,10 @@ def graph(
     framework: options.Framework = None,
     trust: options.Trust = False,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show operators, MACs and bytes of a model, and operators without a rule."""
-    with errors_reported(as_json=json):
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import graph_at
 
         found = graph_at(model, framework, input=input, batch=batch, trust=trust)

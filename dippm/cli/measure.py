@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
     from dippm.measure.protocol import Regime
@@ -27,9 +28,7 @@ def measure(
     phase: Annotated[
         str, typer.Option("--phase", help="inference, or train: forward, backward, optimiser.")
     ] = "inference",
-    channels_last: Annotated[
-        bool, typer.Option("--channels-last", help="Memory layout of images.")
-    ] = False,
+    channels_last: options.ChannelsLast = False,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Untimed steps before.")] = 5,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed steps.")] = 30,
     energy_window_s: Annotated[
@@ -41,13 +40,15 @@ def measure(
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a model on this machine and measure latency, memory and energy."""
-    with errors_reported(as_json=json):
+    with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
+        from dippm.conditions import precision_of
         from dippm.measure.measurement import measure_model
         from dippm.measure.protocol import Regime, Settings
 
-        regime = Regime(cast(Any, precision), cast(Any, mode), cast(Any, phase), channels_last)
+        regime = Regime(precision_of(precision), cast(Any, mode), cast(Any, phase), channels_last)
         prediction = None
         if compare:  # first: what cannot be predicted shall not cost a measurement
             prediction = _predict(
@@ -74,8 +75,10 @@ def measure(
             answer = verify(prediction, answer)
     if json:
         print_json(answer.to_dict())
-    else:
-        say(str(answer))
+        return
+    from dippm.report.console import print_text
+
+    print_text(str(answer))
 
 
 def _predict(

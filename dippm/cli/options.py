@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def _completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a completer for a list with commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        found = (name for name in names() if name.casefold().startswith(last.casefold()))
+        return [before + comma + name for name in found]
+
+    return complete
+
+
+def _devices() -> Iterable[str]:
+    from dippm.devices import all_cpus, all_devices
+
+    return (device.name for device in (*all_devices(), *all_cpus()))
+
+
+def _checkpoints() -> Iterable[str]:
+    from dippm.pretrained.store import available
+
+    return (info.name for info in available())
+
+
+def _precisions() -> Iterable[str]:
+    from dippm.conditions import PRECISIONS
+
+    return PRECISIONS
+
+
+def _slices() -> Iterable[str]:
+    from dippm.devices import all_devices
+
+    return dict.fromkeys(p.name for device in all_devices() for p in device.mig_profiles)
+
 
 Source = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model file, or a name such as timm:resnet50.")
@@ -19,18 +57,55 @@ Input = Annotated[
         help='Input sizes without the batch: "3,224,224" or "input_ids=128;mask=128".',
     ),
 ]
-DeviceName = Annotated[str, typer.Option("--device", "-d", help="GPU, see `dippm devices`.")]
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device", "-d", help="GPU, see `dippm devices`.", autocompletion=_completing(_devices)
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option("--device", "-d", help="GPUs: A100,H100.", autocompletion=_completing(_devices)),
+]
 CheckpointName = Annotated[
     str | None,
-    typer.Option("--checkpoint", help="Name, name@version or folder, see `dippm models`."),
+    typer.Option(
+        "--checkpoint",
+        help="Name, name@version or folder, see `dippm models`; the one that knows the device.",
+        autocompletion=_completing(_checkpoints),
+    ),
 ]
 Precision = Annotated[
-    str, typer.Option("--precision", help="fp32, fp32-ieee, tf32, fp16, bf16, amp, amp-bf16.")
+    str,
+    typer.Option(
+        "--precision",
+        "-p",
+        help="fp32, fp32-ieee, tf32, fp16, bf16, amp, amp-bf16.",
+        autocompletion=_completing(_precisions),
+    ),
+]
+Precisions = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        "-p",
+        help="fp32, fp32-ieee, tf32, fp16, bf16, amp, amp-bf16; several with commas, or all.",
+        autocompletion=_completing(_precisions),
+    ),
 ]
 Mode = Annotated[str, typer.Option("--mode", help="eager or compiled.")]
 Timer = Annotated[
     str, typer.Option("--timer", help="What the latency includes: kernel, wall or wall+copy.")
 ]
+Mig = Annotated[
+    str | None,
+    typer.Option(
+        "--mig",
+        help="Predict for this slice, for instance 3g.20gb.",
+        autocompletion=_completing(_slices),
+    ),
+]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Memory layout of images.")]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),
@@ -41,3 +116,12 @@ Trust = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Timeout = Annotated[float, typer.Option("--timeout-s", help="Limit of the conversion.")]
 MemoryLimit = Annotated[int, typer.Option("--memory-limit-mb", help="Limit of the conversion.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Also write a page that opens offline.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress; files and pipes never get any.")
+]
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]

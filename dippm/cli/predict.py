@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
 
 
 def predict(
@@ -16,53 +16,68 @@ def predict(
     batch: options.Batch = 1,
     input: options.Input = None,
     device: options.DeviceName = "A100",
-    precision: options.Precision = "fp32",
+    precision: options.Precisions = "fp32",
     mode: options.Mode = "eager",
     timer: options.Timer = "wall",
-    mig: Annotated[
-        str | None, typer.Option("--mig", help="Predict for this slice, for instance 3g.20gb.")
-    ] = None,
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
     operators: Annotated[
         int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
     ] = 0,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report that opens offline.")
-    ] = None,
+    html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict memory, energy, latency and MIG slice of a model."""
-    with errors_reported(as_json=json):
-        from dippm.api import predict as answer
+    precisions = options.listed(precision)
+    several = len(precisions) != 1 or precisions[0].casefold() == "all"
+    if several and operators:
+        raise typer.BadParameter("--operators needs one precision")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm import api
 
-        prediction = answer(
-            model,
-            framework,
-            input=input,
-            batch=batch,
-            device=device,
-            checkpoint=checkpoint,
-            precision=cast(Any, precision),
-            mode=cast(Any, mode),
-            timer=cast(Any, timer),
-            mig=mig,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
-        )
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_limit_mb": memory_limit_mb}
+        where: dict[str, Any] = {
+            "input": input,
+            "batch": batch,
+            "device": device,
+            "checkpoint": checkpoint,
+            "mode": mode,
+            "timer": timer,
+            "mig": mig,
+            "channels_last": channels_last,
+            "trust": trust,
+            **limits,
+        }
+        if several:
+            from dippm.candidates import Candidate
+
+            case = Candidate(model, framework=framework)
+            table = api.compare([case], precision=precisions, strict=True, **where)
+        else:
+            prediction = api.predict(model, framework, precision=cast(Any, precision), **where)
         if html:
-            from dippm.report.html import write_report
+            from dippm.report.html import write_comparison, write_report
 
-            write_report(html, prediction)
+            if several:
+                write_comparison(html, table)
+            else:
+                write_report(html, prediction)
     if json:
-        print_json(prediction.to_dict())
+        print_json([p.to_dict() for p in table] if several else prediction.to_dict())
         return
-    say(str(prediction))
-    if operators:
-        from dippm.report.console import console, operator_table
+    from dippm.report.console import console, operator_table, print_text
 
+    if several:
+        from dippm.cli.compare import show_comparison
+
+        show_comparison(table)
+        return
+    print_text(str(prediction))
+    if operators:
         console().print(operator_table(prediction, operators))

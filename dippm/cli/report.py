@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.progress import progress_shown
 from dippm.printable import printable
 
 
@@ -16,9 +17,7 @@ def report(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder that `dataset.collect` wrote.")
     ],
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page that opens offline.")
-    ] = None,
+    html: options.Html = None,
     joined: Annotated[
         Path | None,
         typer.Option("--joined", help="Output of `dataset.own_build`; build/own/<name of DIR>."),
@@ -28,9 +27,10 @@ def report(
         bool, typer.Option("--predict/--no-predict", help="Predict models that have a graph.")
     ] = True,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Sum up a collected set: coverage, noise, failures, predicted against measured."""
-    with errors_reported(as_json=json):
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.report.collected.page import report_of, write_page
 
         found = report_of(folder, joined=joined, checkpoint=checkpoint, predict=predict)

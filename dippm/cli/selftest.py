@@ -8,6 +8,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
 
 selftest = typer.Typer(help="Measure DIPPM itself.", no_args_is_help=True)
 
@@ -26,19 +27,18 @@ def overhead(
     sources: Annotated[str, typer.Option(help="Sources to sample, with commas.")] = "tree",
     device: Annotated[str, typer.Option(help="GPU for such sources: index or UUID.")] = "0",
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run workloads with and without the sampler; exit code 1 if it costs more than it may."""
-    import sys
-
     from dippm.measure.selftest import Plan
     from dippm.measure.selftest import overhead as run
+    from dippm.progress import tell
     from dippm.report.console import console
     from dippm.report.overhead import overhead_table
 
     plan = Plan(sleep_s, sort_mb, matmul, repeats, sources=tuple(sources.split(",")), device=device)
-    talk = console(sys.stderr)
-    with errors_reported(as_json=json):
-        report = run(plan, progress=lambda words: talk.print(words, style="dim"))
+    with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
+        report = run(plan, progress=tell)
     if json:
         print_json(report.to_dict())
     else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dippm import __version__
-from dippm.conditions import MAX_BATCH, MODES, PRECISIONS
+from dippm.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
 from dippm.frontends import InputSpec
 from dippm.measure import sessions
@@ -18,6 +18,7 @@ from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.prediction import show
 from dippm.printable import printable
+from dippm.progress import tell
 
 if TYPE_CHECKING:
     from dippm.frontends.registry import Entry
@@ -152,8 +153,9 @@ def measure_model(
     from dippm.measure.subject import device_of
 
     regime, settings = regime or Regime(), settings or Settings()
-    _check(batch, regime)
+    regime = _checked(batch, regime)
     spec = InputSpec.parse(input)
+    tell("looking at the counters")
     bench = Bench(device_of(device), settings)
     entry = sessions.entry_of(source)
     try:
@@ -181,6 +183,7 @@ def _measure_torch(
     from dippm.measure.subject import load_subject
 
     before, start = bench.memory_mb(), time.monotonic()
+    tell("loading the model")
     subject = load_subject(source, spec, batch=batch, device=bench.device, trust=trust)
     build_s = time.monotonic() - start
     columns = bench.measure(subject.module, subject.inputs, regime, memory_before_mb=before)
@@ -201,6 +204,7 @@ def _measure_session(
 
     before, start = bench.memory_mb(), time.monotonic()
     on_cpu = bench.device.type == "cpu"
+    tell("loading the model")
     session = sessions.open_session(
         entry, path, spec, batch=batch, regime=regime, on_cpu=on_cpu, trust=trust
     )
@@ -210,16 +214,13 @@ def _measure_session(
     return path.name, as_row({**columns, **own})
 
 
-def _check(batch: int, regime: Regime) -> None:
+def _checked(batch: int, regime: Regime) -> Regime:
+    """Return the regime with its names as they are spelt here."""
     if not 1 <= batch <= MAX_BATCH:
         raise ConditionsError(f"batch is {batch}", f"Give a batch size from 1 to {MAX_BATCH:,}.")
-    for kind, value, known in (
-        ("precision", regime.precision, PRECISIONS),
-        ("mode", regime.mode, MODES),
-        ("phase", regime.phase, PHASES),
-    ):
-        if value not in known:
-            raise ConditionsError(f"unknown {kind} {value!r}", f"Known: {', '.join(known)}")
+    known = {"precision": PRECISIONS, "mode": MODES, "phase": PHASES}
+    names = {kind: spelt(kind, getattr(regime, kind), those) for kind, those in known.items()}
+    return replace(regime, **cast(Any, names))
 
 
 def _identity() -> dict[str, Any]:

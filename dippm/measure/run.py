@@ -23,6 +23,7 @@ from dippm.measure.sources import gpm, nvml, nvml_processes
 from dippm.measure.sources.registry import open_source
 from dippm.measure.state import StateWatch
 from dippm.measure.timing import CudaStopwatch, Step, Timings, stopwatch, time_queued, time_steps
+from dippm.progress import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,6 +138,7 @@ class Bench:
             return self._no_energy(self.meter)
         if not wanted or self.settings.energy_window_s <= 0:
             return self._no_energy(Absent("not asked for"))
+        tell(f"measuring energy for {self.settings.energy_window_s:g} s")
         watch = _LoadWatch(self.nvml)
         self.gpm.read()  # GPM answers for the time between two readings
         seen = energy.measure_energy(

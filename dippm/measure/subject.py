@@ -130,7 +130,7 @@ def device_of(name: str | None) -> torch.device:
     if name is None:
         name = "cuda:0" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
+        device = torch.device(name.strip().casefold())
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cuda", "cpu"):

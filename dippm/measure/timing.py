@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dippm.measure.protocol import Settings
+from dippm.progress import tell
 
 AGREEMENT = 0.01
 """Two warm-up windows that differ by less have settled (design: 1 %)."""
@@ -100,7 +101,9 @@ def time_steps(
         settings: how many and how long.
         between: called before, amid and after the timed steps, outside of every timed span.
     """
+    tell("warming up")
     warm_up_steps, settled = _warm_up(step, watch, settings)
+    tell(f"timing {settings.timed_steps} steps")
     seen = []
     between()
     for i in range(settings.timed_steps):

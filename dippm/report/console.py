@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TextIO
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dippm.devices import Device
@@ -19,8 +21,9 @@ from dippm.pretrained import store
 from dippm.pretrained.store import CheckpointInfo
 from dippm.printable import printable
 from dippm.report.health import Finding
+from dippm.report.tables import Column, Fitted
 
-PIPE_WIDTH = 200
+PIPE_WIDTH = 10_000
 STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
 
 
@@ -31,102 +34,156 @@ class _Console(Console):
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Return a console: colour only on a terminal, and lines unbroken in a pipe."""
+    """Return a console: as wide as the terminal or as COLUMNS says, else lines stay unbroken.
+
+    Colour is for terminals; NO_COLOR and FORCE_COLOR are honoured.
+    """
     stream = file or sys.stdout
-    width = None if stream.isatty() else PIPE_WIDTH
+    free = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     return _Console(
-        file=stream, width=width, highlight=False, emoji=False, soft_wrap=not stream.isatty()
+        file=stream,
+        width=PIPE_WIDTH if free else None,
+        highlight=False,
+        emoji=False,
+        soft_wrap=free,
     )
 
 
-def shown(text: str, style: str = "") -> Text:
-    """Return text from outside as it may go into a table: no markup, nothing hidden."""
-    return Text(printable(text), style)
+def print_text(text: str, file: TextIO | None = None) -> None:
+    """Print ready lines; those too long for the terminal go on below their last column."""
+    out = console(file)
+    for line in printable(text, keep="\n").split("\n"):
+        for part in _folded(line, out.width):
+            out.print(part, markup=False)
 
 
-def operator_table(prediction: Prediction, count: int) -> Table:
+def _folded(line: str, width: int) -> list[str]:
+    if cell_len(line) <= width:
+        return [line]
+    starts = [match.end() for match in re.finditer(r"^ +! |^ +|\s{2,}", line)]
+    indent = max((start for start in starts if start <= width // 2), default=0)
+    return wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        drop_whitespace=True,
+        replace_whitespace=False,
+        break_on_hyphens=False,
+    )
+
+
+def operator_table(prediction: Prediction, count: int) -> Fitted:
     """Return the costliest operators."""
-    table = _table("operator", "time ms", "share", "bound", "GMACs", "MB moved", "output")
+    columns = (
+        Column("operator", folds=True),
+        Column("time ms"),
+        Column("share"),
+        Column("bound", rank=1),
+        Column("GMACs", rank=2),
+        Column("MB moved", rank=3),
+        Column("output", rank=4),
+    )
     costs = sorted(prediction.operators, key=lambda cost: cost.time_ms, reverse=True)[:count]
     nodes = prediction.graph.nodes
+    rows = []
     for cost in costs:
         shape = "" if cost.node is None else "×".join(map(str, nodes[cost.node].out_shapes[0]))
-        table.add_row(
-            shown(cost.op),
-            show(cost.time_ms),
-            f"{cost.share:.1%}",
-            cost.bound,
-            show(cost.macs / 1e9) if cost.macs else "",
-            show(cost.bytes_moved / 2**20) if cost.bytes_moved else "",
-            shape,
+        rows.append(
+            (
+                cost.op,
+                show(cost.time_ms),
+                f"{cost.share:.1%}",
+                cost.bound,
+                show(cost.macs / 1e9) if cost.macs else "",
+                show(cost.bytes_moved / 2**20) if cost.bytes_moved else "",
+                shape,
+            )
         )
-    return table
+    return Fitted(columns, rows)
 
 
-def graph_table(graph: ModelGraph, name: str) -> Table:
+def graph_table(graph: ModelGraph, name: str) -> Fitted:
     """Return MACs, parameters and bytes of a graph by operator."""
-    table = _table("operator", "count", "GMACs", "weights MB", "moved MB")
-    table.title = shown(f"{name} · batch {graph.batch}", "table.title")
-    table.caption = shown(_graph_caption(graph), "table.caption")
+    columns = (
+        Column("operator", folds=True),
+        Column("count"),
+        Column("GMACs"),
+        Column("weights MB", rank=1),
+        Column("moved MB", rank=2),
+    )
     counts = Counter(node.op for node in graph.nodes)
+    rows = []
     for op, count in counts.most_common():
         nodes = [node for node in graph.nodes if node.op == op]
         moved = sum(node.bytes_read + node.bytes_written for node in nodes) / 2**20
         macs = sum(node.macs for node in nodes) / 1e9
         weights = sum(node.param_bytes for node in nodes) / 2**20
-        marked = f"{op} (unknown)" if op in graph.unknown_ops else op
-        table.add_row(
-            shown(marked),
-            str(count),
-            show(macs) if macs else "",
-            show(weights) if weights else "",
-            show(moved),
+        rows.append(
+            (
+                f"{op} (unknown)" if op in graph.unknown_ops else op,
+                str(count),
+                show(macs) if macs else "",
+                show(weights) if weights else "",
+                show(moved),
+            )
         )
-    return table
+    return Fitted(columns, rows, f" {name} · batch {graph.batch}", " " + _graph_caption(graph))
 
 
-def device_table(devices: Sequence[Device]) -> Table:
+def device_table(devices: Sequence[Device]) -> Fitted:
     """Return the known GPUs."""
-    table = _table(
-        "device", "architecture", "memory MB", "GB/s", "fp32", "fp16 TFLOP/s", "W", "MIG"
+    columns = (
+        Column("device", folds=True),
+        Column("architecture", rank=5),
+        Column("memory MB"),
+        Column("GB/s", rank=2),
+        Column("fp32", rank=3),
+        Column("fp16 TFLOP/s", rank=3),
+        Column("W", rank=4),
+        Column("MIG", folds=True, rank=1),
     )
+    rows = []
     for device in devices:
         rates = [device.peak_tflops.get(precision) for precision in ("fp32", "fp16")]
-        table.add_row(
-            device.name,
-            device.architecture,
-            f"{device.memory_mb:,}",
-            f"{device.bandwidth_gb_s:g}",
-            *(f"{rate:g}" if rate else "–" for rate in rates),
-            f"{device.power_limit_w:g}",
-            " ".join(profile.name for profile in device.mig_profiles) or "–",
+        rows.append(
+            (
+                device.name,
+                device.architecture,
+                f"{device.memory_mb:,}",
+                f"{device.bandwidth_gb_s:g}",
+                *(f"{rate:g}" if rate else "–" for rate in rates),
+                f"{device.power_limit_w:g}",
+                " ".join(profile.name for profile in device.mig_profiles) or "–",
+            )
         )
-    return table
+    return Fitted(columns, rows)
 
 
-def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Table:
+def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
     """Return the shipped checkpoints."""
-    table = _table("checkpoint", "version", "kind", "what")
-    for info in shipped:
-        name = f"{info.name} (default)" if info.name == store.DEFAULT else info.name
-        table.add_row(*map(shown, (name, info.version, info.kind, info.summary)))
-    return table
+    columns = (
+        Column("checkpoint", folds=True),
+        Column("version"),
+        Column("kind"),
+        Column("what", folds=True),
+    )
+    rows = [
+        (
+            f"{info.name} (default)" if info.name == store.DEFAULT else info.name,
+            info.version,
+            info.kind,
+            info.summary,
+        )
+        for info in shipped
+    ]
+    return Fitted(columns, rows)
 
 
-def findings_table(findings: Sequence[Finding]) -> Table:
+def findings_table(findings: Sequence[Finding]) -> Fitted:
     """Return what `dippm doctor` found."""
-    table = _table("what", "state", "detail")
-    for finding in findings:
-        state = shown(finding.state, STYLES[finding.state])
-        table.add_row(shown(finding.what), state, shown(finding.detail))
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left", caption_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
+    columns = (Column("what", folds=True), Column("state"), Column("detail", folds=True))
+    rows = [(f.what, Text(f.state, STYLES[f.state]), f.detail) for f in findings]
+    return Fitted(columns, rows)
 
 
 def _graph_caption(graph: ModelGraph) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dippm.errors import DippmError
 from dippm.prediction import show
 from dippm.printable import json_text, printable
+from dippm.report.comparison import remarks
+from dippm.report.files import write_text
 
 if TYPE_CHECKING:
+    from dippm.comparison import Comparison
     from dippm.models.targets import OperatorCost
     from dippm.prediction import Prediction
 
@@ -20,7 +22,7 @@ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 table {{ border-collapse: collapse; margin: 1rem 0 }} caption {{ text-align: left }}
 th, td {{ text-align: left; padding: .2rem .8rem; border-bottom: 1px solid #ddd }}
 .bar {{ display: inline-block; height: .7em; background: #3b6fb6 }}
-</style></head><body><h1>{title}</h1>{answer}<h2>Where the time goes</h2>{operators}
+</style></head><body><h1>{title}</h1>{body}
 <h2>Everything</h2><details><summary>JSON</summary><pre>{document}</pre></details></body></html>
 """
 
@@ -31,23 +33,36 @@ def write_report(path: Path, prediction: Prediction) -> None:
     Raises:
         DippmError: if the file cannot be written.
     """
-    try:
-        path.write_text(render_report(prediction), encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DippmError(f"cannot write {path}: {reason}", "Choose another place.") from error
+    write_text(path, render_report(prediction))
+
+
+def write_comparison(path: Path, comparison: Comparison) -> None:
+    """Write the page of a comparison, failures and warnings included.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    notes = "".join(f"<li>{escape(printable(remark))}</li>" for remark in remarks(comparison))
+    title = f"{len(comparison)} predictions"
+    if comparison.failures:
+        title += f", {len(comparison.failures)} failed"
+    body = comparison._repr_html_() + (f"<ul>{notes}</ul>" if notes else "")
+    write_text(path, page(title, body, comparison.rows()))
+
+
+def page(title: str, body: str, document: Any) -> str:
+    """Return a whole page: a title, ready markup, and a JSON document to fold out."""
+    return PAGE.format(
+        title=escape(printable(title)), body=body, document=escape(json_text(document))
+    )
 
 
 def render_report(prediction: Prediction) -> str:
     """Return the page as text."""
     rows = "".join(_row(cost) for cost in prediction.operators)
     head = "<tr><th>operator</th><th>ms</th><th>share</th><th>bound</th></tr>"
-    return PAGE.format(
-        title=escape(prediction.title),
-        answer=prediction._repr_html_(),
-        operators=f"<table>{head}{rows}</table>",
-        document=escape(json_text(prediction.to_dict())),
-    )
+    operators = f"<h2>Where the time goes</h2><table>{head}{rows}</table>"
+    return page(prediction.title, prediction._repr_html_() + operators, prediction.to_dict())
 
 
 def _row(cost: OperatorCost) -> str:

@@ -15,7 +15,7 @@ def overhead_table(report: Report) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left", caption_justify="left")
     table.title = "what sampling costs · " + ", ".join(report.plan.sources)
     for column in ("what", "mean", "95 % interval", "unit", "n", "target", ""):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for figure in report.figures:
         style = STYLES.get(figure.verdict, "")
         target = "" if figure.target is None else f"≤ {figure.target:g}"

@@ -11,6 +11,7 @@ from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS
 from dippm.measure.rows import collected
 from dippm.prediction import show
+from dippm.progress import tell
 from dippm.report.collected import predictions, summary
 from dippm.report.collected.joined import read_joined
 from dippm.report.collected.predictions import Compared
@@ -57,6 +58,7 @@ class CollectedReport:
         Raises:
             ReportNotInstalledError: if plotly or jinja2 is missing.
         """
+        tell("drawing the page")
         try:
             from jinja2 import Environment
             from markupsafe import Markup
@@ -115,8 +117,10 @@ def report_of(
         RowReaderNotInstalledError: if pandas or pyarrow is missing.
         DippmError: if a file is damaged.
     """
+    tell("reading rows")
     found, extra = collected(folder), read_joined(joined, folder)
     found = replace(found, rows=_operators_marked(found.rows))
+    tell("summing up")
     figures = summary.summary(found, extra)
     compared = Compared(absent={"not asked for": 0})
     if predict:

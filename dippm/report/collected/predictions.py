@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dippm import api, devices, graph
 from dippm.conditions import Conditions
 from dippm.errors import ConditionsError, DippmError, UnknownNameError
-from dippm.pretrained import store
+from dippm.pretrained import choice
+from dippm.progress import tell
 from dippm.relax.raw_graph import RawGraph
 from dippm.report.collected.joined import Joined
 
@@ -96,8 +97,8 @@ def compare(
     Args:
         rows: usable ones.
         joined: where graphs are.
-        checkpoint: name or folder; None takes one that was trained on the device if the default
-            cannot predict it.
+        checkpoint: name or folder; None takes the one that knows the devices of the rows, see
+            `dippm.pretrained.choice`.
         most_rows: of more, only every n-th is predicted, in the order of model and batch.
 
     Raises:
@@ -113,7 +114,9 @@ def compare(
     loaded = api.load(checkpoint or _suiting(chosen))
     absent: Counter[str] = Counter()
     points: list[Point] = []
-    for model, part in chosen.iloc[::step].groupby("model", sort=False):
+    groups = chosen.iloc[::step].groupby("model", sort=False)
+    for number, (model, part) in enumerate(groups, 1):
+        tell(f"predicting model {number} of {len(groups)}")
         points += _points(loaded, str(model), part.to_dict("records"), joined, absent)
     config = loaded.checkpoint.config
     name = f"{loaded.checkpoint.name} {loaded.checkpoint.version}"
@@ -172,18 +175,13 @@ def _conditions(row: Mapping[Any, Any]) -> Conditions:
     return Conditions(device, int(row["batch"]), row["precision"], row["mode"], "wall", mig, layout)
 
 
-def _suiting(rows: pd.DataFrame) -> str | None:
-    """Return a shipped checkpoint that was trained on the CPU of the rows, if there is one."""
-    if rows.empty or (rows["device_kind"] != "cpu").any():
-        return None
+def _suiting(rows: pd.DataFrame) -> Path | None:
+    """Return the shipped checkpoint that knows all devices of the rows, if there is one."""
     try:
-        names = {devices.find(name).name for name in rows["device"].unique()}
+        chosen = {choice.for_device(devices.find(name)).path for name in rows["device"].unique()}
     except UnknownNameError:
         return None
-    for info in store.available():
-        if names <= set(info.config.get("conditions", {}).get("devices", ())):
-            return f"{info.name}@{info.version}"
-    return None
+    return chosen.pop() if len(chosen) == 1 else None
 
 
 def _remarks(config: Mapping[str, Any], rows: pd.DataFrame, step: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dippm.prediction import show
 from dippm.report.collected.page import CollectedReport
-from dippm.report.console import shown
+from dippm.report.tables import shown
 
 
 def tables(report: CollectedReport) -> Iterator[Any]:
@@ -64,5 +64,5 @@ def _errors(report: CollectedReport) -> Iterator[Any]:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     return table

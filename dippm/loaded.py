@@ -1,0 +1,238 @@
+"""`LoadedPredictor`: a checkpoint in memory, for one prediction or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dippm import __version__, pretrained
+from dippm.candidates import Candidate
+from dippm.comparison import Comparison, Failure
+from dippm.conditions import Conditions, Mode, Precision, Timer, supported_precisions
+from dippm.devices import Device, MigProfile
+from dippm.errors import DippmError
+from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.graph import ModelGraph
+from dippm.points import DEFAULT_DEVICE, Grid, conditions_of
+from dippm.prediction import Prediction, Provenance
+from dippm.pretrained.choice import for_device, knows, precisions_of
+from dippm.progress import stage, tell
+from dippm.reading import Input, read_graph, source_name
+
+if TYPE_CHECKING:
+    from dippm.pretrained import Checkpoint
+
+POINTS_PER_STAGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPredictor:
+    """A checkpoint in memory: every call of it is a warm one.
+
+    Attributes:
+        checkpoint: what was loaded.
+        named: whether it was asked for by name. If not, another shipped checkpoint answers for a
+            device that this one does not know.
+    """
+
+    checkpoint: Checkpoint
+    named: bool = True
+
+    def checkpoint_for(self, device: Device) -> Checkpoint:
+        """Return the checkpoint that answers for a device.
+
+        Raises:
+            UnknownNameError: if none was named, and no shipped one knows the device.
+        """
+        if self.named or knows(self.checkpoint.config, device):
+            return self.checkpoint
+        info = for_device(device)
+        tell(f"loading checkpoint {info.name}")
+        return pretrained.load(info.path)
+
+    def predict(
+        self,
+        source: Any,
+        *,
+        framework: str | None = None,
+        input: Input = None,
+        batch: int = 1,
+        device: str | Device = DEFAULT_DEVICE,
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        timer: Timer = "wall",
+        mig: str | MigProfile | None = None,
+        channels_last: bool = False,
+        trust: bool = False,
+    ) -> Prediction:
+        """Predict one point; the arguments are those of `dippm.predict`."""
+        conditions = conditions_of(
+            device,
+            batch=batch,
+            precision=precision,
+            mode=mode,
+            timer=timer,
+            mig=mig,
+            channels_last=channels_last,
+        )
+        name = source_name(source)
+        with stage(f"converting {name}"):
+            model_graph = read_graph(source, framework, input=input, trust=trust)
+        return self.predict_at(model_graph, conditions, name=name)
+
+    def predict_at(
+        self, graph: ModelGraph, conditions: Conditions, *, name: str = "graph"
+    ) -> Prediction:
+        """Predict a ready graph under ready conditions; `name` is what the answer calls it."""
+        checkpoint = self.checkpoint_for(conditions.device)
+        estimates = checkpoint.predictor.predict(graph, conditions)
+        provenance = _provenance(checkpoint, graph, name)
+        return Prediction.of(estimates, graph, conditions=conditions, provenance=provenance)
+
+    def predict_many(self, sources: Iterable[Any], **arguments: Any) -> Comparison:
+        """Predict several models under the same conditions, see `predict`."""
+        return Comparison(tuple(self.predict(source, **arguments) for source in sources))
+
+    def predict_grid(
+        self,
+        source: Any,
+        *,
+        batches: Iterable[int] = (1,),
+        devices: Iterable[str | Device] = (DEFAULT_DEVICE,),
+        migs: Iterable[str | MigProfile | None] = (None,),
+        framework: str | None = None,
+        input: Input = None,
+        precision: str | Sequence[str] = "fp32",
+        mode: Mode = "eager",
+        timer: Timer = "wall",
+        channels_last: bool = False,
+        trust: bool = False,
+    ) -> Comparison:
+        """Predict one model at every (device, slice, precision, batch); without operator tables.
+
+        Args:
+            source: see `dippm.predict`.
+            batches: batch sizes.
+            devices: GPUs.
+            migs: slices; None is the whole GPU. A slice that one of the devices does not have is
+                left out for that device.
+            framework: see `dippm.predict`.
+            input: see `dippm.predict`.
+            precision: one or several; "all" is what each device has hardware for.
+            mode: see `Conditions`.
+            timer: see `Conditions`.
+            channels_last: see `Conditions`.
+            trust: see `dippm.predict`.
+
+        Raises:
+            UnknownNameError: if none of the devices has one of the slices.
+            DippmError: as `predict` does.
+        """
+        grid = Grid.of(
+            devices,
+            migs,
+            precision,
+            batches,
+            mode=mode,
+            timer=timer,
+            channels_last=channels_last,
+        )
+        points = grid.points(supported=self.precisions_for)
+        name = source_name(source)
+        with stage(f"converting {name}"):
+            model_graph = read_graph(source, framework, input=input, trust=trust)
+        return Comparison(tuple(self.predict_points(model_graph, points, name)))
+
+    def predict_points(
+        self, graph: ModelGraph, points: Sequence[Conditions], name: str = "graph"
+    ) -> Iterator[Prediction]:
+        """Predict a ready graph at ready points, without operator tables, in their order."""
+        done = 0
+        for device, group in groupby(points, key=lambda point: point.device):
+            checkpoint = self.checkpoint_for(device)
+            provenance = _provenance(checkpoint, graph, name)
+            same = list(group)
+            for start in range(0, len(same), POINTS_PER_STAGE):
+                part = same[start : start + POINTS_PER_STAGE]
+                done += len(part)
+                tell(f"predicting {done:,} of {len(points):,}")
+                answers = checkpoint.predictor.predict_many(graph, part)
+                for answer, point in zip(answers, part, strict=True):
+                    yield Prediction.of(answer, graph, conditions=point, provenance=provenance)
+
+    def precisions_for(self, device: Device) -> list[Precision]:
+        """Return what a device has hardware for, as far as its checkpoint answers for it."""
+        listed = precisions_of(self.checkpoint_for(device).config)
+        return [p for p in supported_precisions(device) if listed is None or p in listed]
+
+    def entries(
+        self,
+        case: Candidate,
+        grid: Grid,
+        *,
+        name: str,
+        input: Input = None,
+        trust: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+        strict: bool = False,
+    ) -> Iterator[Prediction | Failure]:
+        """Predict one model of a comparison; what fails is a `Failure`, or raised if `strict`.
+
+        The arguments are those of `compare`.
+        """
+        try:
+            points = grid.points(case.batches, supported=self.precisions_for)
+            model_graph = read_graph(
+                case.model,
+                case.framework,
+                input=input if case.input is None else case.input,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
+            )
+        except Exception as error:
+            if strict:
+                raise
+            yield Failure(name, _ours(error))
+            return
+        try:
+            yield from list(self.predict_points(model_graph, points, name))
+        except Exception:
+            if strict:
+                raise
+            yield from self._one_by_one(model_graph, points, name)
+
+    def _one_by_one(
+        self, graph: ModelGraph, points: Sequence[Conditions], name: str
+    ) -> Iterator[Prediction | Failure]:
+        for point in points:
+            try:
+                yield from self.predict_points(graph, [point], name)
+            except Exception as error:
+                yield Failure(name, _ours(error), point)
+
+
+def _provenance(checkpoint: Checkpoint, graph: ModelGraph, source: str) -> Provenance:
+    return Provenance(
+        source=source,
+        checkpoint=f"{checkpoint.name} {checkpoint.version}",
+        kind=checkpoint.kind,
+        sha256=str(checkpoint.config["sha256"]),
+        graph_version=graph.version,
+        dippm_version=__version__,
+    )
+
+
+def _ours(error: Exception) -> DippmError:
+    """Return an error of ours; anything else is a fault of ours that must not end the rest."""
+    if isinstance(error, DippmError):
+        return error
+    found = DippmError(
+        f"unexpected {type(error).__name__}: {error}",
+        "This is a fault of DIPPM: please report it with the model.",
+    )
+    found.__cause__ = error
+    return found

@@ -1,0 +1,61 @@
+"""Which shipped checkpoint answers for a device when none was named.
+
+The rule: of the checkpoints that know the device, the default one; if it is not among them, the
+newest version of the one whose name comes first. Conditions beside the device do not choose: a
+checkpoint that was not trained for them refuses them and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dippm.devices import Device
+from dippm.errors import UnknownNameError
+from dippm.pretrained import store
+from dippm.pretrained.store import CheckpointInfo
+
+
+def for_device(device: Device) -> CheckpointInfo:
+    """Return the shipped checkpoint that answers for a device.
+
+    Raises:
+        UnknownNameError: if no shipped checkpoint knows the device.
+        CheckpointError: if it is the default that would answer, and that is damaged.
+    """
+    default = store.find()
+    if knows(default.config, device):
+        return default
+    shipped = store.available()
+    fitting = (info for info in shipped if knows(info.config, device))
+    found = next(fitting, None)
+    if found is None:
+        listed = sorted({name for info in shipped for name in devices_of(info.config) or ()})
+        raise UnknownNameError(
+            f"no shipped checkpoint was trained on {device.name}",
+            "Name one of your own with checkpoint=...; shipped ones answer for every GPU of "
+            f"`dippm devices`{' and for ' + ', '.join(listed) if listed else ''}.",
+        )
+    return found
+
+
+def knows(config: Mapping[str, Any], device: Device) -> bool:
+    """Return whether a checkpoint answers for a device."""
+    listed = devices_of(config)
+    return device.kind == "gpu" if listed is None else device.name in listed
+
+
+def devices_of(config: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the devices that a checkpoint is limited to; None is every GPU, and no CPU."""
+    return _listed(config, "devices")
+
+
+def precisions_of(config: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the precisions that a checkpoint is limited to; None is no limit."""
+    return _listed(config, "precision")
+
+
+def _listed(config: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    conditions = config.get("conditions")
+    listed = conditions.get(name) if isinstance(conditions, dict) else None
+    return tuple(map(str, listed)) if isinstance(listed, list) else None

@@ -1,0 +1,65 @@
+"""A comparison in the terminal: what all rows share stands above, what failed below."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dippm.comparison import Comparison
+from dippm.prediction import LABELS, show
+from dippm.report.tables import Column, Fitted
+
+HEADS = {
+    "source": "model",
+    "memory_mb": "memory MB",
+    "energy_j": "energy J",
+    "latency_ms": "latency ms",
+    "power_w": "power W",
+    "mig": "MIG",
+}
+RANKS = {"power_w": 3, "energy_j": 2, "mig": 1}
+MOST_REMARKS = 20
+
+
+def comparison_table(comparison: Comparison) -> Fitted:
+    """Return the predictions; a column whose cells are all the same becomes part of the title."""
+    rows = [row for row in comparison.rows() if row["error"] is None]
+    first = rows[0]
+    where = ("source", "device", "slice", "precision", "batch")
+    varies = [n for n in where if any(row[n] != first[n] for row in rows)] or ["source"]
+    shared = [n for n in where if n not in varies and first[n] is not None]
+    targets = [n for n in LABELS if any(row[n] is not None for row in rows)]
+    names = [*varies, *targets, "mig"]
+    columns = [
+        Column(HEADS.get(n, n), folds=n in ("source", "device"), rank=RANKS.get(n, 0))
+        for n in names
+    ]
+    checkpoints = dict.fromkeys(p.provenance.checkpoint for p in comparison)
+    return Fitted(
+        columns,
+        [[_cell(row[n]) for n in names] for row in rows],
+        " " + " · ".join(f"batch {first[n]}" if n == "batch" else str(first[n]) for n in shared),
+        " " + ", ".join(checkpoints),
+    )
+
+
+def remarks(comparison: Comparison) -> Iterator[str]:
+    """Yield the warnings with the number of their rows, then each failure with its reason."""
+    warnings = Counter(warning for p in comparison for warning in p.warnings)
+    total = len(comparison)
+    for warning, count in warnings.most_common(MOST_REMARKS):
+        yield f" ! {warning}{'' if count == total else f' ({count} of {total})'}"
+    if len(warnings) > MOST_REMARKS:
+        yield f" ! and {len(warnings) - MOST_REMARKS} other warnings, see --json of dippm predict"
+    for failure in comparison.failures:
+        c = failure.conditions
+        place = f" on {c.device.name}, {c.precision}, batch {c.batch}" if c else ""
+        yield f" failed: {failure.source}{place}: {failure.error.message}"
+        if failure.error.hint:
+            yield f"         {failure.error.hint}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return show(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,187 @@
+"""What a terminal shows: whole names, whole numbers, stages of long work, colour where wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+
+import pexpect
+import pytest
+from rich.console import Console
+
+from dippm.devices import all_devices
+from dippm.progress import listening, stage, tell
+from dippm.report.console import console, device_table, print_text
+from dippm.report.tables import Column, Fitted
+
+NAMES = [device.name for device in all_devices()]
+
+
+def printed(table, width):
+    file = io.StringIO()
+    Console(file=file, width=width).print(table)
+    return file.getvalue()
+
+
+def terminal(*words, columns, **environment):
+    """Run the command on a terminal and return (exit code, what it showed)."""
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "dippm", *map(str, words)],
+        dimensions=(50, columns),
+        env={**os.environ, "TERM": "xterm-256color", **environment},
+        encoding="utf-8",
+        timeout=120,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus, child.before
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
+def test_no_name_is_cut(width):
+    text = printed(device_table(all_devices()), width)
+    cells = [
+        line[1 : max(map(len, NAMES)) + 1].split("  ")[0].strip() for line in text.splitlines()
+    ]
+    folded = "".join(cells)
+    for name in NAMES:
+        assert name in folded
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_columns_that_have_no_room_are_named():
+    text = printed(device_table(all_devices()), 60)
+    assert re.search(r"not shown in 60 columns: .*architecture", text)
+    assert "not shown" not in printed(device_table(all_devices()), 300)
+
+
+def test_numbers_are_never_broken_and_names_fold():
+    table = Fitted((Column("model", folds=True), Column("ms")), [("x" * 50, "1,234,567.8")])
+    text = printed(table, 40)
+    assert "1,234,567.8" in text
+    assert text.count("x") == 50
+
+
+def test_markup_in_a_name_is_text():
+    assert "[bold]x[/bold]" in printed(Fitted((Column("[red]a"),), [("[bold]x[/bold]",)]), 80)
+
+
+def test_long_lines_go_on_below_their_last_column():
+    file = io.StringIO()
+    file.isatty = lambda: False  # type: ignore[method-assign]
+    os.environ["COLUMNS"] = "40"
+    try:
+        print_text(" energy       not available: " + "no power was ever measured " * 3, file)
+    finally:
+        del os.environ["COLUMNS"]
+    first, *rest = file.getvalue().splitlines()
+    assert first.startswith(" energy       not available:")
+    assert rest
+    assert all(line.startswith(" " * 14) and len(line) <= 40 for line in rest)
+
+
+def test_a_pipe_breaks_no_lines_unless_columns_says_so(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console(io.StringIO()).width > 1000
+    monkeypatch.setenv("COLUMNS", "72")
+    assert console(io.StringIO()).width == 72
+
+
+def test_colour_is_asked_for_or_refused(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    table = Fitted((Column("state"),), [("ok",)])
+
+    def shown():
+        file = io.StringIO()
+        console(file).print(table)
+        return file.getvalue()
+
+    assert "\x1b[" not in shown()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in shown()
+
+
+def test_a_terminal_sees_stages_and_the_answer_without_a_trace(onnx_file, checkpoint_folder):
+    code, seen = terminal(
+        "predict",
+        onnx_file,
+        "--batch",
+        3,
+        columns=60,
+        DIPPM_CACHE_DIR=str(onnx_file.parent / "new"),
+    )
+    assert code == 0, seen
+    assert f"converting {onnx_file.name}" in seen
+    answer = seen[seen.rindex("\x1b[?25h") :]  # the cursor is back
+    assert "converting" not in answer
+    assert "batch 3 · A100-40GB" in answer
+    assert max(map(len, plain(answer).splitlines())) <= 60
+
+
+def test_quiet_and_dumb_terminals_see_no_stages(onnx_file):
+    for words, environment in ((["--quiet"], {}), ([], {"TERM": "dumb"})):
+        code, seen = terminal("predict", onnx_file, *words, columns=80, **environment)
+        assert code == 0, seen
+        assert "converting" not in seen
+        assert "\x1b" not in seen
+
+
+def test_no_color_on_a_terminal():
+    code, seen = terminal("doctor", columns=80, NO_COLOR="1")
+    assert code == 0, seen
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", seen)
+    code, seen = terminal("doctor", columns=80)
+    assert re.search(r"\x1b\[[0-9;]*32m", seen)
+
+
+def test_a_measurement_is_not_disturbed_by_a_clock(monkeypatch):
+    import threading
+
+    from dippm.cli.progress import progress_shown
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    before = threading.active_count()
+    with progress_shown(still=True):
+        tell("timing 30 steps")
+        assert threading.active_count() == before
+        assert "timing 30 steps" in screen.getvalue()
+
+
+def test_stages_stand_before_what_is_told_inside():
+    heard: list[str] = []
+    with listening(heard.append), stage("1 of 2: a.onnx"), stage("converting"):
+        tell("exporting")
+    assert heard == [
+        "1 of 2: a.onnx",
+        "1 of 2: a.onnx: converting",
+        "1 of 2: a.onnx: converting: exporting",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_had(shell):
+    code, seen = terminal("--show-completion", shell, columns=120)
+    assert code == 0, seen
+    assert "_DIPPM_COMPLETE" in seen or "complete" in seen
+
+
+def test_devices_and_precisions_complete():
+    from dippm.cli.options import _completing, _devices, _precisions
+
+    assert _completing(_devices)("a100-4") == ["A100-40GB"]
+    assert _completing(_precisions)("fp16,bf") == ["fp16,bf16"]

@@ -90,8 +90,11 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     declared = _declared(model, inputs)
     sizes = [size for v in model.variables for size in v.shape]
     bound = bind(declared, inputs, sizes)
+    from dippm.relax.tensorflow.paths import named_by_layers
+
+    names = _number_layers(model)
     definition, outputs = _trace(model, declared, bound)
-    return convert(definition, declared, bound, outputs)
+    return named_by_layers(convert(definition, declared, bound, outputs), names)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -265,6 +268,17 @@ def _of_tensor(tensor: Any) -> Declared:
             f"input {tensor.name} is text", "Save the model without its text processing."
         )
     return Declared(tensor.name, tensor.name, tuple(tensor.shape), dtype.as_datatype_enum)
+
+
+def _number_layers(model: Any) -> list[str]:
+    """Give the layers names that scopes keep unmistakable; return the names that they had."""
+    from dippm.relax.tensorflow.paths import numbered
+
+    layers = [model, *(layer for layer in model._flatten_layers() if layer is not model)]
+    names = [layer.name for layer in layers]
+    for position, layer in enumerate(layers):
+        layer.name = numbered(position)
+    return names
 
 
 def _trace(model: Any, declared: Sequence[Declared], bound: Bound) -> tuple[Any, list[str]]:

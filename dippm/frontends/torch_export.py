@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.frontend import InputSpec, marker_batch
 from dippm.frontends.torch_inputs import bind, dtype_choices, float_dtype, shape_hint
+from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
 
 _Arguments = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
@@ -152,7 +153,7 @@ def slimmed(program: ExportedProgram) -> ExportedProgram:
     without_weights(program)
     program._example_inputs = None
     for node in program.graph.nodes:
-        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node"):
+        for key in ("stack_trace", "source_fn_stack", "torch_fn", "from_node"):
             node.meta.pop(key, None)
     return program
 
@@ -220,7 +221,8 @@ class _Attempt:
     def _export(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> ExportedProgram | None:
         args, kwargs = self._arguments(batch, dtypes)
         try:
-            return torch.export.export(_Flat(self.module), args, kwargs, strict=False)
+            program = torch.export.export(_Flat(self.module), args, kwargs, strict=False)
+            return note_paths(program, self.module, "module")
         except MemoryError:
             raise
         except Exception as error:

@@ -92,6 +92,7 @@ def _freeze_node(node: Node, draft: Draft, claimed: set[int]) -> OpNode:
         dtype=node.out.dtype,
         param_bytes=_weight_bytes(node, static, draft),
         absorbed=(*work, *node.absorbed),
+        path=node.path,
     )
 
 

@@ -58,9 +58,13 @@ class Value:
 
 
 class Node:
-    """An operator in a draft; `alive` turns false when a rule removes it."""
+    """An operator in a draft; `alive` turns false when a rule removes it.
 
-    __slots__ = ("absorbed", "alive", "attributes", "inputs", "op", "outputs")
+    Attributes:
+        path: of the module that it belongs to; a node that a rule makes of several keeps its own.
+    """
+
+    __slots__ = ("absorbed", "alive", "attributes", "inputs", "op", "outputs", "path")
 
     def __init__(
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attributes: dict[str, Any]
@@ -70,6 +74,7 @@ class Node:
         self.attributes = attributes
         self.absorbed: list[str] = []
         self.alive = True
+        self.path = ""
 
     @property
     def out(self) -> Value:
@@ -94,6 +99,7 @@ class Draft:
         outputs: results.
         parameters: shape and dtype of each parameter, by its position in the raw graph.
         batch: see `RawGraph.batch`.
+        path: what the nodes that are made get as theirs.
     """
 
     def __init__(self, batch: int) -> None:
@@ -102,6 +108,7 @@ class Draft:
         self.outputs: list[Value] = []
         self.parameters: dict[int, tuple[Shape, str]] = {}
         self.batch = batch
+        self.path = ""
 
     def emit(
         self,
@@ -133,6 +140,7 @@ class Draft:
             assert shape is not None
             outputs = [Value(shape, dtype or inputs[0].dtype)]
         node = Node(op, inputs, outputs, attributes)
+        node.path = self.path
         for value in node.inputs:
             value.uses.append(node)
         for value in node.outputs:

@@ -59,6 +59,8 @@ class OpNode:
         absorbed: operators that the canonical rules folded in, in execution order; they do not
             enter equality but `eager` execution launches them again. See `kernels`.
         in_dtypes: of each activation read.
+        path: of the module or layer, see `RawOperator.path`; twins in other frameworks differ in
+            it, so it does not enter equality.
     """
 
     op: str
@@ -73,6 +75,7 @@ class OpNode:
     param_bytes: int
     absorbed: tuple[str, ...] = field(default=(), compare=False)
     in_dtypes: tuple[str, ...] = ()
+    path: str = field(default="", compare=False)
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -182,6 +185,7 @@ def price(
     dtype: str,
     param_bytes: int,
     absorbed: tuple[str, ...] = (),
+    path: str = "",
 ) -> OpNode:
     """Return a node with its costs, which follow from attributes and shapes alone."""
     row = operator(op)
@@ -206,6 +210,7 @@ def price(
         param_bytes,
         absorbed,
         in_dtypes,
+        path,
     )
 
 
@@ -244,4 +249,5 @@ def _node_at(node: OpNode, size: Callable[[int], int], shape: Callable[[Any], Sh
         dtype=node.dtype,
         param_bytes=node.param_bytes,
         absorbed=node.absorbed,
+        path=node.path,
     )

@@ -191,6 +191,7 @@ class Hybrid:
                     bound=_bound(float(compute[mine].sum()), float(memory[mine].sum())),
                     macs=int(quantities[mine, 0].sum() / 2) if graph.nodes[node].macs else 0,
                     bytes_moved=int(quantities[mine, 1:4].sum()),
+                    path=graph.nodes[node].path,
                 )
             )
         host_ms = total_ms - float(times.sum())

@@ -41,6 +41,7 @@ class OperatorCost:
         bound: what limits it.
         macs: multiply-accumulates.
         bytes_moved: bytes read and written, weights included.
+        path: of the module or layer, see `OpNode.path`; "" for the host.
     """
 
     node: int | None
@@ -51,6 +52,7 @@ class OperatorCost:
     bound: Bound
     macs: int
     bytes_moved: int
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from dippm.relax.opaque import opaque_call
+from dippm.relax.paths import PathBuilder, with_paths
 from dippm.relax.raw_graph import Attribute
 
 Converter = Callable[[Node], Any]
@@ -46,7 +47,17 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             program = program.run_decompositions({})  # decomposes nothing, makes data flow explicit
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
-        return self.from_exported_program(program, True, False, False, None)
+        module = self.from_exported_program(program, True, False, False, None)
+        return with_paths(module, self.block_builder.paths)
+
+    @property
+    def block_builder(self) -> PathBuilder:
+        """What TVM's importer emits to; it makes a builder of its own for each program."""
+        return self._builder
+
+    @block_builder.setter
+    def block_builder(self, _: relax.BlockBuilder | None) -> None:
+        self._builder = PathBuilder()
 
     @staticmethod
     def _convert_pytorch_tensor_to_tvm(tensor: torch.Tensor) -> Any:
@@ -70,6 +81,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
 
         def convert(node: Node) -> Any:
             operator = _operator(node).partition(".")[0]
+            self.block_builder.path = _path(node)
             result = None
             if stock is not None and operator.removesuffix("_") not in BROKEN_APART_BY_TVM:
                 try:
@@ -168,6 +180,12 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(item)
     else:
         yield value
+
+
+def _path(node: Node) -> str:
+    """Return the path of the innermost module that ran an operator."""
+    stack = node.meta.get("nn_module_stack") or {"": ("", "")}
+    return str(list(stack.values())[-1][0])
 
 
 def _operator(node: Node) -> str:

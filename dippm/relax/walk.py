@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from dippm.relax.opaque import read_symbol
+from dippm.relax.paths import paths_of
 from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue, ValueKind
 
 
@@ -32,6 +33,7 @@ class _Walk:
         self.values: list[RawValue] = []
         self.operators: list[RawOperator] = []
         self.position: dict[Any, tuple[int, ...]] = {}
+        self.paths = paths_of(function)
         n_inputs = int(function.attrs["num_input"]) if function.attrs else len(function.params)
         for i, parameter in enumerate(function.params):
             kind: ValueKind = "input" if i < n_inputs else "parameter"
@@ -105,7 +107,8 @@ class _Walk:
             if not positions and plain is not None:
                 attributes[f"arg{i}"] = plain
         self.position[var] = outputs = self._new(var.ty, "operator")
-        self.operators.append(RawOperator(name, tuple(inputs), outputs, attributes))
+        path = self.paths.get(var.name, "")
+        self.operators.append(RawOperator(name, tuple(inputs), outputs, attributes, path))
 
 
 def _describe(call: tvm.ir.Call) -> tuple[str, dict[str, Attribute], Iterable[Any]]:

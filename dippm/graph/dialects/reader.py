@@ -30,8 +30,10 @@ def read(raw: RawGraph) -> Draft:
             [values[i] for i in operator.outputs],
             operator.attributes,
         )
+        draft.path = operator.path
         if call.outputs and not fold_static(call):
             _read_call(call)
+    draft.path = ""
     return draft
 
 

@@ -146,6 +146,7 @@ def _move_results(draft: Draft, node: Node, permutation: Permutation, *, virtual
         fresh.producer = node
         node.outputs[i] = fresh
         change = draft.make("transpose", [fresh], outputs=[out], permutation=permutation)
+        change.path = node.path
         if virtual:
             change.attributes["layout"] = 1
         draft.nodes.append(change)

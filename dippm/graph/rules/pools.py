@@ -40,7 +40,9 @@ def _from_reduction(draft: Draft, node: Node) -> None:
         return
     pooled = Value((*source.shape[:2], *(1,) * (rank - 2)), out.dtype)
     position = draft.nodes.index(node)
-    draft.nodes.insert(position, draft.make(name, [source], outputs=[pooled]))
+    pool = draft.make(name, [source], outputs=[pooled])
+    pool.path = node.path
+    draft.nodes.insert(position, pool)
     node.op, node.attributes = "reshape", {}
     draft.set_inputs(node, [pooled])
 

@@ -33,6 +33,7 @@ def _split_layers(draft: Draft, last: Node) -> None:
         own = weights[layer * share : (layer + 1) * share]
         shape = (*source.shape[:-1], width)
         lower = draft.make(last.op, [source, *own, *states], shape=shape, **attributes)
+        lower.path = last.path
         draft.nodes.insert(position + layer, lower)
         source = lower.out
     last.attributes = {**last.attributes, "layers": 1, "input_size": width}
@@ -68,6 +69,7 @@ def _join_directions(draft: Draft, concat: Node) -> None:
         outputs=[Value((*full[:-1], 2 * full[-1]), forward.out.dtype), *states],
         **{**forward.attributes, "directions": 2},
     )
+    joined.path = forward.path
     forward.outputs, backward.outputs = [forward.out], [backward.out]
     draft.nodes.insert(place, joined)
     concat.op, concat.attributes = _select(joined.out, concat.out), {}

@@ -17,6 +17,7 @@ from dippm.relax.onnx.dtypes import dtype_of
 from dippm.relax.onnx.fold import Array
 from dippm.relax.onnx.trace import Step, Tensor, Trace, is_constant
 from dippm.relax.opaque import opaque_call
+from dippm.relax.paths import PathBuilder, with_paths
 from dippm.relax.raw_graph import Attribute, RawGraph
 from dippm.relax.walk import walk
 
@@ -48,7 +49,7 @@ def to_relax(traced: Trace) -> tvm.IRModule:
 
 class _Importer:
     def __init__(self) -> None:
-        self.block_builder = relax.BlockBuilder()
+        self.block_builder = PathBuilder()
         self.builder = Builder(self.block_builder)
         self.values: dict[int, Any] = {}
 
@@ -58,7 +59,9 @@ class _Importer:
         with self.block_builder.function("main", params=variables + parameters):
             with self.block_builder.dataflow():
                 for step in traced.steps:
+                    self.block_builder.path = step.path
                     self._step(step)
+                self.block_builder.path = ""
                 results = [self._argument(t) for t in traced.outputs]
                 result = self.block_builder.emit_output(
                     results[0] if len(results) == 1 else relax.Tuple(results)
@@ -66,7 +69,7 @@ class _Importer:
             self.block_builder.emit_func_output(result)
         module = self.block_builder.get()
         module["main"] = module["main"].with_attrs({"num_input": len(variables)})
-        return module
+        return with_paths(module, self.block_builder.paths)
 
     def _variable(self, tensor: Tensor) -> relax.Var:
         variable = relax.Var(tensor.name, relax.TensorType(tensor.shape, dtype_of(tensor)))

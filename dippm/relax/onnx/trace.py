@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.errors import ConversionError, ModelFileError
 from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
+from dippm.relax.onnx.paths import path_of
 from dippm.relax.onnx.shapes import CONTRIBUTED, SHAPES, TRUTHS
 
 MAX_KNOWN_ELEMENTS = 1024
@@ -93,6 +94,7 @@ class Step:
         input_names: the formal names of the arguments.
         outputs: values; None for one that is not asked for.
         attributes: as Python values.
+        path: of the module that it belongs to, "" if unknown.
     """
 
     operator: str
@@ -102,6 +104,7 @@ class Step:
     input_names: list[str]
     outputs: list[Tensor | None]
     attributes: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
 
 
 @dataclass(slots=True)
@@ -219,7 +222,7 @@ class _Tracer:
         learned = bool(inputs) and all(i is None or i.is_learned or _is_known(i) for i in inputs)
         step = Step(
             node.op_type, node.name, opset, inputs, _formal_names(schema, len(inputs)), [],
-            attributes,
+            attributes, path_of(node, [t.name for t in inputs if t is not None and t.is_parameter]),
         )  # fmt: skip
         for position, name in enumerate(node.output):
             if not name:

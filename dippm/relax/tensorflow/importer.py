@@ -16,10 +16,12 @@ from tvm import relax
 
 from dippm.errors import ConversionError
 from dippm.relax.opaque import opaque_call
+from dippm.relax.paths import with_paths
 from dippm.relax.raw_graph import Attribute
 from dippm.relax.tensorflow import convolutions, layers, norms, operators, recurrent
 from dippm.relax.tensorflow.call import Call, Converter, Match
 from dippm.relax.tensorflow.graph import BRANCHES, FlatGraph
+from dippm.relax.tensorflow.paths import path_of
 from dippm.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {
@@ -48,6 +50,7 @@ class _Importer:
         self.statics = Statics()
         self.builder = relax.BlockBuilder()
         self.bindings: list[relax.VarBinding] = []
+        self.path, self.paths = "", dict[str, str]()
         self.expressions: dict[str, relax.Expr] = {}
         self.parameters: list[relax.Var] = []
         self.from_input = _reached_from(flat.inputs)
@@ -61,7 +64,8 @@ class _Importer:
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         body = relax.SeqExpr([relax.BindingBlock(self.bindings)], self.builder.normalize(result))
         function = relax.Function([*inputs, *self.parameters], body, body.body.ty)
-        return tvm.IRModule({"main": function.with_attr("num_input", len(inputs))})
+        module = tvm.IRModule({"main": function.with_attr("num_input", len(inputs))})
+        return with_paths(module, self.paths)
 
     def expression(self, tensor: tf.Tensor) -> relax.Expr:
         """Return the Relax value of a tensor; leaves are made here."""
@@ -77,6 +81,7 @@ class _Importer:
         value = self.builder.normalize(expression)
         variable = relax.Var(f"v{len(self.bindings)}", value.ty)
         self.bindings.append(relax.VarBinding(variable, value))
+        self.paths[variable.name] = self.path
         return variable
 
     def depends_on_input(self, tensor: tf.Tensor) -> bool:
@@ -159,6 +164,7 @@ class _Importer:
         return variable
 
     def _translate(self, operation: tf.Operation) -> None:
+        self.path = path_of(operation.name)
         call = Call(operation, self)
         match = self._match(operation)
         if match is not None:

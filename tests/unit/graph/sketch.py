@@ -16,6 +16,7 @@ class Sketch:
         self.values: list[RawValue] = []
         self.operators: list[RawOperator] = []
         self.inputs: list[int] = []
+        self.path = ""
 
     def _add(self, value: RawValue) -> int:
         self.values.append(value)
@@ -52,7 +53,8 @@ class Sketch:
         **attributes: Attribute,
     ) -> list[int]:
         outputs = [self._add(RawValue(shape, dtype, "operator")) for shape in shapes]
-        self.operators.append(RawOperator(name, tuple(inputs), tuple(outputs), attributes))
+        one = RawOperator(name, tuple(inputs), tuple(outputs), attributes, self.path)
+        self.operators.append(one)
         return outputs
 
     def conv(self, x: int, weight: int, *shape: int, **attributes: Attribute) -> int:

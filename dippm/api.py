@@ -14,7 +14,7 @@ from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
 from dippm.points import DEFAULT_DEVICE, Grid, conditions_of, device_of

@@ -13,7 +13,7 @@ from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer, supported_precisions
 from dippm.devices import Device, MigProfile
 from dippm.errors import DippmError
-from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.points import DEFAULT_DEVICE, Grid, conditions_of
 from dippm.prediction import Prediction, Provenance

@@ -8,7 +8,7 @@ from typing import Any
 
 from dippm import frontends, graph
 from dippm.frontends import InputSpec
-from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 
 Input = str | Iterable[int] | Mapping[str, Any] | InputSpec | None

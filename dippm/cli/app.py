@@ -1,6 +1,7 @@
 """The command line: one file per command, gathered here.
 
-Exit codes: 0 ok, 1 an error, 2 usage, 130 interrupted. Data goes to stdout, talk to stderr.
+Exit codes: 0 ok, 1 an error, 2 usage, 128 + n ended by signal n (130 interrupted). Data goes to
+stdout, talk to stderr.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dippm.cli.output import say
 from dippm.cli.predict import predict
 from dippm.cli.report import report
 from dippm.cli.selftest import selftest
+from dippm.cli.signals import end_in_order
 
 app = typer.Typer(
     name="dippm",
@@ -54,4 +56,5 @@ def main() -> None:
     """Run the command line."""
     # A prediction multiplies small matrices: threads would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    end_in_order()
     app()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from dippm.errors import UnknownFormatError
 from dippm.frontends import cache as graph_cache
 from dippm.frontends import named, registry
 from dippm.frontends.frontend import Frontend, InputSpec
-from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, POOL
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
+from dippm.frontends.worker import POOL, Worker
 from dippm.relax.raw_graph import RawGraph
 
 __all__ = ["Frontend", "InputSpec", "load"]
@@ -36,15 +39,16 @@ def load(
         framework: "pytorch", "tensorflow", "keras", "paddle", "onnx"; inferred if None.
         trust: whether loading may run code that the file carries.
         cache: whether a graph may be kept on disk and reused.
-        timeout_s: wall time for one conversion.
+        timeout_s: wall time for one conversion; infinite for no limit.
         memory_limit_mb: private memory that the conversion may use.
 
     Raises:
         ModelFileError: one of its subclasses, with the next step in `hint`.
         UnknownNameError: if a framework or a named model is unknown.
+        ConditionsError: if one of the limits is none.
     """
     spec = InputSpec.parse(inputs)
-    limits = (timeout_s, memory_limit_mb)
+    limits = Limits(timeout_s, memory_limit_mb)
     if not isinstance(source, str | os.PathLike):
         return _load_object(source, spec, limits)
     where = source if isinstance(source, str) else Path(source)
@@ -59,42 +63,57 @@ def load(
     return graph
 
 
-def _load_object(source: Any, spec: InputSpec, limits: tuple[float, int]) -> RawGraph:
+def _load_object(source: Any, spec: InputSpec, limits: Limits) -> RawGraph:
     kind = registry.object_framework(source)
+    if kind is None:
+        raise UnknownFormatError(
+            f"a {type(source).__module__}.{type(source).__qualname__} is not a model",
+            "Give a path, a name, or a torch.nn.Module, ExportedProgram, ModelProto or Keras "
+            "model.",
+        )
     if kind == "pytorch":
         return _load_module(source, spec, limits)
-    with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
-        path = Path(folder)
-        if kind == "pytorch program":
-            import torch
-
-            torch.export.save(source, path := path / "model.pt2")
-        elif kind == "onnx":
-            (path := path / "model.onnx").write_bytes(source.SerializeToString())
-        elif kind == "keras":
-            source.save(path := path / "model.keras")
-        else:
-            raise UnknownFormatError(
-                f"a {type(source).__module__}.{type(source).__qualname__} is not a model",
-                "Give a path, a name, or a torch.nn.Module, ExportedProgram, ModelProto or Keras "
-                "model.",
-            )
-        entry = registry.find(path, kind.partition(" ")[0])
-        return _convert(entry.module, _request(path, spec, True), limits)
+    entry = registry.built_in(kind.partition(" ")[0])
+    with _borrowed(entry.module, limits) as (worker, folder):
+        path = _save(source, kind, folder)
+        return worker.convert(_request(path, spec, True), timeout_s=limits.timeout_s)
 
 
-def _load_module(module: Any, spec: InputSpec, limits: tuple[float, int]) -> RawGraph:
+def _save(source: Any, kind: str, folder: Path) -> Path:
+    """Write an object where its worker reads it."""
+    if kind == "onnx":
+        path = folder / "model.onnx"
+        path.write_bytes(source.SerializeToString())
+    elif kind == "keras":
+        source.save(path := folder / "model.keras")
+    else:
+        import torch
+
+        torch.export.save(source, path := folder / "model.pt2")
+    return path
+
+
+def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:
     """Export here, where the module's class exists; translate in the worker."""
     from dippm.frontends import pytorch
 
-    timeout_s, memory_limit_mb = limits
-    POOL.warm(pytorch.__name__, memory_limit_mb)
+    POOL.warm(pytorch.__name__, limits.memory_limit_mb)
     program, batch, is_symbolic = pytorch.export_bytes(module, spec)
-    with POOL.borrow(pytorch.__name__, memory_limit_mb) as worker:
-        file = worker.folder / "program.pt2"
+    with _borrowed(pytorch.__name__, limits) as (worker, folder):
+        file = folder / "program.pt2"
         file.write_bytes(program)
         request = {"program": str(file), "batch": batch, "batch_is_symbolic": is_symbolic}
-        return worker.convert(request, timeout_s=timeout_s)
+        return worker.convert(request, timeout_s=limits.timeout_s)
+
+
+@contextmanager
+def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
+    """Yield a worker and a folder for one conversion, which goes whatever happens to us."""
+    with (
+        POOL.borrow(module, limits.memory_limit_mb) as worker,
+        tempfile.TemporaryDirectory(dir=worker.folder, ignore_cleanup_errors=True) as folder,
+    ):
+        yield worker, Path(folder)
 
 
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:
@@ -107,7 +126,6 @@ def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]
     return {"source": text, "inputs": spec.to_dict(), "trust": trust}
 
 
-def _convert(module: str, request: dict[str, Any], limits: tuple[float, int]) -> RawGraph:
-    timeout_s, memory_limit_mb = limits
-    with POOL.borrow(module, memory_limit_mb) as worker:
-        return worker.convert(request, timeout_s=timeout_s)
+def _convert(module: str, request: dict[str, Any], limits: Limits) -> RawGraph:
+    with POOL.borrow(module, limits.memory_limit_mb) as worker:
+        return worker.convert(request, timeout_s=limits.timeout_s)

@@ -97,6 +97,11 @@ def entries() -> tuple[Entry, ...]:
     return (*BUILT_IN, *(Entry(point.name, point.value.partition(":")[0]) for point in found))
 
 
+def built_in(framework: str) -> Entry:
+    """Return our own first frontend of a framework."""
+    return next(entry for entry in BUILT_IN if entry.framework == framework)
+
+
 def find(source: str | Path, framework: str | None = None) -> Entry:
     """Return the frontend that reads a file, folder or name.
 

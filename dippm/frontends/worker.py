@@ -9,13 +9,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -23,12 +25,15 @@ from typing import IO, Any
 from dippm import errors, process
 from dippm.errors import ConversionError, DippmError
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, is_out_of_memory
+from dippm.progress import listening, tell
 from dippm.relax.raw_graph import RawGraph
 
-DEFAULT_TIMEOUT_S = 120.0
-DEFAULT_MEMORY_LIMIT_MB = 4096
 CONVERSIONS_PER_PROCESS = 64
+LEEWAY_S = 5.0
+"""So much later than its caller a worker ends itself."""
+STAGE_S = 0.2
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -38,19 +43,6 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one conversion may use.
-
-    Attributes:
-        timeout_s: wall time from request to answer, the start of the process included.
-        memory_limit_mb: private memory of the process (`RLIMIT_DATA`).
-    """
-
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
 
 
 @dataclass(slots=True)
@@ -65,6 +57,7 @@ class Worker:
         cpu_s: processor time of its last conversion.
         step: what it last said it was doing.
         worn_out: it must not be used again.
+        folder: a temporary folder that goes with the process.
     """
 
     module: str
@@ -75,49 +68,48 @@ class Worker:
     step: str = "starting"
     worn_out: bool = False
     _pipes: WorkerPipes = field(init=False, repr=False)
-    _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
+    folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True)
-        start = f"from {__name__} import main; main({self.module!r}, {self.memory_limit_mb})"
+        self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
+        words = f"{self.module!r}, {self.memory_limit_mb}, {str(self.folder)!r}"
+        start = f"from {__name__} import main; main({words})"
         command = [sys.executable, "-P", "-c", start]
         path = os.pathsep.join(os.path.abspath(p or os.getcwd()) for p in sys.path)
-        environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "TMPDIR": self._folder.name}
-        self._pipes = WorkerPipes(command, environment)
+        environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "TMPDIR": str(self.folder)}
+        try:
+            self._pipes = WorkerPipes(command, environment)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._pipes.alive
 
-    @property
-    def folder(self) -> Path:
-        """A temporary folder that goes when the worker stops."""
-        return Path(self._folder.name)
-
     def convert(self, request: dict[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RawGraph:
         """Send one request and wait for its graph.
 
         Args:
             request: `source`, `inputs`, `trust` of a file or name, or `program` and its batch.
-            timeout_s: wall time until the process is ended.
+            timeout_s: wall time until the process is ended; infinite for no limit.
 
         Raises:
             DippmError: what the frontend raised, with its own type.
             ConversionError: if the process crashed or met a limit.
         """
         deadline = time.monotonic() + timeout_s
+        limit = timeout_s if math.isfinite(timeout_s) else None
         try:
-            self._pipes.send(request)
+            self._pipes.send({"timeout_s": limit, **request})
             answer = self._receive(deadline)
         except WorkerDiedError as error:
+            if error.code == -signal.SIGALRM:  # this process slept longer than the limit
+                raise self._too_slow(timeout_s) from None
             raise self._ended(error.code) from None
         except TimedOutError:
-            self.stop()
-            raise ConversionError(
-                f"the conversion took longer than {timeout_s:g} s (step: {self.step})",
-                "Give it more time with timeout_s=..., or export the model to ONNX first.",
-            ) from None
+            raise self._too_slow(timeout_s) from None
         self.conversions += 1
         self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
@@ -128,7 +120,7 @@ class Worker:
     def stop(self) -> None:
         """End the process and remove its folder."""
         self._pipes.kill()
-        self._folder.cleanup()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _receive(self, deadline: float) -> process.Message:
         while True:
@@ -136,6 +128,14 @@ class Worker:
             if "step" not in frame:
                 return frame
             self.step = frame["step"]
+            tell(self.step)
+
+    def _too_slow(self, timeout_s: float) -> ConversionError:
+        self.stop()
+        return ConversionError(
+            f"the conversion took longer than {timeout_s:g} s (step: {self.step})",
+            "Give it more time with timeout_s=..., or export the model to ONNX first.",
+        )
 
     def _ended(self, code: int | None) -> ConversionError:
         self.stop()
@@ -173,10 +173,15 @@ class WorkerPool:
     """
 
     def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self._begin()
+        atexit.register(self.close)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)  # the workers are its parent's
+
+    def _begin(self) -> None:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
-        self.cpu_s = 0.0
-        atexit.register(self.close)
 
     @contextlib.contextmanager
     def borrow(self, module: str, memory_limit_mb: int) -> Iterator[Worker]:
@@ -234,15 +239,20 @@ POOL = WorkerPool()
 
 
 def step(name: str) -> None:
-    """Tell the caller what a conversion is doing, for the message if it has to be ended."""
+    """Tell the caller what a conversion is doing, for the message if it has to be ended.
+
+    What is told by `dippm.progress.tell` during a conversion arrives there too, but of stages that
+    differ in their numbers only, not more than a few each second.
+    """
     if _answers is not None:
         process.write_frame(_answers, {"step": name})
 
 
-def main(module: str, memory_limit_mb: int) -> None:
+def main(module: str, memory_limit_mb: int, folder: str) -> None:
     """Serve requests from standard input until it closes."""
     global _answers
     requests, _answers = process.own_pipes()
+    guard = process.start_guard(requests, Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
     process.limit_memory(memory_limit_mb)
@@ -254,14 +264,35 @@ def main(module: str, memory_limit_mb: int) -> None:
         try:
             request = process.read_frame(requests)
         except EOFError:
+            process.leave_guard(guard, Path(folder))
             return
         start = time.process_time()
-        answer = _answer(module, request)
+        limit_s = request.pop("timeout_s")
+        process.end_after(limit_s and limit_s + LEEWAY_S)
+        with listening(_Pace(step)):
+            answer = _answer(module, request)
+        process.end_after(None)
         cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
         process.write_frame(_answers, {**answer, **cost})
 
 
 _answers: IO[bytes] | None = None
+
+
+class _Pace:
+    """Passes stages on, but of those that differ in their numbers only not every one."""
+
+    def __init__(self, listener: Callable[[str], None]) -> None:
+        self._listener, self._last, self._next_s = listener, "", 0.0
+
+    def __call__(self, stage: str) -> None:
+        kind, now = stage.translate(_NO_DIGITS), time.monotonic()
+        if kind != self._last or now >= self._next_s:
+            self._last, self._next_s = kind, now + STAGE_S
+            self._listener(stage)
+
+
+_NO_DIGITS = str.maketrans("", "", "0123456789,.")
 
 
 def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from dippm.errors import DippmError
 from dippm.frontends import cache
-from dippm.frontends.worker import DEFAULT_MEMORY_LIMIT_MB
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
 from dippm.measure.sources.registry import survey
 from dippm.pretrained import store
 from dippm.pretrained.checkpoint import verify

@@ -1,43 +1,24 @@
-"""A worker and the process that started it: frames over pipes, limits, and words for its end.
-
-Both ends speak frames of JSON text (a length of eight bytes, then the text), so nothing that a
-worker sends is unpickled. A worker is a plain fresh interpreter and not one of `multiprocessing`,
-because that runs the caller's main script once more, which breaks scripts without a ``__main__``
-guard. It may hang, talk without end or die at any moment: the caller waits for no longer than it
-was told, and hears how it ended.
-
-Caller's side: `WorkerPipes`. Worker's side: `own_pipes`, `read_frame`, `write_frame`,
-`limit_memory`, `follow_parent`.
-"""
+"""The caller's end of a worker."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import re
 import selectors
 import signal
-import struct
 import subprocess
-import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
 
-Message = dict[str, Any]
+from dippm.process.ends import describe_exit
+from dippm.process.frames import HEADER, Message, frame
+
 Remaining = Callable[[], float]
 
 POLL_S = 0.2
 KEPT_LOG_BYTES = 1 << 16
-PR_SET_PDEATHSIG = 1
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|cannot allocate memory"
-    r"|unable to allocate|ALLOC_FAILED|bad_alloc",
-    re.IGNORECASE,
-)
-_HEADER = struct.Struct("<Q")
 
 
 class TimedOutError(Exception):
@@ -97,6 +78,7 @@ class WorkerPipes:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ)
         os.set_blocking(self._requests.fileno(), False)
+        _RUNNING.add(self)
 
     @property
     def pid(self) -> int:
@@ -112,7 +94,7 @@ class WorkerPipes:
         """Queue a request; `receive` writes it."""
         if not self._unsent:
             self._selector.register(self._requests, selectors.EVENT_WRITE)
-        self._unsent += _frame(message)
+        self._unsent += frame(message)
 
     def receive(self, remaining: Remaining) -> Message:
         """Wait for the next frame.
@@ -156,9 +138,7 @@ class WorkerPipes:
             os.killpg(self.pid, signal.SIGKILL)
         # One that waits for a hung driver cannot be killed; the next one will tell.
         self.wait(10)
-        self._selector.close()
-        self._answers.close()
-        self._talk.close()
+        self.forget()
 
     def close(self, patience_s: float = 10) -> None:
         """Let it end by itself; kill it if it does not."""
@@ -167,15 +147,21 @@ class WorkerPipes:
         self.wait(patience_s)
         self.kill()
 
+    def forget(self) -> None:
+        """Close the pipes and leave the process alone."""
+        self._selector.close()
+        for pipe in (self._requests, self._answers, self._talk):
+            pipe.close()
+
     def _next(self) -> Message | None:
         """Take a frame from what was received."""
-        if len(self._received) < _HEADER.size:
+        if len(self._received) < HEADER.size:
             return None
-        (size,) = _HEADER.unpack_from(self._received)
-        end = _HEADER.size + size
+        (size,) = HEADER.unpack_from(self._received)
+        end = HEADER.size + size
         if len(self._received) < end:
             return None
-        message: Message = json.loads(self._received[_HEADER.size : end])
+        message: Message = json.loads(self._received[HEADER.size : end])
         del self._received[:end]
         return message
 
@@ -225,94 +211,14 @@ class WorkerPipes:
         return WorkerDiedError(self.wait(10))
 
 
-def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Return a worker's requests and answers.
-
-    From here on stdin is empty, and what is printed goes to stderr.
-    """
-    requests = os.fdopen(os.dup(0), "rb", buffering=0)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return requests, answers
+_RUNNING: weakref.WeakSet[WorkerPipes] = weakref.WeakSet()
 
 
-def write_frame(stream: IO[bytes], message: Message) -> None:
-    """Write a message to a blocking stream."""
-    rest = memoryview(_frame(message))
-    while rest:
-        rest = rest[stream.write(rest) :]
+def _leave_to_parent() -> None:
+    """Close what a fork inherited: a worker whose pipes a copy holds open would outlive us."""
+    for pipes in list(_RUNNING):
+        pipes.forget()
 
 
-def read_frame(stream: IO[bytes]) -> Message:
-    """Read a message from a blocking stream.
-
-    Raises:
-        EOFError: if it was closed.
-    """
-    (size,) = _HEADER.unpack(_exactly(stream, _HEADER.size))
-    message: Message = json.loads(_exactly(stream, size))
-    return message
-
-
-def limit_memory(limit_mb: int) -> None:
-    """Limit this process' private memory; on Linux only."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_mb << 20, limit_mb << 20))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def follow_parent(parent: int) -> None:
-    """Die at once with the thread that started this process; on Linux only.
-
-    Args:
-        parent: its process.
-    """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means that memory ran out or its limit was met."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"MemoryError", "OutOfMemoryError"} or OUT_OF_MEMORY.search(str(error)))
-
-
-def describe_exit(code: int) -> str:
-    """Return how a process ended, for instance "killed by SIGSEGV"."""
-    if code >= 0:
-        return f"exit code {code}"
-    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-    return f"killed by {signal_name(-code)}{hint}"
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal, also of one that Python does not know."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _frame(message: Message) -> bytes:
-    data = json.dumps(message).encode()
-    return _HEADER.pack(len(data)) + data
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    chunks: list[bytes] = []
-    while size:
-        chunk = stream.read(min(size, 1 << 20))
-        if not chunk:
-            raise EOFError
-        chunks.append(chunk)
-        size -= len(chunk)
-    return b"".join(chunks)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

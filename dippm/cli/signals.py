@@ -1,0 +1,24 @@
+"""Signals end a command in order: workers and their folders go, the exit code says which it was."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+NAMES = ("SIGTERM", "SIGHUP")  # Ctrl-C is an exception already
+
+
+def end_in_order() -> None:
+    """Turn the signals that ask a program to end into an exit with code 128 + n.
+
+    A second one ends the process at once. A signal that is ignored stays so, as under nohup.
+    """
+    for name in NAMES:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)

@@ -1,0 +1,46 @@
+"""`Limits`: what one conversion may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.errors import ConditionsError
+
+DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_MEMORY_LIMIT_MB = 4096
+LEAST_MEMORY_MB = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one conversion may use.
+
+    Attributes:
+        timeout_s: wall time from request to answer, the start of the process included; infinite
+            for no limit.
+        memory_limit_mb: private memory of the process (`RLIMIT_DATA`).
+
+    Raises:
+        ConditionsError: if one of them is no such limit.
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.timeout_s, int | float) or not self.timeout_s > 0:
+            raise ConditionsError(
+                f"the time limit is {self.timeout_s!r}",
+                "Give timeout_s (--timeout-s) as seconds above 0; inf is no limit.",
+            )
+        if not _is_number(self.memory_limit_mb, int) or self.memory_limit_mb < LEAST_MEMORY_MB:
+            raise ConditionsError(
+                f"the memory limit is {self.memory_limit_mb!r} MB",
+                f"Give memory_limit_mb (--memory-limit-mb) as a whole number from {LEAST_MEMORY_MB}"
+                f" on; most models need less than {DEFAULT_MEMORY_LIMIT_MB}.",
+            )
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

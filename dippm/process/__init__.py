@@ -1,0 +1,36 @@
+"""A worker and the process that started it: frames over pipes, limits, and words for its end.
+
+A worker is a plain fresh interpreter and not one of `multiprocessing`, because that runs the
+caller's main script once more, which breaks scripts without a ``__main__`` guard. It may hang, talk
+without end or die at any moment: the caller waits for no longer than it was told, and hears how it
+ended. Nothing outlives the caller, also when that is killed: a worker has a guard (`start_guard`),
+or the kernel ends it with its parent's thread (`follow_parent`); and it ends itself some time after
+its limit (`end_after`), for a caller that no longer listens.
+
+Caller's side: `WorkerPipes`. Worker's side: the functions.
+"""
+
+from dippm.process.ends import describe_exit, is_out_of_memory, signal_name
+from dippm.process.frames import Message, own_pipes, read_frame, write_frame
+from dippm.process.guard import leave_guard, start_guard
+from dippm.process.limits import end_after, follow_parent, limit_memory
+from dippm.process.pipes import Remaining, TimedOutError, WorkerDiedError, WorkerPipes
+
+__all__ = [
+    "Message",
+    "Remaining",
+    "TimedOutError",
+    "WorkerDiedError",
+    "WorkerPipes",
+    "describe_exit",
+    "end_after",
+    "follow_parent",
+    "is_out_of_memory",
+    "leave_guard",
+    "limit_memory",
+    "own_pipes",
+    "read_frame",
+    "signal_name",
+    "start_guard",
+    "write_frame",
+]

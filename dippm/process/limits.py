@@ -1,0 +1,47 @@
+"""What a worker asks of the kernel for itself: limits of memory and time, the end of its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+LONGEST_S = 1e8
+"""Timers do not take every number; this is three years."""
+
+
+def limit_memory(limit_mb: int) -> None:
+    """Limit this process' private memory; on Linux only."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = min(limit_mb << 20, hard if hard >= 0 else sys.maxsize)  # -1 is "no limit"
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def end_after(seconds: float | None) -> None:
+    """Let the kernel end this process after a while, whatever it is doing then; None: never.
+
+    Each call replaces the one before.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, min(seconds or 0.0, LONGEST_S))
+
+
+def follow_parent(parent: int) -> None:
+    """Die at once with the thread that started this process; on Linux only.
+
+    Args:
+        parent: its process.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)

@@ -79,7 +79,7 @@ def _freeze_node(node: Node, draft: Draft, claimed: set[int]) -> OpNode:
     data = node.data_inputs
     static = [v for v in node.inputs if v.is_static]
     work: list[str] = []
-    for value in static:
+    for value in node.inputs:
         if value.static_work and id(value) not in claimed:
             claimed.add(id(value))
             work.extend(STATIC + name for name in value.static_work)

@@ -97,6 +97,7 @@ class Draft:
         nodes: also dead ones, until `compact`.
         inputs: user inputs.
         outputs: results.
+        beside: values that are made on every pass though no node reads them.
         parameters: shape and dtype of each parameter, by its position in the raw graph.
         batch: see `RawGraph.batch`.
         path: what the nodes that are made get as theirs.
@@ -106,6 +107,7 @@ class Draft:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
+        self.beside: list[Value] = []
         self.parameters: dict[int, tuple[Shape, str]] = {}
         self.batch = batch
         self.path = ""

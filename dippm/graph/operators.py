@@ -123,7 +123,7 @@ def _views(entries: str, **columns: Any) -> list[Operator]:
 
 
 _OPERATORS: list[Operator] = [
-    *_products("conv1d conv2d conv3d", "conv", "convolution",
+    *_products("conv1d conv2d=conv,convolution conv3d", "conv", "convolution",
                attributes=_CONV, macs=macs.convolution),
     *_products(
         "conv_transpose=conv1dtranspose,conv2dtranspose,conv3dtranspose,convtranspose1d,"
@@ -133,7 +133,7 @@ _OPERATORS: list[Operator] = [
                autocast="promote"),
     *_products("dense=linear", "dense", "gemm",
                attributes=("in_features", "out_features"), macs=macs.dense),
-    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv", "batch_matmul", "batched_gemm",
+    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm", "batch_matmul", "batched_gemm",
                attributes=("m", "n", "k"), macs=macs.batched_product),
     *_products(
         "attention=scaleddotproductattention,scaleddotproductflashattention,attentionbias",

@@ -19,7 +19,7 @@ def post_order(draft: Draft) -> list[Node]:
         depth[id(node)] = 1 + max(before, default=0)
     ordered: list[Node] = []
     seen: set[int] = set()
-    roots = [v.producer for v in draft.outputs if v.producer is not None]
+    roots = [v.producer for v in (*draft.beside, *draft.outputs) if v.producer is not None]
     for root in roots:
         _visit(root, depth, seen, ordered)
     return ordered

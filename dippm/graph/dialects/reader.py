@@ -6,8 +6,9 @@ from dippm.graph.dialects.call import Call
 from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.dialects.readers import READERS
 from dippm.graph.dialects.static import fold_static
+from dippm.graph.dialects.tables import as_data, data_slots, find_tables
 from dippm.graph.draft import Draft, Value
-from dippm.relax.raw_graph import RawGraph, RawValue
+from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
 
 
 def read(raw: RawGraph) -> Draft:
@@ -22,7 +23,8 @@ def read(raw: RawGraph) -> Draft:
             draft.parameters[position] = (source.shape, source.dtype)
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
-    for operator in raw.operators:
+    tables, cloned = find_tables(raw), dict[int, Value]()
+    for position, operator in enumerate(raw.operators):
         call = Call(
             draft,
             operator.name,
@@ -31,10 +33,29 @@ def read(raw: RawGraph) -> Draft:
             operator.attributes,
         )
         draft.path = operator.path
-        if call.outputs and not fold_static(call):
+        if not call.outputs:
+            continue
+        if position in tables.layers or position in tables.makers:
+            _read_table(call, operator, cloned, makes_weight=position in tables.makers)
+        elif not fold_static(call):
             _read_call(call)
     draft.path = ""
     return draft
+
+
+def _read_table(
+    call: Call, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
+) -> None:
+    """Read an operator on parameters alone as a node; see `tables`."""
+    if makes_weight:
+        fold_static(call)
+        call.outputs = [Value(out.shape, out.dtype) for out in call.outputs]
+        call.draft.beside.extend(call.outputs[:1])
+    if all(value.is_static for value in call.inputs):
+        for slot in data_slots(operator, [v.shape for v in call.inputs]):
+            value = call.inputs[slot]
+            call.inputs[slot] = cloned.setdefault(id(value), as_data(value))
+    _read_call(call)
 
 
 def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:

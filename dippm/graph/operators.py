@@ -133,14 +133,15 @@ _OPERATORS: list[Operator] = [
                autocast="promote"),
     *_products("dense=linear", "dense", "gemm",
                attributes=("in_features", "out_features"), macs=macs.dense),
-    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm", "batch_matmul", "batched_gemm",
+    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm",
+               "batch_matmul", "batched_gemm",
                attributes=("m", "n", "k"), macs=macs.batched_product),
     *_products(
         "attention=scaleddotproductattention,scaleddotproductflashattention,attentionbias",
         "attention", "attention", attributes=_HEADS, macs=macs.attention),
-    *_layers("lstm=quantizedlstm,cudnnlstm", 4),
-    *_layers("gru", 3),
-    *_layers("rnn=rnntanh,rnnrelu,simplernn", 1),
+    *_layers("lstm=quantizedlstm,cudnnlstm,lstmcell", 4),
+    *_layers("gru=grucell", 3),
+    *_layers("rnn=rnntanh,rnnrelu,simplernn,rnntanhcell,rnnrelucell", 1),
 
     *_pools(
         "max_pool=maxpool1d,maxpool2d,maxpool3d,maxpoolv2,maxpool3dv2,maxpool1dwithindices,"

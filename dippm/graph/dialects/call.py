@@ -41,6 +41,14 @@ class Call:
         """Write a node that leads to this call's result; return what it produces."""
         return self.draft.emit(op, inputs, shape=shape, **attributes).out
 
+    def view(self, op: str, value: Value, shape: Shape, **attributes: Any) -> Value:
+        """Return another view of a value; of a parameter it is a parameter, and no node."""
+        if not value.is_static:
+            return self.step(op, [value], shape, **attributes)
+        view = Value(shape, value.dtype, name=value.name)
+        view.is_static, view.roots, view.static_work = True, value.roots, value.static_work
+        return view
+
     def integers(self, *names: str) -> tuple[int, ...] | None:
         """Return the first of these attributes that is there, as integers."""
         for name in names:

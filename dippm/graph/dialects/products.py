@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from dippm.graph.dialects.call import Call
-from dippm.graph.draft import Shape, Value
+from dippm.graph.dialects.einsum import contract
+from dippm.graph.draft import Value
 
 
 def _swapped(call: Call, value: Value) -> Value:
     rank = len(value.shape)
     axes = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(value.shape[a] for a in axes)
-    return call.step("transpose", [value], shape, permutation=axes)
+    return call.view("transpose", value, shape, permutation=axes)
 
 
 def _matmul(call: Call) -> bool:
@@ -69,64 +71,32 @@ def _sdpa(call: Call) -> bool:
     return True
 
 
-def _einsum(call: Call) -> bool:
-    """A two-operand contraction is a product after transposes; anything else stays an einsum."""
-    equation = call.text("equation", "subscripts").replace(" ", "")
-    if len(call.inputs) != 2 or equation.count(",") != 1 or "." in equation:
-        return call.first("einsum", call.inputs, equation=equation)
-    terms, _, out = equation.partition("->")
-    left, right = terms.split(",")
-    if len(set(left)) < len(left) or len(set(right)) < len(right) or not out:
-        return call.first("einsum", call.inputs, equation=equation)
-    return _contract(call, left, right, out)
+def _vector(call: Call) -> bool:
+    """A matrix and a vector."""
+    return contract(call, ["ij", "j"], "i")
 
 
-def _contract(call: Call, left: str, right: str, out: str) -> bool:
-    a, b = call.inputs
-    sizes = {**dict(zip(left, a.shape, strict=True)), **dict(zip(right, b.shape, strict=True))}
-    shared = [i for i in left if i in right and i in out]
-    summed = [i for i in left if i in right and i not in out]
-    rows = [i for i in left if i not in right and i in out]
-    columns = [i for i in right if i not in left and i in out]
-    if len(shared) + len(summed) + len(rows) != len(left) or not summed:
-        return call.first("einsum", call.inputs, equation=f"{left},{right}->{out}")
-    if len(shared) + len(summed) + len(columns) != len(right):
-        return call.first("einsum", call.inputs, equation=f"{left},{right}->{out}")
-    shared.sort(key=out.index)
-
-    def size(*groups: list[str]) -> Shape:
-        return tuple(sizes[i] for group in groups for i in group)
-
-    def total(group: list[str]) -> int:
-        product = 1
-        for i in group:
-            product *= sizes[i]
-        return product
-
-    batch = size(shared)
-    keep = rows if not shared else []
-    wide = size(keep) if keep else (total(rows),)
-    x = _arranged(call, a, left, [*shared, *rows, *summed])
-    x = _shaped(call, x, (*batch, *wide, total(summed)))
-    y = _arranged(call, b, right, [*shared, *summed, *columns])
-    y = _shaped(call, y, (*batch, total(summed), total(columns)))
-    product = call.step("matmul", [x, y], (*batch, *wide, total(columns)))
-    full = _shaped(call, product, size(shared, rows, columns))
-    order = [*shared, *rows, *columns]
-    permutation = tuple(order.index(i) for i in out)
-    return call.first("transpose", [full], permutation=permutation)
+def _dot(call: Call) -> bool:
+    return contract(call, ["i", "i"], "")
 
 
-def _arranged(call: Call, value: Value, letters: str, order: list[str]) -> Value:
-    permutation = tuple(letters.index(i) for i in order)
-    if permutation == tuple(range(len(letters))):
-        return value
-    shape = tuple(value.shape[a] for a in permutation)
-    return call.step("transpose", [value], shape, permutation=permutation)
+def _outer(call: Call) -> bool:
+    return contract(call, ["i", "j"], "ij")
 
 
-def _shaped(call: Call, value: Value, shape: Shape) -> Value:
-    return value if value.shape == shape else call.step("reshape", [value], shape)
+def _bilinear(call: Call) -> bool:
+    """`x₁ᵀ W x₂`: a layer on the first argument, then one product for each sample."""
+    left, right, weight = call.inputs[:3]
+    rows = prod(left.shape[:-1])
+    outs, width, _ = weight.shape
+    wide = outs * right.shape[-1]
+    flat = call.view("reshape", left, (rows, width))
+    weight = call.view("reshape", weight, (width, wide))
+    mixed = call.step("matmul", [flat, weight], (rows, wide))
+    mixed = call.view("reshape", mixed, (rows, outs, right.shape[-1]))
+    column = call.view("reshape", right, (rows, right.shape[-1], 1))
+    product = call.step("matmul", [mixed, column], (rows, outs, 1))
+    return call.first("reshape", [product])
 
 
 READERS: dict[str, Callable[[Call], bool]] = {
@@ -136,5 +106,10 @@ READERS: dict[str, Callable[[Call], bool]] = {
     "addmm": _addmm,
     "baddbmm": _addmm,
     "attention": _sdpa,
-    "einsum": _einsum,
+    "mv": _vector,
+    "dot": _dot,
+    "vdot": _dot,
+    "outer": _outer,
+    "ger": _outer,
+    "bilinear": _bilinear,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dippm.graph.dialects import convolutions, products, recurrent, shapes
+from dippm.graph.dialects import convolutions, einsum, products, recurrent, shapes
 from dippm.graph.dialects.call import Call
 from dippm.graph.operators import OPERATORS
 
@@ -131,6 +131,7 @@ def _threshold(call: Call) -> bool:
 
 READERS: dict[str, Reader] = {
     **convolutions.READERS,
+    **einsum.READERS,
     **products.READERS,
     **recurrent.READERS,
     **shapes.READERS,

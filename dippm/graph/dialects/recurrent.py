@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from dippm.graph.dialects.call import Call
+from dippm.graph.dialects.names import fold
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
@@ -34,8 +35,8 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
             directions=directions,
             steps=_steps(call),
         )
-        projection = call.integer("proj_size", "projection_size", default=0)
-        if projection:
+        projection = call.integer("proj_size", "projection_size", "output_size", default=0)
+        if projection and projection != hidden:
             node.attributes["projection_size"] = projection
         return True
 
@@ -57,8 +58,8 @@ def _hidden(op: str, call: Call) -> int:
 def _steps(call: Call) -> int:
     """Return the sequence length: the axis before the features that is not the batch."""
     given = call.integer("steps", "sequence_length", default=0)
-    if given:
-        return given
+    if given or fold(call.name)[1].endswith("cell"):
+        return given or 1
     shape, batch = call.inputs[0].shape, call.draft.batch
     leading = shape[:-1]
     if "batch_first" in call.attributes and len(leading) == 2:

@@ -99,8 +99,8 @@ def _multiplies(row: Operator) -> bool:
 
 def _works(call: RawOperator, row: Operator, raw: RawGraph) -> bool:
     """Tell whether an operator before a layer launches something that is worth a node."""
-    dialect, bare = fold(call.name)
-    free = row.category == "view" or row.kernel == "none" or bare in IDENTITIES
+    identity = fold(call.name)[1] in IDENTITIES
+    free = row.category == "view" or row.kernel == "none" or identity
     out = raw.values[call.outputs[0]] if call.outputs else None
     if free or not call.inputs or out is None or "float" not in out.dtype:
         return False

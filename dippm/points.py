@@ -76,14 +76,16 @@ class Grid:
         return [
             Conditions(gpu, batch, precision, self.mode, self.timer, mig, self.channels_last)
             for gpu, mig in self.places
-            for precision, batch in product(self._precisions(supported(gpu)), sizes)
+            for precision, batch in product(self._precisions(gpu, supported), sizes)
         ]
 
-    def _precisions(self, supported: Iterable[Precision]) -> tuple[Precision, ...]:
+    def _precisions(
+        self, device: Device, supported: Callable[[Device], Iterable[Precision]]
+    ) -> tuple[Precision, ...]:
         found: list[Precision] = []
         for name in self.precisions:
             is_all = name.strip().casefold() == ALL_PRECISIONS
-            found += supported if is_all else [precision_of(name)]
+            found += supported(device) if is_all else [precision_of(name)]
         return tuple(dict.fromkeys(found))
 
 

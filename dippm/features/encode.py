@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dippm.features.feature_spec import FEATURE_VERSION
 from dippm.features.node_features import edge_index, node_features
 from dippm.features.static_features import static_features
 from dippm.graph.model_graph import ModelGraph
 
 if TYPE_CHECKING:
+    import torch
     from torch_geometric.data import Data
 
 
@@ -50,6 +49,8 @@ class GraphTensors:
 
 def encode(graph: ModelGraph) -> GraphTensors:
     """Return a model's tensors."""
+    import torch
+
     x = node_features(graph)
     return GraphTensors(
         x=x,
@@ -65,6 +66,8 @@ def collate(graphs: Sequence[GraphTensors]) -> GraphTensors:
     Raises:
         ValueError: if there is none, or if their layouts differ.
     """
+    import torch
+
     versions = {graph.version for graph in graphs}
     if len(versions) != 1:
         raise ValueError(f"collate needs graphs of one feature version, got {sorted(versions)}")

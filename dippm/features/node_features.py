@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from dippm.features.feature_spec import (
     CLASS_OF_OPERATOR,
@@ -15,6 +15,9 @@ from dippm.features.feature_spec import (
 )
 from dippm.graph.model_graph import Attribute, ModelGraph, OpNode
 
+if TYPE_CHECKING:
+    import torch
+
 _SIZES = len(SHAPE_COLUMNS) - 1
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
 _ITEM_BYTES |= {"int16": 2, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -22,6 +25,8 @@ _ITEM_BYTES |= {"int16": 2, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 def edge_index(graph: ModelGraph) -> torch.Tensor:
     """Return the data flow as (2, E) int64: row 0 producers, row 1 consumers."""
+    import torch
+
     if not graph.edges:
         return torch.empty((2, 0), dtype=torch.int64)
     return torch.from_numpy(np.array(graph.edges, dtype=np.int64).T.copy())
@@ -29,6 +34,8 @@ def edge_index(graph: ModelGraph) -> torch.Tensor:
 
 def adjacency(graph: ModelGraph) -> torch.Tensor:
     """Return A, sparse COO (N, N) float32: A[i, j] = 1 if node j reads what node i produces."""
+    import torch
+
     count = len(graph.nodes)
     edges = edge_index(graph)
     ones = torch.ones(edges.shape[1])
@@ -40,6 +47,8 @@ def node_features(graph: ModelGraph) -> torch.Tensor:
 
     Every operator has a row. One without a known class has its one-hot in column 0.
     """
+    import torch
+
     count = len(graph.nodes)
     features = np.zeros((count, NODE_FEATURES), dtype=np.float32)
     if count:

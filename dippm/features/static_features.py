@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-
-import torch
+from typing import TYPE_CHECKING
 
 from dippm.features.feature_spec import (
     CLASS_OF_OPERATOR,
@@ -15,6 +14,9 @@ from dippm.features.feature_spec import (
 )
 from dippm.graph.liveness import peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
+
+if TYPE_CHECKING:
+    import torch
 
 _WIDE_TOTALS = (
     "batch",
@@ -46,6 +48,8 @@ def static_features(graph: ModelGraph) -> torch.Tensor:
     MACs are those of convolution, transposed convolution, dense and batched products only (a
     fused attention is two of the latter). A model without one kind has 0 there.
     """
+    import torch
+
     counts = Counter(node.op for node in graph.nodes)
     macs = sum(node.macs for node in graph.nodes if node.op in MAC_OPERATORS)
     convolutions = sum(counts[op] for op in CONVOLUTIONS)

@@ -66,7 +66,9 @@ class Entry:
         if missing:
             raise FrameworkNotInstalledError(
                 f"{what} needs {', '.join(missing)}, which is not installed",
-                f'pip install "dippm[{self.extra}]"' if self.extra else "pip install dippm",
+                f'pip install "dippm[{self.extra}]"'
+                if self.extra
+                else f"pip install {' '.join(missing)}",
             )
 
 

@@ -49,6 +49,7 @@ class Hybrid:
     """The gray-box predictor; see the module docstring for its equations."""
 
     feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}"
+    tensor_library = "numpy"
 
     def __init__(self, network: EfficiencyNetwork, config: Mapping[str, Any]) -> None:
         self.network, self.config = network, config

@@ -7,13 +7,14 @@ To add a kind: write a class with the methods of `Predictor`, decorate it with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from dippm.conditions import Conditions
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import Estimates
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Predictor(Protocol):
@@ -23,7 +24,11 @@ class Predictor(Protocol):
     def from_checkpoint(
         cls, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]
     ) -> Self:
-        """Build the predictor from the tensors and the configuration of a checkpoint."""
+        """Build the predictor from the tensors and the configuration of a checkpoint.
+
+        A class whose attribute `tensor_library` is "numpy" gets numpy arrays, and answers where
+        torch is not installed.
+        """
         ...
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:

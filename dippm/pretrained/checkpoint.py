@@ -66,7 +66,6 @@ def load(name_or_path: str | Path | None = None) -> Checkpoint:
 @lru_cache(maxsize=8)
 def _load(folder: Path, sha256: str) -> Checkpoint:
     from safetensors import SafetensorError
-    from safetensors.torch import load as load_tensors
 
     info = store.read_info(folder)
     kind = predictor_class(info.kind)
@@ -74,7 +73,7 @@ def _load(folder: Path, sha256: str) -> Checkpoint:
     weights = (folder / store.WEIGHTS).read_bytes()
     _check_hash(folder, weights, sha256)
     try:
-        predictor = kind.from_checkpoint(load_tensors(weights), info.config)
+        predictor = kind.from_checkpoint(_tensors(weights, kind), info.config)
     except CheckpointError:
         raise
     except (KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
@@ -84,6 +83,17 @@ def _load(folder: Path, sha256: str) -> Checkpoint:
         ) from error
     metrics = store.read_metrics(folder)
     return Checkpoint(info.name, info.version, info.kind, predictor, info.config, metrics, folder)
+
+
+def _tensors(weights: bytes, kind: type[Predictor]) -> Mapping[str, Any]:
+    """Return the weights as the predictor wants them: torch's tensors, or numpy's arrays."""
+    if getattr(kind, "tensor_library", "torch") == "numpy":
+        from safetensors.numpy import load as load_arrays
+
+        return load_arrays(weights)
+    from safetensors.torch import load as load_tensors
+
+    return load_tensors(weights)
 
 
 def verify(info: store.CheckpointInfo) -> None:
@@ -104,7 +114,13 @@ def predictor_class(kind: str) -> type[Predictor]:
     from dippm.models.predictor import PREDICTORS
 
     if kind not in PREDICTORS and kind in MODULES:
-        import_module(MODULES[kind])
+        try:
+            import_module(MODULES[kind])
+        except ImportError as error:
+            raise CheckpointError(
+                f"predictors of kind {kind!r} need {error.name}, which is not installed",
+                "pip install torch torch-geometric, or use a checkpoint of kind hybrid.",
+            ) from error
     if kind not in PREDICTORS:
         raise CheckpointError(
             f"no predictor of kind {kind!r} is known",

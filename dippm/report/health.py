@@ -19,7 +19,12 @@ from dippm.pretrained.checkpoint import verify
 from dippm.pretrained.store import available, find
 
 State = Literal["ok", "absent", "broken"]
-REQUIRED = ("torch", "torch-geometric", "apache-tvm", "onnx", "onnxsim")
+REQUIRED = ("apache-tvm", "onnx", "onnxsim")
+LEFT_OUT_BY_SLIM = {
+    "torch": "files of PyTorch and Keras, and checkpoints of kind pmgns, need it",
+    "torch-geometric": "checkpoints of kind pmgns need it",
+}
+"""Dependencies that an install for ONNX files alone does without; see the README."""
 OPTIONAL = {
     "tensorflow": (("tensorflow-cpu", "tensorflow"), ("keras",), ("h5py",)),
     "paddle": (("paddlepaddle",), ("paddle2onnx",)),
@@ -67,6 +72,10 @@ def _packages() -> Iterator[Finding]:
     for name in REQUIRED:
         found = _version(name)
         yield Finding(name, "ok" if found else "broken", found or f"pip install {name}")
+    for name, needed_by in LEFT_OUT_BY_SLIM.items():
+        found = _version(name)
+        detail = found or f"absent: {needed_by}, pip install {name}"
+        yield Finding(name, "ok" if found else "absent", detail)
     for extra, packages in OPTIONAL.items():
         for names in packages:
             found = next(filter(None, map(_version, names)), "")

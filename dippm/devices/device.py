@@ -45,7 +45,7 @@ class Device:
         bandwidth_gb_s: peak memory bandwidth.
         l2_mb: second-level cache in MiB.
         peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
-            "bf16", "fp8"; a precision without hardware support is missing.
+            "bf16", "fp8", "int8"; a precision without hardware support is missing.
         power_limit_w: board power limit.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
         unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["half", "tf32", "fp32"]
+Unit = Literal["half", "tf32", "fp32", "int8"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,11 @@ SHAPE_FEATURES = (
     "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width"
 ).split()
 DEVICE_FEATURES = ("log_sm", "log_ridge_half", "log_ridge_fp32", "log_l2_mb", *GENERATIONS)
-N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(UNITS)
-FEATURE_NAMES = (*KERNEL_CLASSES, *UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
+FEATURE_UNITS = UNITS[:3]
+"""What the network tells apart; it has seen no products of integers, they look like half."""
+
+N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(FEATURE_UNITS)
+FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
 _MATRIX = np.array(
@@ -45,7 +48,8 @@ class DeviceView:
     """A device, or a slice of it, as the roofline sees it.
 
     Attributes:
-        peak_flops_per_ms: by unit in the order of UNITS, shape (3,).
+        peak_flops_per_ms: by unit in the order of UNITS, shape (4,); without a known rate for
+            8-bit integers that of half precision stands in.
         bytes_per_ms: memory bandwidth.
         l2_bytes: second-level cache.
         sm_count: streaming multiprocessors.
@@ -77,7 +81,7 @@ class DeviceView:
             *generation,
         ]
         return cls(
-            peak_flops_per_ms=np.array([half, tf32, fp32]) * 1e9 * compute,
+            peak_flops_per_ms=np.array([half, tf32, fp32, peak.get("int8", half)]) * 1e9 * compute,
             bytes_per_ms=bandwidth,
             l2_bytes=device.l2_mb * 2**20 * memory,
             sm_count=mig.sm_count if mig else device.sm_count,
@@ -160,7 +164,7 @@ def kernel_features(
     ]
     shape = np.stack([np.asarray(c, dtype=np.float64) for c in columns], axis=1)
     kind = np.eye(N_KINDS)[table.kind]
-    unit = np.eye(N_UNITS)[table.unit]
+    unit = np.eye(N_UNITS)[np.where(table.unit < N_UNITS, table.unit, UNITS.index("half"))]
     device = np.broadcast_to(view.descriptors, (len(m), N_DEVICE_FEATURES))
     return np.concatenate([kind, unit, shape, device], axis=1).astype(np.float32)
 

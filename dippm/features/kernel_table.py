@@ -32,7 +32,7 @@ QUANTITIES = (
     "serial",
 )
 SETTINGS = ("window", "stride", "in_bytes", "out_bytes", "strided", "launches")
-UNITS = ("half", "tf32", "fp32")
+UNITS = ("half", "tf32", "fp32", "int8")
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 _PROBES = (2, 6)
 

@@ -73,6 +73,12 @@ class _Expansion:
 
     def _node(self, i: int, node: OpNode) -> Iterator[Kernel]:
         matrix = self._matrix(node.op)
+        if matrix and is_integer(node):
+            self.width[i] = self._promoted(i, node)
+            for kernel in matrix(i, node):
+                yield self._in_integers(i, node, kernel)
+            yield from self._epilogue(i, node)
+            return
         if matrix:
             yield from self._casts(i, node)
             self.width[i] = self.low
@@ -163,6 +169,19 @@ class _Expansion:
             in_bytes=self.low,
             out_bytes=self.low,
             strided=self._reads_strided(i),
+        )
+
+    def _in_integers(self, i: int, node: OpNode, kernel: Kernel) -> Kernel:
+        """Return a product as one of 8-bit integers, whatever the precision of the rest."""
+        share = kernel.flops / max(2.0 * node.macs, 1.0)
+        return replace(
+            kernel,
+            unit="int8",
+            read_bytes=kernel.read_bytes / self.low,
+            write_bytes=kernel.write_bytes / self.low * self.width[i],
+            weight_bytes=float(node.param_bytes) * share,
+            in_bytes=1,
+            out_bytes=self.width[i],
         )
 
     def _convolution(self, i: int, node: OpNode) -> Iterator[Kernel]:
@@ -316,6 +335,11 @@ class _Expansion:
             if kind is None or folded == "transpose":
                 continue
             yield _stream(i, kind, elements, width * elements, width * elements, width, width)
+
+
+def is_integer(node: OpNode) -> bool:
+    """Return whether a product is one of 8-bit integers."""
+    return bool(node.in_dtypes) and all(dtype in ("int8", "uint8") for dtype in node.in_dtypes)
 
 
 def _row(node: OpNode, kind: str) -> float:

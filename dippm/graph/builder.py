@@ -19,6 +19,7 @@ from dippm.graph.model_graph import (
 from dippm.graph.operators import OPERATORS, operator
 from dippm.graph.order import post_order
 from dippm.graph.rules import RULES
+from dippm.graph.rules.quantised import BYTES
 from dippm.graph.strides import mark_copies
 from dippm.relax.raw_graph import RawGraph
 
@@ -124,11 +125,13 @@ def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
 def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
     """Return the bytes of the parameters and constant tensors of numbers that anything reads.
 
+    Numbers are floats, and what is stored in 8 bits to stand for them.
+
     Some exporters list a tied parameter once for each of its names, but read it by one.
     """
     read = {i for call in raw.operators for i in call.inputs} | set(raw.outputs)
     return sum(
         prod(shape) * item_bytes(dtype)
         for i, (shape, dtype) in draft.parameters.items()
-        if i in read and "float" in dtype
+        if i in read and ("float" in dtype or (dtype in BYTES and len(shape) >= 2))
     )

@@ -123,7 +123,8 @@ def _views(entries: str, **columns: Any) -> list[Operator]:
 
 
 _OPERATORS: list[Operator] = [
-    *_products("conv1d conv2d=conv,convolution conv3d", "conv", "convolution",
+    *_products("conv1d conv2d=conv,convolution,convinteger,qlinearconv conv3d",
+               "conv", "convolution",
                attributes=_CONV, macs=macs.convolution),
     *_products(
         "conv_transpose=conv1dtranspose,conv2dtranspose,conv3dtranspose,convtranspose1d,"
@@ -133,13 +134,14 @@ _OPERATORS: list[Operator] = [
                autocast="promote"),
     *_products("dense=linear", "dense", "gemm",
                attributes=("in_features", "out_features"), macs=macs.dense),
-    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm",
+    *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm,"
+               "matmulinteger,qlinearmatmul,qgemm,intmm,weightint8packmm",
                "batch_matmul", "batched_gemm",
                attributes=("m", "n", "k"), macs=macs.batched_product),
     *_products(
         "attention=scaleddotproductattention,scaleddotproductflashattention,attentionbias",
         "attention", "attention", attributes=_HEADS, macs=macs.attention),
-    *_layers("lstm=quantizedlstm,cudnnlstm,lstmcell", 4),
+    *_layers("lstm=quantizedlstm,dynamicquantizelstm,cudnnlstm,lstmcell", 4),
     *_layers("gru=grucell", 3),
     *_layers("rnn=rnntanh,rnnrelu,simplernn,rnntanhcell,rnnrelucell", 1),
 
@@ -189,6 +191,10 @@ _OPERATORS: list[Operator] = [
         1),
     *_elementwise("reciprocal=inv", 1, autocast="float32"),
     *_elementwise("cast=astype,to,tocopy,typeas,float", 1, kernel="cast"),
+    *_elementwise(
+        "quantize=quantizelinear,quantizepertensor,quantizeperchannel "
+        "dequantize=dequantizelinear,dequantizepertensor,dequantizeperchannel",
+        2, kernel="cast"),
     *_elementwise("one_hot", 1, along_axis=True),
     *_elementwise("multiply_add=addcmul lerp", 2),
     *_elementwise("log2 log1p expm1 sqrt", 4),

@@ -211,6 +211,12 @@ class Hybrid:
         unseen = sorted(kinds - set(seen["kernel_classes"]))
         if unseen:
             warnings.append(f"kernel classes never measured: {', '.join(unseen)}")
+        if (table.unit == UNITS.index("int8")).any():
+            rate = "rate" if "int8" in c.device.peak_tflops else "rate, taken as that of fp16,"
+            warnings.append(
+                f"8-bit products were never measured: estimated by {c.device.name}'s int8 {rate} "
+                "with the efficiency of half precision"
+            )
         precisions = seen["devices"].get(c.device.name)
         if precisions is None:
             warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dippm.graph.dialects import convolutions, einsum, products, recurrent, shapes
+from dippm.graph.dialects import convolutions, einsum, products, quantised, recurrent, shapes
 from dippm.graph.dialects.call import Call
 from dippm.graph.operators import OPERATORS
 
@@ -133,6 +133,7 @@ READERS: dict[str, Reader] = {
     **convolutions.READERS,
     **einsum.READERS,
     **products.READERS,
+    **quantised.READERS,
     **recurrent.READERS,
     **shapes.READERS,
     "clip": _clip,

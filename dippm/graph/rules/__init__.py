@@ -19,6 +19,7 @@ from dippm.graph.rules.norms import recognise_norms
 from dippm.graph.rules.pools import unify_pools
 from dippm.graph.rules.products import name_products
 from dippm.graph.rules.prune import prune
+from dippm.graph.rules.quantised import name_integer_products
 from dippm.graph.rules.recurrent import settle_recurrent
 
 Rule = Callable[[Draft], None]
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     name_activations,
     recognise_norms,
     fold_affine,
+    name_integer_products,
     recognise_attention,
     drop_identities,
     merge_duplicates,

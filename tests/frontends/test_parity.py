@@ -17,10 +17,12 @@ Differences that are real, so that the twins or the comparison leave them out:
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,6 @@ from dippm.graph import ModelGraph, build
 from dippm.graph.operators import operator
 from tests.frontends.twins.sizes import INPUTS
 
-REPOSITORY = Path(__file__).parents[2]
 COMPARED = ("compute", "recurrent", "pool", "activation")
 SMALL = ("encoder", "lstm")
 LARGE = ("resnet50", "mobilenetv2", "densenet121", "vgg16")
@@ -53,20 +54,27 @@ GMACS = {"resnet50": 4.089, "densenet121": 2.834, "vgg16": 15.470}
 Convert = Callable[..., ModelGraph]
 
 
-def write(folder: Path, route: str, name: str, values: str) -> Path:
-    """Write a model file in a process of its own."""
-    writer, *kind = WRITERS[route]
-    command = [sys.executable, "-m", f"tests.frontends.twins.{writer}"]
-    done = subprocess.run(
-        [*command, str(folder), name, values, *kind],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return Path(done.stdout.split()[-1])
+class Writers:
+    """One process for each framework: what it imports is paid once, and no two ever meet."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, ProcessPoolExecutor] = {}
+
+    def write(self, folder: Path, route: str, name: str, values: str) -> Path:
+        """Write a model file."""
+        writer, *kind = WRITERS[route]
+        if writer not in self._pools:
+            self._pools[writer] = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        return self._pools[writer].submit(_write, writer, folder, name, values, *kind).result()
+
+    def close(self) -> None:
+        """End the processes."""
+        for pool in self._pools.values():
+            pool.shutdown()
+
+
+def _write(writer: str, *arguments: Any) -> Path:
+    return import_module(f"tests.frontends.twins.{writer}").write(*arguments)
 
 
 def input_shape(route: str, name: str) -> tuple[int, ...]:
@@ -76,8 +84,9 @@ def input_shape(route: str, name: str) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def convert(tmp_path_factory: pytest.TempPathFactory) -> Convert:
-    """Return the graph of a twin by a route, at batch 1; each is made once."""
+def convert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Convert]:
+    """Yield what returns the graph of a twin by a route, at batch 1; each is made once."""
+    writers = Writers()
     made: dict[tuple[str, str, str], ModelGraph] = {}
 
     def graph(route: str, name: str, values: str = "random") -> ModelGraph:
@@ -89,7 +98,7 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Convert:
 
                 source = BUILDERS[name]().eval()
             else:
-                source = write(folder, route, name, values)
+                source = writers.write(folder, route, name, values)
             raw = load(source, input_shape(route, name), timeout_s=400, cache=False)
             made[key] = build(raw).at_batch(1)
             for file in folder.rglob("*"):
@@ -97,7 +106,8 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Convert:
                     file.unlink()
         return made[key]
 
-    return graph
+    yield graph
+    writers.close()
 
 
 def skeleton(graph: ModelGraph) -> dict[str, int]:

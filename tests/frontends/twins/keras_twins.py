@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -139,8 +138,3 @@ def write(folder: Path, name: str, values: str, kind: str) -> Path:
     path = folder / f"{name}-{values}{'.keras' if kind == 'keras' else ''}"
     model.save(path) if kind == "keras" else model.export(path, verbose=False)
     return path
-
-
-if __name__ == "__main__":
-    where, which, content, file_kind = sys.argv[1:]
-    print(write(Path(where), which, content, file_kind))

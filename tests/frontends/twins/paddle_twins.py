@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -180,8 +179,3 @@ def write(folder: Path, name: str, values: str) -> Path:
     path = folder / f"{name}-{values}"
     paddle.jit.save(model, str(path), input_spec=[spec])
     return path.with_suffix(".json")
-
-
-if __name__ == "__main__":
-    where, which, content = sys.argv[1:]
-    print(write(Path(where), which, content))

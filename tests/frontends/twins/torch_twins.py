@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -176,11 +175,12 @@ def fill(model: nn.Module, values: str) -> None:
             tensor.fill_(0 if values == "zeros" else 1)
 
 
-def write_onnx(folder: Path, name: str, values: str, *, dynamo: bool) -> Path:
+def write(folder: Path, name: str, values: str, exporter: str) -> Path:
+    dynamo = exporter == "new"
     torch.manual_seed(0)
     model = BUILDERS[name]().eval()
     fill(model, values)
-    path = folder / f"{name}-{values}-{'new' if dynamo else 'old'}.onnx"
+    path = folder / f"{name}-{values}-{exporter}.onnx"
     batch = torch.export.Dim("batch", min=1, max=4096)
     sizes = {"dynamic_shapes": ({0: batch},)} if dynamo else {"dynamic_axes": {"x": {0: "batch"}}}
     example = torch.zeros(2, *INPUTS[name])
@@ -188,8 +188,3 @@ def write_onnx(folder: Path, name: str, values: str, *, dynamo: bool) -> Path:
         model, (example,), str(path), dynamo=dynamo, input_names=["x"], verbose=False, **sizes
     )
     return path
-
-
-if __name__ == "__main__":
-    where, which, content, exporter = sys.argv[1:]
-    print(write_onnx(Path(where), which, content, dynamo=exporter == "new"))

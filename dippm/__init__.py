@@ -13,16 +13,19 @@ from dippm.errors import DippmError, DippmWarning
 
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
+    from dippm.batch_sweep import BatchSweep, sweep
     from dippm.candidates import Candidate
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
     from dippm.graph import ModelGraph
     from dippm.measure.measurement import Measurement, measure_model
+    from dippm.power_sweep import PowerSweep, sweep_power
     from dippm.prediction import Prediction
     from dippm.verification import Verification, verify
 
 __version__ = "0.1.0"
 __all__ = [
+    "BatchSweep",
     "Candidate",
     "Comparison",
     "Conditions",
@@ -32,6 +35,7 @@ __all__ = [
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
+    "PowerSweep",
     "Prediction",
     "Verification",
     "compare",
@@ -39,10 +43,13 @@ __all__ = [
     "measure_model",
     "predict",
     "read_graph",
+    "sweep",
+    "sweep_power",
     "verify",
 ]
 
 _HOMES = {
+    "BatchSweep": "dippm.batch_sweep",
     "Candidate": "dippm.candidates",
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
@@ -50,6 +57,7 @@ _HOMES = {
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
+    "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
     "compare": "dippm.api",
@@ -57,6 +65,8 @@ _HOMES = {
     "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
+    "sweep": "dippm.batch_sweep",
+    "sweep_power": "dippm.power_sweep",
     "verify": "dippm.verification",
 }
 STAGES = frozenset(

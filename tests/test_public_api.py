@@ -11,6 +11,7 @@ import pytest
 import dippm
 
 SURFACE = {
+    "BatchSweep",
     "Candidate",
     "Comparison",
     "Conditions",
@@ -20,6 +21,7 @@ SURFACE = {
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
+    "PowerSweep",
     "Prediction",
     "Verification",
     "compare",
@@ -27,6 +29,8 @@ SURFACE = {
     "measure_model",
     "predict",
     "read_graph",
+    "sweep",
+    "sweep_power",
     "verify",
 }
 HEAVY = {"torch", "tvm", "tensorflow", "keras", "paddle", "onnx", "transformers", "timm", "numpy"}

@@ -21,6 +21,7 @@ from dippm.cli.predict import predict
 from dippm.cli.report import report
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
+from dippm.cli.sweep import sweep
 
 app = typer.Typer(
     name="dippm",
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (predict, measure, report, compare, graph, devices, models, doctor):
+for command in (predict, compare, sweep, graph, measure, report, devices, models, doctor):
     app.command()(command)
 app.add_typer(selftest, name="selftest")
 

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dippm.cli import options
 from dippm.cli.output import print_json
 
+if TYPE_CHECKING:
+    from dippm.devices import Device
 
-def devices(json: options.Json = False) -> None:
+
+def devices(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...", help="Only devices with all of these in name or architecture."
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
     """List the GPUs that are known, with their MIG slices, and the CPUs that were measured."""
     from dippm.devices import all_cpus, all_devices
-    from dippm.report.console import console, device_table
+    from dippm.report.console import console, device_table, print_text
 
+    gpus, cpus = _matching(all_devices(), words), _matching(all_cpus(), words)
     if json:
-        print_json([asdict(device) for device in (*all_devices(), *all_cpus())])
-    else:
-        console().print(device_table(all_devices()))
-        names = ", ".join(cpu.name for cpu in all_cpus())
-        console().print(f"measured CPUs, for checkpoints trained on them: {names}")
+        print_json([asdict(device) for device in (*gpus, *cpus)])
+        return
+    if gpus:
+        console().print(device_table(gpus))
+    if cpus:
+        names = ", ".join(cpu.name for cpu in cpus)
+        print_text(f"measured CPUs, for checkpoints trained on them: {names}")
+    if not gpus and not cpus:
+        print_text("no device matches; `dippm devices` lists all", sys.stderr)
 
 
 def models(json: options.Json = False) -> None:
@@ -43,3 +64,9 @@ def models(json: options.Json = False) -> None:
         )
     else:
         console().print(checkpoint_table(shipped))
+
+
+def _matching(devices: Sequence[Device], words: Sequence[str] | None) -> list[Device]:
+    wanted = [word.casefold() for word in words or ()]
+    texts = [" ".join((d.name, d.architecture, *d.aliases)).casefold() for d in devices]
+    return [d for d, text in zip(devices, texts, strict=True) if all(w in text for w in wanted)]

@@ -43,7 +43,7 @@ class Fitted:
         columns: from left to right.
         rows: a cell per column; text, with style if it is `rich.text.Text`.
         title: above.
-        caption: below.
+        caption: below, one line or several.
     """
 
     columns: Sequence[Column]
@@ -53,7 +53,7 @@ class Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = self.kept(options.max_width)
-        left_out = [c.name for i, c in enumerate(self.columns) if i not in kept]
+        left_out = [c.name for i, c in enumerate(self.columns) if i not in kept and c.name]
         if self.title:
             yield shown(self.title)
         table = Table(box=box.SIMPLE, pad_edge=False)
@@ -69,7 +69,7 @@ class Fitted:
             table.add_row(*(_cell(row[i]) for i in kept))
         yield table
         if self.caption:
-            yield shown(self.caption)
+            yield from map(shown, self.caption.split("\n"))
         if left_out:
             yield Text(f"not shown in {options.max_width} columns: {', '.join(left_out)}", "dim")
 

@@ -1,0 +1,221 @@
+"""`sweep`: one model over batch sizes, and the largest batch that each place holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.api import load
+from dippm.batches import batches_of
+from dippm.comparison import Comparison
+from dippm.conditions import MAX_BATCH, Conditions, Mode, Timer
+from dippm.devices import Device, MigProfile
+from dippm.errors import DippmError
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.graph import ModelGraph
+from dippm.loaded import LoadedPredictor
+from dippm.points import DEFAULT_DEVICE, conditions_of
+from dippm.prediction import Prediction
+from dippm.progress import stage, tell
+from dippm.reading import Input, read_graph, source_name
+
+DEFAULT_BATCHES = "1:1024"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What holds a model: a GPU, or one slice of it.
+
+    Attributes:
+        name: of the GPU or of the slice.
+        memory_mb: usable, in MiB.
+        largest_batch: the largest batch whose memory fits at 99 % confidence; None if not even
+            batch 1 does, or the memory is not predicted.
+    """
+
+    name: str
+    memory_mb: int
+    largest_batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSweep:
+    """A model over batch sizes under otherwise equal conditions.
+
+    Attributes:
+        predictions: in the order of the batches.
+        places: the GPU (or the slice asked for) first, then its slices, smallest memory first.
+    """
+
+    predictions: tuple[Prediction, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def title(self) -> str:
+        """Model and conditions, without the batch."""
+        first = self.predictions[0]
+        return first.title.replace(f" · batch {first.conditions.batch} · ", " · ", 1)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per batch: predictions, samples per second, whether it fits."""
+        capacity_mb = self.places[0].memory_mb
+        rows = []
+        for p in self.predictions:
+            row: dict[str, Any] = {
+                "batch": p.conditions.batch,
+                "samples_per_s": samples_per_s(p.conditions.batch, p.latency_ms),
+                "memory_bound_mb": p.memory_bound_mb,
+                "fits": None if p.memory_bound_mb is None else p.memory_bound_mb <= capacity_mb,
+            }
+            for target in ("latency_ms", "memory_mb", "energy_j", "power_w"):
+                interval = p.intervals.get(target)
+                row[target] = getattr(p, target)
+                row[f"{target}_low"] = interval and interval.low
+                row[f"{target}_high"] = interval and interval.high
+            rows.append({**row, "mig": p.mig and p.mig.name})
+        return rows
+
+    def comparison(self) -> Comparison:
+        """Return the same predictions as a comparison."""
+        return Comparison(self.predictions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        first = self.predictions[0].to_dict()
+        conditions = {name: v for name, v in first["conditions"].items() if name != "batch"}
+        warnings = dict.fromkeys(w for p in self.predictions for w in p.warnings)
+        return {
+            "source": first["source"],
+            "conditions": conditions,
+            "places": [
+                {"name": p.name, "memory_mb": p.memory_mb, "largest_batch": p.largest_batch}
+                for p in self.places
+            ],
+            "batches": self.rows(),
+            "absent": first["absent"],
+            "warnings": list(warnings),
+            "provenance": first["provenance"],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{self.comparison()}"
+
+
+def sweep(
+    source: Any,
+    framework: str | None = None,
+    *,
+    batch: str | int | Iterable[int] = DEFAULT_BATCHES,
+    input: Input = None,
+    device: str | Device = DEFAULT_DEVICE,
+    checkpoint: str | Path | None = None,
+    precision: str = "fp32",
+    mode: Mode = "eager",
+    timer: Timer = "wall",
+    mig: str | MigProfile | None = None,
+    channels_last: bool = False,
+    trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+) -> BatchSweep:
+    """Predict a model over batch sizes, and find the largest that fits.
+
+    Args:
+        source: see `predict`.
+        framework: see `predict`.
+        batch: sizes; as text "1:1024" is powers of two, "8:128:8" steps of 8, "1,8,32" a list.
+        input: see `predict`, as all below.
+        device: the GPU.
+        checkpoint: of the predictor.
+        precision: number formats.
+        mode: "eager" or "compiled".
+        timer: what the latency includes.
+        mig: a slice of the GPU.
+        channels_last: memory layout of images.
+        trust: allow a file that can run code when it is read.
+        timeout_s: of the conversion.
+        memory_limit_mb: of the conversion.
+
+    Raises:
+        DippmError: as `predict` does.
+    """
+    sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
+    points = [
+        conditions_of(
+            device,
+            batch=size,
+            precision=precision,  # type: ignore[arg-type]
+            mode=mode,
+            timer=timer,
+            mig=mig,
+            channels_last=channels_last,
+        )
+        for size in sizes
+    ]
+    loaded, name = load(checkpoint, device=points[0].device), source_name(source)
+    with stage(f"converting {name}"):
+        graph = read_graph(
+            source,
+            framework,
+            input=input,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+    predictions = tuple(loaded.predict_points(graph, points, name))
+    tell("looking for the largest batches that fit")
+    return BatchSweep(predictions, tuple(_places(loaded, graph, points[0])))
+
+
+def samples_per_s(batch: int, latency_ms: float | None) -> float | None:
+    """Return the throughput of a batch that takes `latency_ms`."""
+    return 1e3 * batch / latency_ms if latency_ms else None
+
+
+def largest(fits: Callable[[int], bool], most: int = MAX_BATCH) -> int | None:
+    """Return the largest number from 1 to `most` that fits; None if 1 does not.
+
+    What fits is taken to fit with every smaller number too.
+    """
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:
+    predictor = loaded.checkpoint_for(c.device).predictor
+    known: dict[int, float | None] = {}
+
+    def bound_mb(batch: int) -> float | None:
+        if batch not in known:
+            point = Conditions(
+                c.device, batch, c.precision, c.mode, c.timer, c.mig, c.channels_last
+            )
+            try:
+                known[batch] = predictor.predict_many(graph, [point])[0].memory_bound_mb
+            except DippmError:  # the file fixes another batch, or the size is out of reach
+                known[batch] = None
+        return known[batch]
+
+    def largest_in(memory_mb: int) -> int | None:
+        return largest(lambda batch: (bound_mb(batch) or float("inf")) <= memory_mb)
+
+    if c.mig is not None:
+        yield Place(f"{c.device.name} {c.mig}", c.mig.memory_mb, largest_in(c.mig.memory_mb))
+        return
+    yield Place(c.device.name, c.device.memory_mb, largest_in(c.device.memory_mb))
+    for profile in sorted(c.device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count)):
+        yield Place(profile.name, profile.memory_mb, largest_in(profile.memory_mb))
+
+
+def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
+    return (batch,) if isinstance(batch, int) else tuple(batch)

@@ -1,0 +1,120 @@
+"""`dippm sweep`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+
+if TYPE_CHECKING:
+    from dippm.batch_sweep import BatchSweep
+    from dippm.power_sweep import PowerSweep
+
+
+def sweep(
+    model: options.Source,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            "-b",
+            metavar="SIZES",
+            help="Powers of two 1:1024, steps 8:128:8, or a list 1,8,32; one size with "
+            "--power-limit.",
+            show_default="1:1024",
+        ),
+    ] = None,
+    power_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--power-limit",
+            metavar="WATTS",
+            help="Sweep the power limit of the board instead: 100:400, 100:400:50 or 150,200. "
+            "Lower limits are estimated.",
+        ),
+    ] = None,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Predict a model over batch sizes, and find the largest that fits; or over power limits."""
+    arguments: dict[str, Any] = {
+        "input": input,
+        "device": device,
+        "checkpoint": checkpoint,
+        "precision": precision,
+        "mode": mode,
+        "timer": timer,
+        "mig": mig,
+        "channels_last": channels_last,
+        "trust": trust,
+        "timeout_s": timeout_s,
+        "memory_limit_mb": memory_limit_mb,
+    }
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        if power_limit is None:
+            from dippm.batch_sweep import DEFAULT_BATCHES
+            from dippm.batch_sweep import sweep as answer
+
+            found: Any = answer(model, framework, batch=batch or DEFAULT_BATCHES, **arguments)
+        else:
+            from dippm.power_sweep import sweep_power
+
+            size = _one(batch or "1")
+            found = sweep_power(model, framework, limits_w=power_limit, batch=size, **arguments)
+        if html:
+            from dippm.report import sweep_page
+
+            write: Any = sweep_page.write_power_page if power_limit else sweep_page.write_batch_page
+            write(html, found)
+    if json:
+        print_json(found.to_dict())
+    elif power_limit is None:
+        _show_batches(found)
+    else:
+        _show_limits(found)
+
+
+def _show_batches(found: BatchSweep) -> None:
+    from dippm.report.comparison import remarks
+    from dippm.report.console import console, print_text
+    from dippm.report.sweep import batch_table, fitting
+
+    console().print(batch_table(found))
+    for line in fitting(found):
+        print_text(line)
+    for remark in remarks(found.comparison()):
+        print_text(remark, sys.stderr)
+
+
+def _show_limits(found: PowerSweep) -> None:
+    from dippm.report.console import console, print_text
+    from dippm.report.sweep import power_table
+
+    console().print(power_table(found))
+    for warning in found.warnings:
+        print_text(f" ! {warning}", sys.stderr)
+
+
+def _one(batch: str) -> int:
+    try:
+        return int(batch)
+    except ValueError:
+        raise typer.BadParameter("--power-limit needs one batch size") from None

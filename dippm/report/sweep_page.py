@@ -1,0 +1,170 @@
+"""Sweeps as one self-contained page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dippm.batch_sweep import BatchSweep, Place
+from dippm.power_sweep import PowerSweep
+from dippm.printable import printable
+from dippm.report.collected.page import OFFLINE, ReportNotInstalledError
+from dippm.report.files import write_text
+from dippm.report.html import page
+from dippm.report.sweep import fitting
+
+BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
+BAND = "rgba(59, 111, 182, 0.18)"
+
+
+def write_batch_page(path: Path, sweep: BatchSweep) -> None:
+    """Write the page of a batch sweep.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly is missing.
+    """
+    rows = sweep.rows()
+    x = [row["batch"] for row in rows]
+    speed = [
+        {
+            "value": row["samples_per_s"],
+            "low": row["latency_ms_high"] and 1e3 * row["batch"] / row["latency_ms_high"],
+            "high": row["latency_ms_low"] and 1e3 * row["batch"] / row["latency_ms_low"],
+        }
+        for row in rows
+    ]
+    plots = {
+        "latency, ms": _targets(rows, "latency_ms"),
+        "samples per second": speed,
+        "memory, MB": _targets(rows, "memory_mb"),
+    }
+    figure = _figure(x, plots, "batch size", log=True)
+    if figure is not None and any(row["memory_mb"] for row in rows):
+        _capacities(figure, sweep.places, row=list(plots).index("memory, MB") + 1)
+    notes = [*fitting(sweep), *_warnings(sweep)]
+    _write(path, f"{sweep.title} · batch sweep", figure, sweep, notes)
+
+
+def write_power_page(path: Path, sweep: PowerSweep) -> None:
+    """Write the page of a power-limit sweep.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly is missing.
+    """
+    x = [point.limit_w for point in sweep.points]
+    plots = {
+        title: [
+            {
+                "value": getattr(point, target),
+                "low": point.intervals[target].low,
+                "high": point.intervals[target].high,
+            }
+            for point in sweep.points
+        ]
+        for title, target in (
+            ("latency, ms", "latency_ms"),
+            ("power, W", "power_w"),
+            ("energy of a batch, J", "energy_j"),
+        )
+    }
+    figure = _figure(x, plots, "power limit of the board, W", log=False)
+    title = f"{sweep.prediction.title} · power limits, estimated"
+    _write(path, title, figure, sweep, sweep.warnings)
+
+
+def _write(
+    path: Path, title: str, figure: Any, sweep: BatchSweep | PowerSweep, notes: Sequence[str]
+) -> None:
+    from plotly.offline import get_plotlyjs
+
+    plot = figure.to_html(full_html=False, include_plotlyjs=False, div_id="sweep", config=OFFLINE)
+    listed = "".join(f"<li>{escape(printable(note.strip()))}</li>" for note in notes)
+    body = f"<script>{get_plotlyjs()}</script>{plot}<ul>{listed}</ul>"
+    write_text(path, page(title, body, sweep.to_dict()))
+
+
+def _figure(
+    x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
+) -> Any:
+    """Return one plot below the other, each a line in the band of its intervals."""
+    try:
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise ReportNotInstalledError(
+            f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
+        ) from error
+    figure = make_subplots(
+        rows=len(plots), shared_xaxes=True, vertical_spacing=0.06, subplot_titles=list(plots)
+    )
+    for row, (name, points) in enumerate(plots.items(), 1):
+        known = [(at, p) for at, p in zip(x, points, strict=True) if p["value"] is not None]
+        if not known:
+            continue
+        places = [at for at, _ in known]
+        edges = [p["high"] for _, p in known] + [p["low"] for _, p in reversed(known)]
+        figure.add_scatter(
+            x=places + places[::-1],
+            y=edges,
+            fill="toself",
+            fillcolor=BAND,
+            line={"width": 0},
+            hoverinfo="skip",
+            name="90 % interval",
+            showlegend=row == 1,
+            row=row,
+            col=1,
+        )
+        figure.add_scatter(
+            x=places,
+            y=[p["value"] for _, p in known],
+            mode="lines+markers",
+            line_color=BLUE,
+            name="predicted",
+            showlegend=row == 1,
+            hovertemplate=f"%{{x}}: %{{y:.4g}}<extra>{escape(name)}</extra>",
+            row=row,
+            col=1,
+        )
+        figure.update_yaxes(type="log" if log else "linear", row=row, col=1)
+    figure.update_xaxes(type="log" if log else "linear")
+    figure.update_xaxes(title=title, row=len(plots), col=1)
+    return figure.update_layout(
+        template="plotly_white",
+        height=280 * len(plots),
+        margin={"l": 10, "r": 10, "t": 40, "b": 40},
+        legend={"orientation": "h", "y": 1.06},
+    )
+
+
+def _capacities(figure: Any, places: Sequence[Place], *, row: int) -> None:
+    """Draw the memory of the GPU and of its slices, and the largest batch that fits."""
+    whole = places[0]
+    for place in reversed(places):
+        figure.add_hline(
+            y=place.memory_mb,
+            line={
+                "color": RED if place is whole else GREY,
+                "width": 1,
+                "dash": "solid" if place is whole else "dot",
+            },
+            annotation_text=place.name,
+            annotation_font_size=10,
+            annotation_position="top left",
+            row=row,
+            col=1,
+        )
+    if whole.largest_batch is not None:
+        figure.add_vline(x=whole.largest_batch, line={"color": RED, "width": 1, "dash": "dash"})
+
+
+def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, Any]]:
+    return [
+        {"value": row[target], "low": row[f"{target}_low"], "high": row[f"{target}_high"]}
+        for row in rows
+    ]
+
+
+def _warnings(sweep: BatchSweep) -> list[str]:
+    return list(sweep.to_dict()["warnings"])

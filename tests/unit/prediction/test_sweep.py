@@ -1,0 +1,218 @@
+"""Sweeps over batch sizes and power limits."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+import dippm
+from dippm.batch_sweep import largest
+from dippm.cli.app import app
+from dippm.conditions import MAX_BATCH
+from dippm.errors import ConditionsError
+from dippm.models.power_limit import fitted
+from dippm.power_sweep import limits_of
+from dippm.report.sweep import bar
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def wide_file(tmp_path_factory):
+    """Channels enough for memory, time and power to grow with the batch."""
+    import torch
+
+    path = tmp_path_factory.mktemp("wide") / "wide.pt"
+    layers = [torch.nn.Conv2d(3, 256, 3, padding=1), torch.nn.ReLU()]
+    layers += [torch.nn.Conv2d(256, 256, 3, padding=1), torch.nn.ReLU()] * 4
+    torch.save(torch.nn.Sequential(*layers), path)
+    return path
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 1000, MAX_BATCH - 1, MAX_BATCH])
+def test_the_largest_number_is_found_in_few_looks(limit):
+    looks = []
+
+    def fits(batch):
+        looks.append(batch)
+        return batch <= limit
+
+    assert largest(fits) == limit
+    assert len(looks) <= 45
+    assert max(looks) <= MAX_BATCH
+
+
+def test_nothing_fits_or_everything():
+    assert largest(lambda batch: False) is None
+    assert largest(lambda batch: True) == MAX_BATCH
+
+
+def test_a_sweep_is_the_predictions_and_the_largest_batches(wide_file):
+    found = dippm.sweep(wide_file, batch="1:64", input="3,128,128")
+    assert [p.conditions.batch for p in found.predictions] == [1, 2, 4, 8, 16, 32, 64]
+    one = dippm.predict(wide_file, batch=16, input="3,128,128")
+    row = found.rows()[4]
+    assert row["latency_ms"] == one.latency_ms
+    assert row["samples_per_s"] == pytest.approx(16e3 / one.latency_ms)
+    assert [place.name for place in found.places] == [
+        "A100-40GB", "1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"
+    ]  # fmt: skip
+    for place in found.places:
+        batch = place.largest_batch
+        inside, outside = (
+            dippm.predict(wide_file, batch=b, input="3,128,128").memory_bound_mb
+            for b in (batch, batch + 1)
+        )
+        assert inside <= place.memory_mb < outside
+
+
+def test_the_slice_that_predict_advises_is_the_one_that_holds_the_batch(wide_file):
+    found = dippm.sweep(wide_file, batch="1:4096:256", input="3,128,128")
+    by_name = {place.name: place for place in found.places}
+    for p in found.predictions:
+        if p.mig is not None:
+            assert p.conditions.batch <= by_name[p.mig.name].largest_batch
+    assert {p.mig is None for p in found.predictions} == {True, False}
+    fits = [row["fits"] for row in found.rows()]
+    assert fits == sorted(fits, reverse=True)
+
+
+def test_a_sweep_of_a_slice_is_about_the_slice(wide_file):
+    found = dippm.sweep(wide_file, batch=[1], input="3,128,128", mig="3G.20GB")
+    (place,) = found.places
+    assert place.name == "A100-40GB 3g.20gb"
+    assert place.memory_mb == 19968
+
+
+def test_the_command_in_every_form(wide_file, tmp_path):
+    words = ["sweep", wide_file, "--input", "3,64,64", "--batch", "1:8192", "--device", "T4"]
+    answer = run(*words, "--html", tmp_path / "out.html")
+    assert answer.exit_code == 0, answer.output
+    assert "wide.pt · T4 · fp32 · eager" in answer.stdout
+    assert "largest batch that fits T4 at 99 %:" in answer.stdout
+    assert "█" in answer.stdout
+    page = (tmp_path / "out.html").read_text()
+    assert "Plotly.newPlot" in page
+    assert 'src="http' not in page
+    assert "samples per second" in page
+    assert "90 % interval" in page
+    document = json.loads(run(*words, "--json").stdout)
+    assert document["places"][0]["name"] == "T4"
+    assert [row["batch"] for row in document["batches"]] == [2**n for n in range(14)]
+    assert document["batches"][-1]["fits"] is False
+    assert any("may run out of memory" in warning for warning in document["warnings"])
+
+
+def test_no_plot_library_is_an_error_with_its_extra(wide_file, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    answer = run("sweep", wide_file, "-i", "3,64,64", "-b", "1", "--html", tmp_path / "x.html")
+    assert answer.exit_code == 1
+    assert "dippm[report]" in answer.stderr
+
+
+def test_lower_limits_cost_time_and_save_power(wide_file):
+    found = dippm.sweep_power(wide_file, limits_w="140:400:20", batch=32, input="3,128,128")
+    free = found.prediction
+    assert free.power_w > 250, "the model must load the GPU, or limits do nothing"
+    latencies = [point.latency_ms for point in found.points]
+    powers = [point.power_w for point in found.points]
+    assert latencies == sorted(latencies, reverse=True)
+    assert powers == sorted(powers)
+    last = found.points[-1]
+    assert (last.latency_ms, last.power_w, last.estimated) == (free.latency_ms, free.power_w, False)
+    assert found.thriftiest.energy_j < last.energy_j
+    for point in found.points:
+        assert point.power_w <= point.limit_w
+        assert point.energy_j == pytest.approx(point.power_w * point.latency_ms / 1e3)
+        for target, interval in point.intervals.items():
+            assert interval.low < getattr(point, target) <= interval.high
+    assert found.points[0].estimated
+    width = [math.log(p.intervals["latency_ms"].high / p.latency_ms) for p in found.points]
+    assert width[0] > width[-2] > width[-1]
+    assert any("estimated" in warning for warning in found.warnings)
+
+
+def test_light_work_is_not_slowed(onnx_file):
+    found = dippm.sweep_power(onnx_file, limits_w=[300, 400])
+    assert found.prediction.power_w < 200
+    low, high = found.points
+    assert low.latency_ms == pytest.approx(high.latency_ms, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"limits_w": "100"}, "100 W"),
+        ({"limits_w": 401}, "401 W"),
+        ({"limits_w": 300, "mig": "3g.20gb"}, "power"),
+        ({"limits_w": 300, "device": "cpu"}, "power"),
+        ({"limits_w": "much"}, "much"),
+    ],
+)
+def test_limits_that_cannot_be_answered(onnx_file, arguments, words):
+    with pytest.raises(ConditionsError, match=words) as caught:
+        dippm.sweep_power(onnx_file, **arguments)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("250", (250,)),
+        ("150, 200", (150, 200)),
+        ("100:175", (100, 125, 150, 175)),
+        ("100:220:50", (100, 150, 200, 220)),
+    ],
+)
+def test_limits(text, limits):
+    assert limits_of(text) == limits
+
+
+@pytest.mark.parametrize("text", ["", "a", "200:100", "1:2:3:4", "100:200:0", "0:100000:1"])
+def test_wrong_limits_are_refused(text):
+    with pytest.raises(ConditionsError):
+        limits_of(text)
+
+
+def test_the_law_fits_what_was_measured():
+    """ResNet-50 and BERT-base on a V100 and an A40 (Zeus, NSDI 2023): limit, power, time ratio."""
+    law = fitted().law
+    for highest, power, limit, ratio in [
+        (250, 220, 200, 1.05), (250, 220, 150, 1.18), (250, 220, 125, 1.43), (300, 268, 200, 1.11),
+        (300, 168, 200, 1.09), (250, 39, 100, 1.0),
+    ]:  # fmt: skip
+        assert math.exp(law.log_slowdown(limit, power, highest)) == pytest.approx(ratio, rel=0.12)
+
+
+def test_the_law_states_its_errors():
+    first, last = fitted().bands
+    assert 0 < first.time_log_error < last.time_log_error
+    assert fitted().band(0.9) is first
+    assert fitted().band(0.4) is last
+    assert fitted().band(0.2) is None
+
+
+def test_power_limits_on_the_command_line(wide_file, tmp_path):
+    words = ["sweep", wide_file, "-i", "3,128,128", "-b", "32", "--power-limit", "150:400:50"]
+    answer = run(*words, "--html", tmp_path / "out.html")
+    assert answer.exit_code == 0, answer.output
+    assert "estimated" in answer.stdout
+    assert "least energy" in answer.stdout
+    assert "Plotly.newPlot" in (tmp_path / "out.html").read_text()
+    document = json.loads(run(*words, "--json").stdout)
+    assert [point["limit_w"] for point in document["limits"]] == [150, 200, 250, 300, 350, 400]
+    assert run("sweep", wide_file, "--power-limit", "200", "-b", "1:8").exit_code == 2
+
+
+def test_bars_have_their_length():
+    assert bar(0, 10) == ""
+    assert bar(10, 10) == "█" * 16
+    assert len(bar(5, 10)) == 8
+    assert bar(1, 0) == ""

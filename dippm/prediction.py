@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from math import floor, log10
+from math import floor, isfinite, log10
 from typing import Any
 
 from dippm.conditions import Conditions
 from dippm.devices import MigProfile, seed_profile, smallest_profile
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.targets import UNITS, Estimates, Interval, OperatorCost
+from dippm.models.targets import UNITS, Estimate, Estimates, Interval, OperatorCost
 from dippm.printable import printable
 
 SEED_DEVICE = "A100-40GB"
@@ -91,13 +91,15 @@ class Prediction:
         provenance: Provenance,
     ) -> Prediction:
         """Return the prediction that a predictor's estimates amount to."""
-        values = {target: estimate.value for target, estimate in estimates.values.items()}
-        absent = {
-            target: estimates.absent.get(target, f"{provenance.checkpoint} does not predict it")
-            for target in UNITS
-            if target not in values
+        known = {t: e for t, e in estimates.values.items() if _is_finite(e)}
+        values = {target: estimate.value for target, estimate in known.items()}
+        reasons = {
+            **dict.fromkeys(UNITS, f"{provenance.checkpoint} does not predict it"),
+            **dict.fromkeys(estimates.values, f"{provenance.checkpoint} gave no finite number"),
+            **estimates.absent,
         }
-        bound = estimates.memory_bound_mb
+        absent = {target: reasons[target] for target in UNITS if target not in values}
+        bound = estimates.memory_bound_mb if "memory_mb" in known else None
         mig, why_not = _advise(bound, conditions)
         return cls(
             memory_mb=values.get("memory_mb"),
@@ -106,7 +108,7 @@ class Prediction:
             power_w=values.get("power_w"),
             mig=mig,
             memory_bound_mb=bound,
-            intervals={target: e.interval for target, e in estimates.values.items()},
+            intervals={target: e.interval for target, e in known.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
             warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
             operators=estimates.operators,
@@ -137,7 +139,7 @@ class Prediction:
 
     def __str__(self) -> str:
         lines = [" " + self.title, f"{'':14}{'predicted':<14}{_coverage(self.intervals)}"]
-        lines += [f" {label:<13}{value:<14}{rest}".rstrip() for label, value, rest in self._rows()]
+        lines += [f" {label:<13}{value:<13} {rest}".rstrip() for label, value, rest in self._rows()]
         lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
 
@@ -214,6 +216,11 @@ class Prediction:
             return "none: " + printable(self.absent["mig"]), ""
         assert self.memory_bound_mb is not None
         return self.mig.name, f"{show(self.memory_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
+
+
+def _is_finite(estimate: Estimate) -> bool:
+    interval = estimate.interval
+    return all(map(isfinite, (estimate.value, interval.low, interval.high)))
 
 
 def show(value: float) -> str:

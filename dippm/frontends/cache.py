@@ -1,16 +1,17 @@
 """Converted graphs on disk, so that another batch, precision or device never converts again.
 
 The key covers the file's content, the input shapes, the version of `RawGraph`, ours, and those of
-the packages that converted. Entries are gzipped JSON; a damaged one counts as absent.
+the packages that converted. Entries are gzipped JSON that begins with its own checksum; a damaged
+one counts as absent and is written anew.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
+import stat
 import sys
 import tempfile
 from functools import cache
@@ -20,6 +21,7 @@ from pathlib import Path
 from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.registry import Entry
+from dippm.relax.packed import MAX_TEXT_BYTES, pack, unpack
 from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 
 WHOLE_BYTES = 64 << 20
@@ -71,24 +73,43 @@ def key(source: str | Path, entry: Entry, inputs: InputSpec, *, trust: bool) -> 
 
 def read(name: str) -> RawGraph | None:
     """Return a kept graph, None if there is none."""
-    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError):
-        return RawGraph.from_json(gzip.decompress(_file(name).read_bytes()))
+    with contextlib.suppress(OSError, RuntimeError, ValueError, MemoryError):
+        file = _file(name)
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_TEXT_BYTES:
+            return RawGraph.from_json(_unsealed(name, unpack(file.read_bytes())))
     return None
 
 
 def write(name: str, graph: RawGraph) -> None:
     """Keep a graph; a cache that cannot be written is no error."""
-    file = _file(name)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError, MemoryError):
+        file = _file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(gzip.compress(graph.to_json().encode(), compresslevel=1))
+                stream.write(pack(_sealed(name, graph.to_json())))
             os.replace(temporary, file)
         except OSError:
             os.unlink(temporary)
             raise
+
+
+def _sealed(name: str, text: str) -> str:
+    """Put a checksum of name and text into the JSON object, as its first key."""
+    return f'{{"checksum":"{_checksum(name, text[1:].encode())}",{text[1:]}'
+
+
+def _unsealed(name: str, text: bytes) -> bytes:
+    head, comma, rest = text.partition(b",")
+    if not comma or head != f'{{"checksum":"{_checksum(name, rest)}"'.encode():
+        raise ValueError("another graph's entry, or a changed one")
+    return b"{" + rest
+
+
+def _checksum(name: str, rest: bytes) -> str:
+    return hashlib.sha256(name.encode() + rest).hexdigest()
 
 
 def digest(path: Path) -> str:
@@ -101,7 +122,7 @@ def digest(path: Path) -> str:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:
         if path.is_dir():
-            hashed.update(str(file.relative_to(path)).encode())
+            hashed.update(os.fsencode(file.relative_to(path)))
         _hash_file(file, hashed)
     return hashed.hexdigest()
 
@@ -131,8 +152,8 @@ def _code_digest() -> str:
     """Hash our own converting code: a changed converter must not serve yesterday's graphs."""
     package = Path(__file__).parent.parent
     hashed = hashlib.sha256()
-    for file in sorted((*package.glob("frontends/*.py"), *package.glob("relax/*.py"))):
-        hashed.update(file.name.encode() + file.read_bytes())
+    for file in sorted((*package.glob("frontends/**/*.py"), *package.glob("relax/**/*.py"))):
+        hashed.update(str(file.relative_to(package)).encode() + file.read_bytes())
     return hashed.hexdigest()
 
 

@@ -115,7 +115,13 @@ class Worker:
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
         if "error" in answer:
             raise _revive(answer["error"])
-        return RawGraph.from_json(answer["graph"])
+        try:
+            return RawGraph.from_json(answer["graph"])
+        except ValueError as error:
+            raise ConversionError(
+                f"the converter's answer is no graph: {error}",
+                "This is a fault of the frontend that reads the file: report it with the model.",
+            ) from error
 
     def stop(self) -> None:
         """End the process and remove its folder."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from dippm.graph.bounds import refuse_absurd_sizes
 from dippm.graph.dialects import read
 from dippm.graph.draft import Draft, Node, Value, item_bytes
 from dippm.graph.model_graph import (
@@ -32,13 +33,18 @@ def build(raw: RawGraph) -> ModelGraph:
 
     Args:
         raw: what a frontend read from a model file.
+
+    Raises:
+        ModelFileError: if sizes are beyond what any machine holds.
     """
     draft = read(raw)
     for rule in RULES:
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    return _freeze(draft, raw)
+    graph = _freeze(draft, raw)
+    refuse_absurd_sizes(graph)
+    return graph
 
 
 def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:

@@ -134,6 +134,11 @@ class ModelGraph:
         """Floating-point operations of one pass at this batch, element-wise ones included."""
         return sum(node.flops for node in self.nodes)
 
+    @property
+    def runs_nothing(self) -> bool:
+        """Whether a pass launches no kernel: the model only views its inputs, or is empty."""
+        return not any(node.kernels for node in self.nodes if node.op not in ("create", "random"))
+
     def histogram(self) -> dict[str, int]:
         """Return how often each operator occurs, most frequent first."""
         return dict(Counter(node.op for node in self.nodes).most_common())

@@ -36,7 +36,15 @@ from dippm.models.host import Host, latency_ms
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.power import PowerModel
 from dippm.models.predictor import predictor
-from dippm.models.targets import Bound, Estimate, Estimates, Interval, OperatorCost
+from dippm.models.targets import (
+    NOTHING_RUNS,
+    TARGETS,
+    Bound,
+    Estimate,
+    Estimates,
+    Interval,
+    OperatorCost,
+)
 
 Floats = NDArray[np.float64]
 COVERAGE = 0.9
@@ -89,16 +97,19 @@ class Hybrid:
         device_ms = float(times.sum())
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
+        memory_mb = self.memory.memory_mb(self._footprint(graph), batch, c.precision)
+        memory = _around(memory_mb, Z90 * self.memory.log_error)
+        memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
+        if total_ms <= 0.0:
+            timed = (target for target in TARGETS if target != "memory_mb")
+            return Estimates(
+                {"memory_mb": memory}, dict.fromkeys(timed, NOTHING_RUNS), memory_bound_mb
+            )
         latency = self._latency_estimate(total_ms, spread, c.device)
         power_w = self.power.power_w(
             c.device, device_ms / max(total_ms, 1e-12), power_features(table, batch, view, times)
         )
-        footprint = self._footprint(graph)
-        memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
-        values = {
-            "latency_ms": latency,
-            "memory_mb": _around(memory_mb, Z90 * self.memory.log_error),
-        }
+        values = {"latency_ms": latency, "memory_mb": memory}
         absent: dict[str, str] = {}
         if c.mig is None:
             values["power_w"] = _at_most(
@@ -113,7 +124,7 @@ class Hybrid:
         return Estimates(
             values=values,
             absent=absent,
-            memory_bound_mb=memory_mb * exp(Z99 * self.memory.log_error),
+            memory_bound_mb=memory_bound_mb,
             operators=self._operators(graph, table, batch, view, times, total_ms)
             if with_operators
             else (),

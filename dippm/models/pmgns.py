@@ -19,7 +19,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from dippm.models.predictor import predictor
 from dippm.models.readings import encode_as
-from dippm.models.targets import TARGETS, Estimate, Estimates, Interval
+from dippm.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estimates, Interval
 
 KIND = "pmgns"
 
@@ -90,6 +90,8 @@ class PmgnsPredictor:
             self._refuse_untrained(point)
         if not conditions:
             return []
+        if graph.runs_nothing:
+            return [Estimates({}, dict.fromkeys(TARGETS, NOTHING_RUNS))] * len(conditions)
         batches = {point.batch for point in conditions}
         graphs = {b: graph if graph.batch == b else graph.at_batch(b) for b in sorted(batches)}
         keys = list(dict.fromkeys(map(_key, conditions)))

@@ -34,6 +34,9 @@ class Predictor(Protocol):
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
         """Predict one point.
 
+        What a graph that runs nothing (`ModelGraph.runs_nothing`) cannot have is absent, with
+        `NOTHING_RUNS` as its reason.
+
         Raises:
             ConditionsError: if this kind or checkpoint cannot answer for these conditions.
         """

@@ -9,6 +9,7 @@ from typing import Literal
 Bound = Literal["compute", "memory", "launch", "host"]
 UNITS = {"latency_ms": "ms", "memory_mb": "MB", "power_w": "W", "energy_j": "J"}
 TARGETS = tuple(UNITS)
+NOTHING_RUNS = "nothing of the model runs on the device: no operator computes or moves data"
 
 
 @dataclass(frozen=True, slots=True)

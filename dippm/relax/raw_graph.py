@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 ValueKind = Literal["input", "parameter", "constant", "operator"]
@@ -102,28 +102,86 @@ class RawGraph:
     def from_json(cls, text: str | bytes) -> RawGraph:
         """Read what `to_json` wrote.
 
+        Nothing of the text is believed: it comes from another process, or from a file.
+
         Raises:
-            ValueError: if the text is not a raw graph of this version.
+            ValueError: if the text is not a raw graph of this version, or one that holds together:
+                sizes of at least 0, positions that exist, operators after what they read.
         """
-        document = json.loads(text)
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
         if not isinstance(document, dict) or document.get("version") != RAW_GRAPH_VERSION:
             raise ValueError("not a raw graph of version " + RAW_GRAPH_VERSION)
-        return cls(
-            values=tuple(
-                RawValue(tuple(shape), dtype, kind, name, scalar)
-                for shape, dtype, kind, name, scalar in document["values"]
-            ),
-            operators=tuple(
-                RawOperator(name, tuple(inputs), tuple(outputs), _attributes(attributes), path)
-                for name, inputs, outputs, attributes, path in document["operators"]
-            ),
-            inputs=tuple(document["inputs"]),
-            outputs=tuple(document["outputs"]),
-            batch=document["batch"],
-            batch_is_symbolic=document["batch_is_symbolic"],
-            notes=tuple(document["notes"]),
-        )
+        try:
+            graph = cls(
+                values=tuple(_value(*row) for row in document["values"]),
+                operators=tuple(_operator(*row) for row in document["operators"]),
+                inputs=_positions(document["inputs"]),
+                outputs=_positions(document["outputs"]),
+                batch=document["batch"],
+                batch_is_symbolic=document["batch_is_symbolic"],
+                notes=_texts(document["notes"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"a part of the raw graph is missing or not as it should be: {error}"
+            ) from None
+        _check(graph)
+        return graph
 
 
-def _attributes(document: dict[str, Any]) -> dict[str, Attribute]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in document.items()}
+_KINDS = frozenset(get_args(ValueKind))
+_INT64 = 1 << 63
+
+
+def _value(shape: Any, dtype: Any, kind: Any, name: Any, scalar: Any) -> RawValue:
+    texts = isinstance(dtype, str) and isinstance(name, str) and kind in _KINDS
+    if not (texts and (scalar is None or isinstance(scalar, int | float))):
+        raise ValueError(f"not a value: {name!r}")
+    return RawValue(_positions(shape), dtype, kind, name, scalar)
+
+
+def _operator(name: Any, inputs: Any, outputs: Any, attributes: Any, path: Any) -> RawOperator:
+    if not (isinstance(name, str) and isinstance(path, str) and isinstance(attributes, dict)):
+        raise ValueError(f"not an operator: {name!r}")
+    known = {key: _attribute(key, value) for key, value in attributes.items()}
+    return RawOperator(name, _positions(inputs), _positions(outputs), known, path)
+
+
+def _positions(numbers: Any) -> tuple[int, ...]:
+    """Return sizes or positions; Python's True and 1.0 are none."""
+    if type(numbers) is not list or not all(type(n) is int and 0 <= n < _INT64 for n in numbers):
+        raise ValueError(f"not a list of sizes or positions: {str(numbers)[:80]}")
+    return tuple(numbers)
+
+
+def _texts(texts: Any) -> tuple[str, ...]:
+    if type(texts) is not list or not all(isinstance(text, str) for text in texts):
+        raise ValueError("notes are no list of texts")
+    return tuple(texts)
+
+
+def _attribute(key: str, value: Any) -> Attribute:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, int | float | str) for part in parts):
+        raise ValueError(f"not an attribute: {key!r}")
+    return tuple(value) if isinstance(value, list) else cast(Attribute, value)
+
+
+def _check(graph: RawGraph) -> None:
+    if type(graph.batch) is not int or not 1 <= graph.batch < _INT64:
+        raise ValueError("the batch is no positive number")
+    if type(graph.batch_is_symbolic) is not bool:
+        raise ValueError("batch_is_symbolic is neither true nor false")
+    count = len(graph.values)
+    known = {i for i, value in enumerate(graph.values) if value.kind != "operator"}
+    for operator in graph.operators:
+        if not known.issuperset(operator.inputs):
+            raise ValueError(f"operator {operator.name!r} reads what no one made before it")
+        if any(i >= count for i in operator.outputs):
+            raise ValueError(f"operator {operator.name!r} writes a value that does not exist")
+        known.update(operator.outputs)
+    if not known.issuperset(graph.inputs) or not known.issuperset(graph.outputs):
+        raise ValueError("an input or output is a value that does not exist")

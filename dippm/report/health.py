@@ -124,11 +124,11 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = cache.folder()
     try:
+        folder = cache.folder()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return Finding("cache", "absent", f"{folder} cannot be made ({error}); set DIPPM_CACHE_DIR")
+    except (OSError, RuntimeError) as error:
+        return Finding("cache", "absent", f"it cannot be made ({error}); set DIPPM_CACHE_DIR")
     if not os.access(folder, os.W_OK):
         return Finding("cache", "absent", f"{folder} is not writable; set DIPPM_CACHE_DIR")
     return Finding("cache", "ok", str(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from dippm.conditions import Conditions
 from dippm.errors import ConditionsError, DippmError, UnknownNameError
 from dippm.pretrained import choice
 from dippm.progress import tell
+from dippm.relax.packed import unpack
 from dippm.relax.raw_graph import RawGraph
 from dippm.report.collected.joined import Joined
 
@@ -157,7 +157,7 @@ def _graph(file: Path | None) -> ModelGraph | None:
     if file is None:
         return None
     try:
-        return graph.build(RawGraph.from_json(gzip.decompress(file.read_bytes())))
+        return graph.build(RawGraph.from_json(unpack(file.read_bytes())))
     except (DippmError, OSError, ValueError):
         return None
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import struct
 
 import pytest
 import torch
@@ -55,10 +58,58 @@ def test_content_decides_not_the_path(model_file, tmp_path, monkeypatch):
 def test_a_damaged_entry_counts_as_absent(model_file, tmp_path):
     first = frontends.load(model_file, SHAPE)
     (entry,) = kept(tmp_path)
-    for damage in (b"", b"no gzip", gzip.compress(b"{}"), entry.read_bytes()[:50]):
+    whole = entry.read_bytes()
+    document = json.loads(gzip.decompress(whole))
+    header = struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", 0, 0, 3)
+    for damage in (
+        b"",
+        b"no gzip",
+        gzip.compress(b"{}"),
+        whole[:50],
+        header + b"\xff" * 400,
+        gzip.compress(b"[" * 100_000),
+        *(changed(document, **change) for change in CHANGES),
+    ):
         entry.write_bytes(damage)
         assert frontends.load(model_file, SHAPE) == first
-    assert cache.read(entry.name.partition(".")[0]) == first
+        assert cache.read(entry.name.partition(".")[0]) == first, "it is written anew"
+
+
+CHANGES: tuple[dict[str, object], ...] = (
+    {"batch": None},
+    {"batch": 1018},
+    {"inputs": [-1]},
+    {"values": None},
+    {"values": [[[1 << 62], "float32", "input", "x", None]]},
+    {"operators": []},
+    {"notes": "text"},
+)
+
+
+def changed(document, **change):
+    return gzip.compress(json.dumps({**document, **change}).encode())
+
+
+def test_an_entry_of_another_graph_counts_as_absent(model_file, tmp_path):
+    frontends.load(model_file, SHAPE)
+    (entry,) = kept(tmp_path)
+    other = cache._file("0" * 64)
+    other.parent.mkdir(parents=True)
+    other.write_bytes(entry.read_bytes())
+    assert cache.read("0" * 64) is None
+
+
+def test_an_entry_that_is_no_file_counts_as_absent(model_file):
+    entry = cache._file("0" * 64)
+    entry.parent.mkdir(parents=True)
+    os.mkfifo(entry)
+    assert cache.read("0" * 64) is None
+
+
+def test_a_cache_without_a_home_is_no_error(model_file, monkeypatch):
+    monkeypatch.setenv("DIPPM_CACHE_DIR", "~nobody-of-this-name/cache")
+    assert cache.read("0" * 64) is None
+    assert frontends.load(model_file, SHAPE).operators
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(model_file, tmp_path, monkeypatch):

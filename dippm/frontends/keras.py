@@ -9,6 +9,7 @@ allocates every weight and gives another graph than the SavedModel.
 
 from __future__ import annotations
 
+import copy
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,9 @@ from dippm.errors import (
     UnsafeModelError,
 )
 from dippm.frontends.frontend import InputSpec
-from dippm.frontends.savedmodel import convert
+from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
+from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 
 NAME = "keras"
@@ -34,7 +36,15 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 CODE_CLASSES = frozenset(
-    ("Lambda", "__lambda__", "__typespec__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
+    (
+        "Lambda",
+        "__lambda__",
+        "__typespec__",
+        "TorchModuleWrapper",
+        "JaxLayer",
+        "FlaxLayer",
+        "TFSMLayer",
+    )
 )
 SAFE_MODULES = (
     "keras.layers",
@@ -84,32 +94,41 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     config = _read_config(path)
     if not trust:
         _check_safe(config, path)
+    step("importing TensorFlow")
     import_tensorflow()
     _check_backend()
+    step("building the model")
     model = _build(config, path, trust=trust)
     declared = _declared(model, inputs)
     sizes = [size for v in model.variables for size in v.shape]
-    bound = bind(declared, inputs, sizes)
     from dippm.relax.tensorflow.paths import named_by_layers
 
     names = _number_layers(model)
-    definition, outputs = _trace(model, declared, bound)
-    return named_by_layers(convert(definition, declared, bound, outputs), names)
+
+    def attempt(bound: Bound) -> RawGraph:
+        step("calling the model")
+        return named_by_layers(convert(*_trace(model, declared, bound)), names)
+
+    return at_any_batch(attempt, bind(declared, inputs, sizes))
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        is_hdf5 = file.read(8) == HDF5_MAGIC
-    text = _hdf5_config(path) if is_hdf5 else _archive_config(path)
+    text = _hdf5_config(path) if _is_hdf5(path) else _archive_config(path)
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(
-            f"the configuration in {path} is not JSON: {error}", DAMAGED
+            f"the configuration in {path} is not JSON: {error}",
+            DAMAGED,
         ) from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise ModelFileError(f"the configuration in {path} describes no model", DAMAGED)
     return config
+
+
+def _is_hdf5(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8) == HDF5_MAGIC
 
 
 def _archive_config(path: Path) -> bytes:
@@ -178,11 +197,21 @@ def _code_in(value: Any) -> Iterator[str]:
         if isinstance(name, str) and name.rpartition(">")[2] in CODE_CLASSES:
             yield name
         module = item.get("module")
-        if isinstance(module, str) and name is not None and not _is_safe_module(module):
-            yield f"{module}.{name}"
+        if isinstance(module, str) and name is not None:
+            is_function = name == "function"
+            wanted = f"{module}.{item.get('config') if is_function else name}"
+            if not _is_safe(wanted, is_function=is_function):
+                yield wanted
 
 
-def _is_safe_module(module: str) -> bool:
+def _is_safe(name: str, *, is_function: bool) -> bool:
+    """Tell by its full name whether a class or function only computes.
+
+    Keras joins module and name before it looks, so "keras" with "utils.get_file" is what it seems.
+    """
+    module = name.rpartition(".")[0]
+    if is_function and module in ("keras.models", "keras.src.models"):
+        return False
     return module in ("keras", "builtins") or any(
         module == safe or module.startswith(safe + ".") for safe in SAFE_MODULES
     )
@@ -212,13 +241,24 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
         with scope:
             return _deserialize(config, trust=trust)
     except Exception:
-        try:
-            return _deserialize(config, trust=trust)
-        except Exception as error:
-            raise ConversionError(
-                f"Keras could not build the model in {path}: {_root_cause(error)}",
-                "Models with own classes: export them with model.export(folder) and give that.",
-            ) from error
+        keras.backend.clear_session()  # nothing of the attempt shall stay
+    step("building the model with values")
+    try:
+        return _deserialize(config, trust=trust)
+    except Exception as error:
+        cause = _root_cause(error)
+        raise ConversionError(
+            f"Keras could not build the model in {path}: {cause}", _advice(cause, path)
+        ) from error
+
+
+def _advice(cause: str, path: Path) -> str:
+    if "Unknown layer" in cause and _is_hdf5(path):
+        return (
+            "HDF5 files cannot hold every layer, and no one can load this one: save the model as "
+            "model.keras, or export it with model.export(folder), where it was made."
+        )
+    return "Models with own classes: export them with model.export(folder) and give that."
 
 
 def _root_cause(error: BaseException) -> str:
@@ -235,6 +275,7 @@ def _root_cause(error: BaseException) -> str:
 def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
     import keras
 
+    config = copy.deepcopy(config)  # Keras empties what it reads
     if "module" in config or "registered_name" in config:
         return keras.saving.deserialize_keras_object(config, safe_mode=not trust)
     from keras.src.legacy.saving.saving_options import keras_option_scope
@@ -248,18 +289,20 @@ def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
 def _declared(model: Any, spec: InputSpec) -> list[Declared]:
     tensors = getattr(model, "inputs", None) if getattr(model, "built", False) else None
     if tensors:
-        return [_of_tensor(tensor) for tensor in tensors]
+        return [_of_tensor(i, tensor) for i, tensor in enumerate(tensors)]
     if len(spec.shapes) != 1:
         raise InputShapeError(
             "the file does not say what the model takes",
             'Give the sizes without the batch, for instance input="224,224,3".',
         )
     ((name, shape),) = spec.shapes.items()
-    model.build((None, *shape))
-    return [Declared(name or "input", name or "input", (None, *shape), 1)]
+    axis = spec.batch_axes.get(name, 0)
+    full = shape if axis is None else (*shape[:axis], None, *shape[axis:])
+    model.build(full)
+    return [Declared(name or "input", "input_0", full, 1)]
 
 
-def _of_tensor(tensor: Any) -> Declared:
+def _of_tensor(position: int, tensor: Any) -> Declared:
     import tensorflow as tf
 
     dtype = tf.as_dtype(tensor.dtype)
@@ -267,7 +310,9 @@ def _of_tensor(tensor: Any) -> Declared:
         raise ConversionError(
             f"input {tensor.name} is text", "Save the model without its text processing."
         )
-    return Declared(tensor.name, tensor.name, tuple(tensor.shape), dtype.as_datatype_enum)
+    is_whole = dtype.is_integer or dtype.is_bool
+    shape = tuple(tensor.shape)
+    return Declared(tensor.name, f"input_{position}", shape, dtype.as_datatype_enum, is_whole)
 
 
 def _number_layers(model: Any) -> list[str]:
@@ -281,8 +326,10 @@ def _number_layers(model: Any) -> list[str]:
     return names
 
 
-def _trace(model: Any, declared: Sequence[Declared], bound: Bound) -> tuple[Any, list[str]]:
-    """Call the model on placeholders; return the graph and the names of its results."""
+def _trace(
+    model: Any, declared: Sequence[Declared], bound: Bound
+) -> tuple[Any, Sequence[Declared], Bound, list[str]]:
+    """Call the model on placeholders; return what `convert` takes."""
     import keras
     import tensorflow as tf
 
@@ -294,20 +341,48 @@ def _trace(model: Any, declared: Sequence[Declared], bound: Bound) -> tuple[Any,
                 for one, shape in zip(declared, bound.shapes, strict=True)
             ]
             values = [
-                (v, tf.compat.v1.placeholder(v.dtype, v.shape, name="parameter/" + v.path))
-                for v in model.variables
+                (v, tf.compat.v1.placeholder(v.dtype, v.shape, name=f"parameter/{i}"))
+                for i, v in enumerate(model.variables)
             ]
+            structure = getattr(model, "_inputs_struct", None)
+            arguments = given if len(given) > 1 else given[0]
+            if structure is not None:
+                arguments = keras.tree.pack_sequence_as(structure, given)
             with keras.StatelessScope(values, initialize_variables=False):
-                results = model(given[0] if len(given) == 1 else given, training=False)
+                results = model(arguments, training=False)
     except Exception as error:
-        wanted = [shape[1:] for shape in bound.shapes]
-        if isinstance(error, ValueError | tf.errors.InvalidArgumentError):
-            raise InputShapeError(
-                f"the model does not take inputs of shape {wanted}: {_root_cause(error)}",
-                "Give other sizes, without the batch.",
-            ) from error
-        raise ConversionError(
-            f"Keras could not call the model on {wanted}: {_root_cause(error)}",
-            "Export it with model.export(folder) where it was made, and give that.",
-        ) from error
-    return graph.as_graph_def(), [t.name for t in keras.tree.flatten(results)]
+        raise _uncallable(error, bound) from error
+    names = [t.name for t in keras.tree.flatten(results) if t is not None]
+    return _with_states(graph), declared, bound, names
+
+
+def _with_states(graph: Any) -> Any:
+    """Return a graph's definition, with the variables that it captured beside the weights."""
+    definition = graph.as_graph_def()
+    nodes = {node.name: node for node in definition.node}
+    for outside, inside in graph.captures:
+        known = getattr(outside, "_handle_data", None)
+        if known is not None and known.is_set:
+            node = nodes[inside.op.name]
+            node.op = "VarHandleOp"
+            node.attr["dtype"].type = known.shape_and_type[0].dtype
+            node.attr["shape"].shape.CopyFrom(known.shape_and_type[0].shape)
+    return definition
+
+
+def _uncallable(error: Exception, bound: Bound) -> ModelFileError:
+    import tensorflow as tf
+
+    wanted = [
+        shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+        for shape, axis in zip(bound.shapes, bound.axes, strict=True)
+    ]
+    if isinstance(error, ValueError | tf.errors.InvalidArgumentError):
+        return InputShapeError(
+            f"the model does not take inputs of shape {wanted}: {_root_cause(error)}",
+            "Give other sizes, without the batch.",
+        )
+    return ConversionError(
+        f"Keras could not call the model on {wanted}: {_root_cause(error)}",
+        "Export it with model.export(folder) where it was made, and give that.",
+    )

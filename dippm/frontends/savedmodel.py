@@ -7,13 +7,16 @@ time nor memory depends on the size of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ConversionError, InputShapeError, ModelFileError
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
+from dippm.frontends.worker import step
+from dippm.progress import listening
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -45,8 +48,55 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     signature = _signature(meta_graph.signature_def, path)
     declared = [_declared(name, info) for name, info in sorted(signature.inputs.items())]
     outputs = [_tensor(name, info) for name, info in sorted(signature.outputs.items())]
-    bound = bind(declared, inputs, _weight_sizes(meta_graph.graph_def))
-    return convert(meta_graph.graph_def, declared, bound, outputs)
+    graph = meta_graph.graph_def
+    bound = bind(declared, inputs, _weight_sizes(graph))
+
+    def attempt(bound: Bound) -> RawGraph:
+        return convert(graph, declared, bound, outputs)
+
+    try:
+        return at_any_batch(attempt, bound)
+    except InputShapeError:
+        batch = state_batch(graph, declared, bound, outputs) if bound.batch_is_symbolic else None
+        if batch is None:
+            raise
+        raw = attempt(bound.at(batch))
+        return replace(raw, notes=(*raw.notes, f"the model keeps states for a batch of {batch}"))
+
+
+def at_any_batch(attempt: Callable[[Bound], RawGraph], bound: Bound) -> RawGraph:
+    """Convert at the marker batch; a model that loops over its samples, with one sample."""
+    from dippm.relax.tensorflow.control_flow import BatchLoopError
+
+    try:
+        return attempt(bound)
+    except BatchLoopError as loop:
+        raw = attempt(bound.at(1))
+        note = f"the loop {loop} runs once for each sample: the model was read at a batch of 1"
+        return replace(raw, notes=(*raw.notes, note))
+
+
+def state_batch(
+    graph: GraphDef, declared: Sequence[Declared], bound: Bound, outputs: Sequence[str]
+) -> int | None:
+    """Return the batch that a model's states are made for; None if it has no states."""
+    import tensorflow as tf
+
+    from dippm.relax.tensorflow.graph import Feed, flatten, updates_variables
+
+    if not updates_variables(graph, outputs):
+        return None
+    feeds = []
+    for one, shape, axis in zip(declared, bound.shapes, bound.axes, strict=True):
+        open_shape = tuple(None if i == axis else size for i, size in enumerate(shape))
+        feeds.append(Feed(one.tensor, open_shape, one.dtype, one.name))
+    step("reading the graph")
+    try:
+        flat = flatten(graph, feeds, outputs)
+    except (ValueError, tf.errors.OpError):
+        return None
+    sizes = {t.shape[0] if t.shape.rank else None for t in flat.outputs}
+    return next(iter(sizes)) if len(sizes) == 1 else None
 
 
 def convert(
@@ -57,19 +107,26 @@ def convert(
     Raises:
         ConversionError: if an operator or its shapes cannot be read.
         InputShapeError: if the graph does not take these shapes.
+        BatchLoopError: if a loop in it runs once for each sample.
     """
     import tensorflow as tf
 
+    from dippm.relax.tensorflow.control_flow import Unfolding
     from dippm.relax.tensorflow.graph import Feed, flatten
     from dippm.relax.tensorflow.importer import import_graph
+    from dippm.relax.tensorflow.recurrent import is_layer
     from dippm.relax.walk import walk
 
+    marker = bound.batch if bound.batch_is_symbolic else None
     feeds = [
-        Feed(one.tensor, shape, one.dtype, one.name)
-        for one, shape in zip(declared, bound.shapes, strict=True)
+        Feed(one.tensor, shape, one.dtype, one.name, value)
+        for one, shape, value in zip(declared, bound.shapes, bound.values, strict=True)
     ]
+    step("reading the graph")
     try:
-        flat = flatten(graph, feeds, outputs)
+        flat = flatten(graph, feeds, outputs, Unfolding(is_layer, marker))
+    except ModelFileError:
+        raise
     except (ValueError, tf.errors.OpError) as error:
         raise _refused(error, declared, bound) from error
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -79,8 +136,11 @@ def convert(
         ) from error
     _check_batch(flat.outputs, bound)
     try:
-        module = import_graph(flat)
-        return walk(module, bound.batch, bound.batch_is_symbolic)
+        with listening(step):
+            module = import_graph(flat)
+        step("reading the operators")
+        raw = walk(module, bound.batch, bound.batch_is_symbolic)
+        return replace(raw, notes=flat.notes)
     except ModelFileError:
         raise
     except Exception as error:
@@ -203,7 +263,8 @@ def _declared(name: str, info: Any) -> Declared:
         if sizes.unknown_rank
         else tuple(None if dim.size < 0 else dim.size for dim in sizes.dim)
     )
-    return Declared(name, tensor, shape, info.dtype)
+    dtype = tf.as_dtype(info.dtype)
+    return Declared(name, tensor, shape, info.dtype, dtype.is_integer or dtype.is_bool)
 
 
 def _tensor(name: str, info: Any) -> str:

@@ -6,14 +6,16 @@ Shared by `keras` and `savedmodel`; loads no framework.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import TypeVar
 
 from dippm.errors import FrameworkNotInstalledError, InputShapeError
 from dippm.frontends.frontend import InputSpec, marker_batch
 
 Sizes = tuple[int | None, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,43 @@ class Declared:
     Attributes:
         name: what users call it.
         tensor: its name inside the model's graph.
-        shape: sizes with the batch first; None where any size will do, None for any rank.
+        shape: complete sizes; None where any size will do, None for any rank.
         dtype: TensorFlow's number of the dtype.
+        is_whole: whether it holds whole numbers or truth values.
     """
 
     name: str
     tensor: str
     shape: Sizes | None
     dtype: int
+    is_whole: bool = False
+
+    def has_no_batch(self, others: Sequence[Declared], asked: Container[str]) -> bool:
+        """Return whether an input that nobody asked about is declared to be without a batch.
+
+        A number has none, and neither has an input of fixed sizes beside one of any batch.
+        """
+        if not self.shape or self.name in asked:
+            return self.shape == () and self.name not in asked
+        is_fixed = None not in self.shape
+        return is_fixed and any(one.shape and one.shape[0] is None for one in others)
+
+    def without(self, axis: int | None) -> Sizes | None:
+        """Return the sizes beside the batch; None for any.
+
+        Raises:
+            InputShapeError: if the batch cannot stand there.
+        """
+        if self.shape is None or axis is None:
+            return self.shape
+        inside = axis < len(self.shape)
+        if not inside or (axis and self.shape[axis] is not None and None in self.shape):
+            raise InputShapeError(
+                f"input {self.name}: the batch does not stand at position {axis} of "
+                f"{_text(self.shape)}",
+                "Put N where the model takes any size.",
+            )
+        return (*self.shape[:axis], *self.shape[axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +69,26 @@ class Bound:
     """Inputs with static shapes.
 
     Attributes:
-        shapes: with the batch first, in the order of the declared inputs.
-        batch: the marker, or the batch that the file fixes.
+        shapes: complete, in the order of the declared inputs.
+        batch: the marker, or the batch that the file fixes; 1 if no input has one.
         batch_is_symbolic: whether `batch` is a marker.
+        axes: where the batch stands in each shape; None if it does not.
+        values: the number of each input that is given one, else None.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     batch: int
     batch_is_symbolic: bool
+    axes: tuple[int | None, ...] = ()
+    values: tuple[int | float | None, ...] = ()
+
+    def at(self, batch: int) -> Bound:
+        """Return the same inputs at one batch and no other."""
+        shapes = tuple(
+            shape if axis is None else (*shape[:axis], batch, *shape[axis + 1 :])
+            for shape, axis in zip(self.shapes, self.axes, strict=True)
+        )
+        return replace(self, shapes=shapes, batch=batch, batch_is_symbolic=False)
 
 
 def import_tensorflow() -> ModuleType:
@@ -73,49 +116,84 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
 
     Args:
         declared: the model's inputs.
-        spec: what the user asked for, without the batch.
+        spec: what the user asked for.
         weight_sizes: sizes that the marker batch must not divide.
 
     Raises:
         InputShapeError: if the request does not fit, or leaves a size open.
     """
-    asked = _by_name(declared, spec)
-    rests = [_sizes(one, asked.get(one.name), declared) for one in declared]
-    fixed = {one.shape[0] for one in declared if one.shape and one.shape[0] is not None}
+    asked = _by_name(declared, spec.shapes)
+    marked = _by_name(declared, spec.batch_axes)
+    values = _values(declared, _by_name(declared, spec.values))
+    rests: list[tuple[int, ...]] = []
+    axes: list[int | None] = []
+    for one in declared:
+        axis = marked.get(one.name, None if one.has_no_batch(declared, asked) else 0)
+        rests.append(_sizes(one, asked.get(one.name), axis, declared))
+        axes.append(axis)
+    fixed = {
+        one.shape[axis]
+        for one, axis in zip(declared, axes, strict=True)
+        if axis is not None and one.shape and one.shape[axis] is not None
+    }
     if len(fixed) > 1:
+        names = ";".join(
+            f"{one.name}=fixed:{_plain([s or 128 for s in one.shape or ()])}"
+            for one in declared
+            if one.shape
+        )
         raise InputShapeError(
             f"the file fixes several batch sizes: {_listed(declared)}",
-            "Export the model again with a dynamic batch.",
+            "Export the model again with a dynamic batch, or say which inputs have none: "
+            f'input="{names}".',
         )
     sizes = [size for rest in rests for size in rest]
-    batch = next(iter(fixed), None) or marker_batch([*sizes, *weight_sizes])
+    is_symbolic = not fixed and any(axis is not None for axis in axes)
+    batch = marker_batch([*sizes, *weight_sizes]) if is_symbolic else next(iter(fixed), None) or 1
     shapes = tuple(
-        (batch, *rest) if one.shape is None or one.shape else ()
-        for one, rest in zip(declared, rests, strict=True)
+        rest if axis is None else (*rest[:axis], batch, *rest[axis:])
+        for rest, axis in zip(rests, axes, strict=True)
     )
-    return Bound(shapes, batch, not fixed)
+    return Bound(shapes, batch, is_symbolic, tuple(axes), values)
 
 
-def _by_name(declared: Sequence[Declared], spec: InputSpec) -> dict[str, tuple[int, ...]]:
+def _by_name(declared: Sequence[Declared], asked: Mapping[str, T]) -> dict[str, T]:
     names = [one.name for one in declared]
-    asked = {name: tuple(shape) for name, shape in spec.shapes.items()}
-    if "" in asked:
-        asked = {**asked, names[0]: asked[""]}
-        del asked[""]
-    unknown = [name for name in asked if name not in names]
+    found = dict(asked)
+    if "" in found:
+        found = {**found, names[0]: found[""]}
+        del found[""]
+    unknown = [name for name in found if name not in names]
     if unknown:
         raise InputShapeError(
             f"no input is called {', '.join(unknown)}; the model has {_listed(declared)}",
             _example(declared),
         )
-    return asked
+    return found
+
+
+def _values(
+    declared: Sequence[Declared], given: Mapping[str, int | float]
+) -> tuple[int | float | None, ...]:
+    for one in declared:
+        if one.name not in given:
+            continue
+        if one.shape != ():
+            raise InputShapeError(
+                f"input {one.name} is no single number: {_text(one.shape)}", _example(declared)
+            )
+        if one.is_whole and given[one.name] != int(given[one.name]):
+            raise InputShapeError(
+                f"input {one.name} is a whole number, got {given[one.name]}", _example(declared)
+            )
+    return tuple(given.get(one.name) for one in declared)
 
 
 def _sizes(
-    one: Declared, asked: tuple[int, ...] | None, declared: Sequence[Declared]
+    one: Declared, asked: tuple[int, ...] | None, axis: int | None, declared: Sequence[Declared]
 ) -> tuple[int, ...]:
     """Return one input's sizes without the batch."""
-    expected = None if one.shape is None else one.shape[1:]
+    expected = one.without(axis)
     if asked is None:
         if expected is None or None in expected:
             raise InputShapeError(
@@ -126,8 +204,16 @@ def _sizes(
         return tuple(size for size in expected if size is not None)
     if expected is None or _fits(asked, expected):
         return asked
+    if one.shape is not None and axis is not None and _fits(asked, one.shape):
+        raise InputShapeError(
+            f"input {one.name}: got {_text(asked)} without the batch, which is the complete shape "
+            f"{_text(one.shape)}",
+            f"Leave the batch out: give {_plain(asked[1:])}, or give "
+            f'"{one.name}=fixed:{_plain(asked)}" if this input has no batch.',
+        )
     raise InputShapeError(
-        f"input {one.name}: got {_text(asked)} without the batch, expected {_text(expected)}",
+        f"input {one.name}: got {_text(asked)} without the batch, expected {_text(expected)}"
+        + ("" if axis == 0 else f" of {_text(one.shape)}"),
         _advice(asked, expected, declared),
     )
 
@@ -150,6 +236,16 @@ def _advice(asked: tuple[int, ...], expected: Sizes, declared: Sequence[Declared
 
 
 def _example(declared: Sequence[Declared]) -> str:
+    placed = [
+        one for one in declared if one.shape and one.shape[0] is not None and None in one.shape
+    ]
+    if placed:
+        named = [(one.name, ",".join(str(s or "N") for s in one.shape or ())) for one in placed]
+        forms = [f"{name}={text}" if len(declared) > 1 else text for name, text in named]
+        return (
+            f'Give the sizes, with N where the batch stands: input="{";".join(forms)}"; '
+            '"fixed:..." for an input without a batch.'
+        )
     texts = [
         (one.name, _plain([size or 128 for size in (one.shape or (None, None))[1:]]))
         for one in declared

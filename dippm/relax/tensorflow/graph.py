@@ -2,13 +2,15 @@
 
 Nothing is run and nothing is restored: variables become placeholders of their shape and dtype, so
 a model's weights are neither read nor allocated. Only what the outputs depend on is copied, which
-leaves savers, initialisers and assertions behind. Loops stay whole; see `recurrent`.
+leaves savers, initialisers and assertions behind. Loops and branches are written out where that is
+possible; see `control_flow`.
 TensorFlow itself infers the shapes while the flat graph is imported.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,9 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
+
+from dippm.relax.tensorflow.control_flow import LOOPS, Unfolder, Unfolding, shape_or_none
+from dippm.relax.tensorflow.tensor_lists import replacements
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 ALIASES = frozenset(
@@ -36,9 +41,11 @@ ALIASES = frozenset(
 )
 """Operators that pass their arguments on."""
 READS = frozenset({"ReadVariableOp"})
-BRANCHES = frozenset({"If", "StatelessIf"})
-STALE = frozenset(("output_shapes", kind) for kind in ("While", "StatelessWhile"))
+CONDITIONS = frozenset({"If", "StatelessIf"})
+STALE = frozenset(("output_shapes", kind) for kind in LOOPS)
 """Shapes of before the batch was bound; without them a loop's states keep their own shapes."""
+TYPES = frozenset({"T", "Index", "dtype", "SrcT", "DstT", "index_type"})
+"""Attributes that name a type."""
 VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
 
 
@@ -53,6 +60,7 @@ class FlatGraph:
         outputs: the results.
         functions: bodies of the loops that stayed, by name.
         variables: placeholder of each variable that a loop reads, by the name of its handle.
+        notes: what a user should know about loops and branches.
     """
 
     graph: tf.Graph
@@ -61,6 +69,7 @@ class FlatGraph:
     outputs: list[tf.Tensor]
     functions: Mapping[str, FunctionDef] = field(default_factory=dict)
     variables: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +81,32 @@ class Feed:
         shape: static shape, batch included; None if unknown.
         dtype: TensorFlow's number of the dtype.
         name: what users call the input; the tensor's own name if empty.
+        value: its number, if it is no input but known.
     """
 
     tensor: str
     shape: tuple[int | None, ...] | None
     dtype: int
     name: str = ""
+    value: int | float | None = None
 
 
-def flatten(definition: GraphDef, feeds: Sequence[Feed], outputs: Sequence[str]) -> FlatGraph:
+def flatten(
+    definition: GraphDef,
+    feeds: Sequence[Feed],
+    outputs: Sequence[str],
+    unfolding: Unfolding | None = None,
+) -> FlatGraph:
     """Inline every call that the outputs depend on, and infer shapes.
 
     Args:
         definition: main graph and function library.
         feeds: user inputs with their static shapes.
         outputs: names of result tensors in the main graph.
+        unfolding: which loops and branches are written out; none if it is not given.
 
     Raises:
+        BatchLoopError: if a loop runs once for each sample.
         ValueError: if the graph is inconsistent, has an operator that TensorFlow does not know,
             or does not accept the shapes that are fed.
     """
@@ -97,7 +115,8 @@ def flatten(definition: GraphDef, feeds: Sequence[Feed], outputs: Sequence[str])
     given = {_full_name(feed.tensor): flattener.feed(feed) for feed in feeds}
     scope = _Scope(definition.node, given, functions, is_function=False)
     results = flattener.inline(scope, "", [_full_name(name) for name in outputs])
-    return flattener.imported(list(given.values()), results)
+    inputs = [given[_full_name(feed.tensor)] for feed in feeds if feed.value is None]
+    return flattener.imported(inputs, results, unfolding)
 
 
 def flatten_function(
@@ -105,6 +124,7 @@ def flatten_function(
     functions: Mapping[str, FunctionDef],
     shapes: Sequence[tuple[int | None, ...] | None],
     variables: Mapping[int, NodeDef],
+    unfolding: Unfolding | None = None,
 ) -> FlatGraph:
     """Inline the body of one function; its arguments become the inputs.
 
@@ -113,6 +133,7 @@ def flatten_function(
         functions: what the body may call.
         shapes: of each argument.
         variables: the variable behind each argument that is a resource handle.
+        unfolding: as for `flatten`.
     """
     flattener = _Flattener(functions)
     given = {}
@@ -123,7 +144,27 @@ def flatten_function(
             flattener.bind_handle(given[argument.name], variables[i])
     scope = _Scope(function.node_def, given, functions, is_function=True)
     results = [function.ret[a.name] for a in function.signature.output_arg]
-    return flattener.imported(list(given.values()), flattener.inline(scope, "", results))
+    flat = flattener.inline(scope, "", results)
+    return flattener.imported(list(given.values()), flat, unfolding)
+
+
+def updates_variables(definition: GraphDef, outputs: Sequence[str]) -> bool:
+    """Return whether computing the outputs writes to variables: whether the model has states."""
+    functions = {f.signature.name: f for f in definition.library.function}
+    nodes = {node.name: node for node in definition.node}
+    stack, seen = [nodes[name.partition(":")[0]] for name in outputs], set[int]()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op.startswith("Assign"):
+            return True
+        stack.extend(nodes[n] for i in node.input if (n := i.strip("^").partition(":")[0]) in nodes)
+        for value in node.attr.values():
+            if value.func.name in functions:
+                stack.extend(functions[value.func.name].node_def)
+    return False
 
 
 class _Scope:
@@ -209,13 +250,19 @@ class _Flattener:
         self.parameters: set[str] = set()
         self.read_by_loops: dict[str, str] = {}
         self.sharpened: set[str] = set()
+        self.suffixes: Counter[str] = Counter()
 
     def feed(self, feed: Feed) -> str:
         wanted = feed.name or feed.tensor.partition(":")[0]
         name = self._fresh(
             re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.\\/-]", "_", wanted).lstrip("_") or "x"
         )
-        self._placeholder(name, feed.dtype, feed.shape)
+        if feed.value is None:
+            self._placeholder(name, feed.dtype, feed.shape)
+            return name + ":0"
+        node = self.add(name, "Const", [], dtype=feed.dtype)
+        number = tf.constant(feed.value, tf.as_dtype(feed.dtype), feed.shape)
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(number))
         return name + ":0"
 
     def bind_handle(self, handle: str, variable: NodeDef) -> None:
@@ -235,9 +282,9 @@ class _Flattener:
 
     def _copy(self, node: NodeDef, inputs: list[str], prefix: str) -> list[str]:
         if node.op in CALLS:
-            return self._call(node.attr["f"].func.name, inputs, prefix + node.name)
+            return self.call(node.attr["f"].func.name, inputs, prefix + node.name)
         if node.op in self.functions:
-            return self._call(node.op, inputs, prefix + node.name)
+            return self.call(node.op, inputs, prefix + node.name)
         if node.op in ALIASES and inputs:
             return inputs
         if node.op in READS:
@@ -254,7 +301,8 @@ class _Flattener:
             self.handles[copied.name + ":0"] = copied
         return [f"{copied.name}:{i}" for i in range(_output_count(copied))]
 
-    def _call(self, name: str, inputs: list[str], prefix: str) -> list[str]:
+    def call(self, name: str, inputs: list[str], prefix: str) -> list[str]:
+        """Copy the body of a function; return its results."""
         function = self.functions.get(name)
         if function is None:
             raise ValueError(f"the graph calls the function {name!r}, which it does not have")
@@ -262,7 +310,7 @@ class _Flattener:
         given = dict(zip(arguments, inputs, strict=True))
         scope = _Scope(function.node_def, given, self.functions, is_function=True)
         results = [function.ret[a.name] for a in function.signature.output_arg]
-        return self.inline(scope, prefix + "/", results)
+        return self.inline(scope, prefix and prefix + "/", results)
 
     def _plain(self, node: NodeDef, inputs: list[str], prefix: str) -> NodeDef:
         copied = NodeDef(name=self._fresh(prefix + node.name), op=node.op, input=inputs)
@@ -293,8 +341,8 @@ class _Flattener:
     def _gather(self, node: NodeDef, inputs: list[str], prefix: str) -> str:
         name = self._fresh(prefix + node.name)
         batch_dims = node.attr["batch_dims"].i
-        axis = self._constant(name + "/axis", batch_dims)
-        values = [self._variable(inputs[0]), inputs[1], axis + ":0"]
+        axis = self.constant(name + "/axis", batch_dims)
+        values = [self._variable(inputs[0]), inputs[1], axis]
         gather = NodeDef(name=name, op="GatherV2", input=values)
         gather.attr["Tparams"].type = node.attr["dtype"].type
         gather.attr["Tindices"].type = node.attr["Tindices"].type
@@ -310,34 +358,74 @@ class _Flattener:
         self.nodes[name] = node
 
     def _fresh(self, name: str) -> str:
-        candidate, suffix = name, 0
+        candidate = name
         while candidate in self.nodes:
-            suffix += 1
-            candidate = f"{name}_{suffix}"
+            self.suffixes[name] += 1
+            candidate = f"{name}_{self.suffixes[name]}"
         return candidate
 
-    def imported(self, inputs: Sequence[str], outputs: Sequence[str]) -> FlatGraph:
+    def imported(
+        self, inputs: Sequence[str], outputs: Sequence[str], unfolding: Unfolding | None = None
+    ) -> FlatGraph:
         """Import the copied nodes; TensorFlow infers their shapes."""
-        definition = GraphDef(node=self.nodes.values())
-        definition.versions.producer = tf.version.GRAPH_DEF_VERSION
-        for name in _loop_functions(self.nodes.values()):
-            definition.library.function.add().CopyFrom(_without_shapes(self.functions[name]))
-        graph = _import(definition)
-        while self._sharpen(graph):
-            del definition.node[:]
-            definition.node.extend(self.nodes.values())
-            graph = _import(definition)
+        unfolder = Unfolder(self, unfolding) if unfolding else None
+        results = list(outputs)
+        while True:
+            graph = self._import()
+            if self._sharpen(graph):
+                continue
+            replaced = self._written_out(graph, unfolder) if unfolder else {}
+            if not replaced:
+                break
+            results = [_final(name, replaced) for name in results]
+            self._replace(replaced)
+            self._prune([*inputs, *results])
         return FlatGraph(
             graph,
             [graph.get_tensor_by_name(name) for name in inputs],
             frozenset(self.parameters),
-            [graph.get_tensor_by_name(name) for name in outputs],
+            [graph.get_tensor_by_name(name) for name in results],
             self.functions,
             {
                 handle.partition(":")[0]: graph.get_tensor_by_name(value)
                 for handle, value in self.read_by_loops.items()
+                if value.partition(":")[0] in self.nodes
             },
+            tuple(unfolder.notes.values()) if unfolder else (),
         )
+
+    def _import(self) -> tf.Graph:
+        definition = GraphDef(node=self.nodes.values())
+        definition.versions.producer = tf.version.GRAPH_DEF_VERSION
+        for name in _loop_functions(self.nodes.values()):
+            definition.library.function.add().CopyFrom(_without_shapes(self.functions[name]))
+        return _import(definition)
+
+    def _written_out(self, graph: tf.Graph, unfolder: Unfolder) -> dict[str, str]:
+        lists = replacements(graph, self)
+        return lists or unfolder.round(graph)
+
+    def _replace(self, replaced: Mapping[str, str]) -> None:
+        for node in self.nodes.values():
+            for i, name in enumerate(node.input):
+                if name in replaced:
+                    node.input[i] = _final(name, replaced)
+
+    def _prune(self, tensors: Sequence[str]) -> None:
+        """Forget the nodes that these tensors do not depend on."""
+        needed: set[str] = set()
+        stack = [name.partition(":")[0] for name in tensors]
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                stack.extend(i.partition(":")[0] for i in self.nodes[name].input)
+                stack.extend(
+                    value.partition(":")[0]
+                    for i in self.nodes[name].input
+                    if (value := self.read_by_loops.get(i))
+                )
+        self.nodes = {name: node for name, node in self.nodes.items() if name in needed}
 
     def _sharpen(self, graph: tf.Graph) -> bool:
         """Complete one round of shapes that TensorFlow forgets at loops and branches."""
@@ -349,7 +437,7 @@ class _Flattener:
             if operation.type == "TensorListStack":
                 done = self._sharpen_list(operation)
             else:
-                done = operation.type in BRANCHES and self._sharpen_branch(operation)
+                done = operation.type in CONDITIONS and self._sharpen_branch(operation)
             if done:
                 self.sharpened.add(operation.name)
                 sharpened = True
@@ -361,32 +449,59 @@ class _Flattener:
         for state in stack.inputs[0].op.inputs:
             fits = state.shape.is_fully_defined() and state.shape.is_compatible_with(element)
             if fits and state.dtype.is_floating and state.shape.rank:
-                size = self._constant(stack.name + "/element", state.shape.as_list())
-                self.nodes[stack.name].input[1] = size + ":0"
+                size = self.constant(stack.name + "/element", state.shape.as_list())
+                self.nodes[stack.name].input[1] = size
                 return True
         return False
 
     def _sharpen_branch(self, branch: tf.Operation) -> bool:
         """The results of a condition are as large as those of its first branch."""
         given = branch.inputs[1:]
-        function = self.functions.get(branch.get_attr("then_branch").name)
-        if function is None or not all(t.shape.is_fully_defined() for t in given):
+        name = branch.get_attr("then_branch").name
+        if name not in self.functions or not all(t.shape.is_fully_defined() for t in given):
             return False
-        shapes = [tuple(t.shape.as_list()) for t in given]
-        handles = {i: self.handles[t.name] for i, t in enumerate(given) if t.name in self.handles}
-        body = flatten_function(function, self.functions, shapes, handles)
+        body = self.body(name, given, [shape_or_none(t) for t in given])
         found = self.nodes[branch.name].attr["output_shapes"].list
         del found.shape[:]
         found.shape.extend(t.shape.as_proto() for t in body.outputs)
         return True
 
-    def _constant(self, name: str, value: int | list[int]) -> str:
-        """Add an int32 constant; return its name. It stands first: others may read it."""
-        node = NodeDef(name=self._fresh(name), op="Const")
-        node.attr["dtype"].type = tf.int32.as_datatype_enum
+    def body(
+        self,
+        name: str,
+        given: Sequence[tf.Tensor],
+        shapes: Sequence[tuple[int | None, ...] | None],
+        unfolding: Unfolding | None = None,
+    ) -> FlatGraph:
+        """Flatten a function by itself, called with these tensors at these shapes."""
+        function = self.functions.get(name)
+        if function is None:
+            raise ValueError(f"the graph calls the function {name!r}, which it does not have")
+        handles = {i: self.handles[t.name] for i, t in enumerate(given) if t.name in self.handles}
+        return flatten_function(function, self.functions, shapes, handles, unfolding)
+
+    def add(self, wanted: str, op: str, inputs: Sequence[str], **attributes: int) -> NodeDef:
+        """Add a node with integer (or type) attributes; return it."""
+        node = NodeDef(name=self._fresh(wanted), op=op, input=inputs)
+        for key, value in attributes.items():
+            if key in TYPES:
+                node.attr[key].type = value
+            else:
+                node.attr[key].i = value
+        self.nodes[node.name] = node
+        return node
+
+    def constant(self, wanted: str, value: int | list[int]) -> str:
+        """Add an int32 constant; return the name of its tensor."""
+        node = self.add(wanted, "Const", [], dtype=tf.int32.as_datatype_enum)
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
-        self.nodes = {node.name: node, **self.nodes}
-        return str(node.name)
+        return str(node.name) + ":0"
+
+
+def _final(name: str, replaced: Mapping[str, str]) -> str:
+    while name in replaced:
+        name = replaced[name]
+    return name
 
 
 def _import(definition: GraphDef) -> tf.Graph:

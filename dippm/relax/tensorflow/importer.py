@@ -15,12 +15,14 @@ import tvm
 from tvm import relax
 
 from dippm.errors import ConversionError
+from dippm.progress import tell
 from dippm.relax.opaque import opaque_call
 from dippm.relax.paths import with_paths
 from dippm.relax.raw_graph import Attribute
 from dippm.relax.tensorflow import convolutions, layers, norms, operators, recurrent
 from dippm.relax.tensorflow.call import Call, Converter, Match
-from dippm.relax.tensorflow.graph import BRANCHES, FlatGraph
+from dippm.relax.tensorflow.control_flow import BRANCHES, LOOPS
+from dippm.relax.tensorflow.graph import FlatGraph
 from dippm.relax.tensorflow.paths import path_of
 from dippm.relax.tensorflow.static import Statics
 
@@ -58,7 +60,10 @@ class _Importer:
 
     def module(self) -> tvm.IRModule:
         inputs = [self._variable(t, t.op.name) for t in self.flat.inputs]
-        for operation in self._needed():
+        needed = self._needed()
+        for i, operation in enumerate(needed):
+            if i % 500 == 0:
+                tell(f"operator {i:,} of {len(needed):,}")
             self._translate(operation)
         results = [self.expression(t) for t in self.flat.outputs]
         result = results[0] if len(results) == 1 else relax.Tuple(results)
@@ -114,7 +119,7 @@ class _Importer:
             match = norms.match(operation, self.depends_on_input)
             if match is None:
                 match = convolutions.match(operation, self.statics)
-            if operation.type in ("While", "StatelessWhile"):
+            if operation.type in LOOPS:
                 match = recurrent.match(operation, self.flat, self.depends_on_input)
             elif operation.type in BRANCHES:
                 match = recurrent.carry_whole(operation, self.flat)

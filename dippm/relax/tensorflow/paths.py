@@ -27,7 +27,7 @@ def numbered(position: int) -> str:
 
 
 def named_by_layers(graph: RawGraph, names: Sequence[str]) -> RawGraph:
-    """Replace scopes of numbered layers by the names of the layers: "block/conv".
+    """Replace scopes of numbered layers by the names of the layers: "block/conv"; in notes as well.
 
     Args:
         graph: of a model whose layers are called `numbered`.
@@ -40,4 +40,5 @@ def named_by_layers(graph: RawGraph, names: Sequence[str]) -> RawGraph:
         return "/".join(names[i] for i in positions if i)
 
     operators = tuple(replace(one, path=layers(one.path)) for one in graph.operators)
-    return replace(graph, operators=operators)
+    notes = tuple(_NUMBER.sub(lambda number: names[int(number[1])], note) for note in graph.notes)
+    return replace(graph, operators=operators, notes=notes)

@@ -2,16 +2,18 @@
 
 Keras writes a recurrent layer as a `While` that takes one step's row from a tensor list, runs the
 cell, and writes the new state to another list. The cell is told by the width of what it computes
-from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state. A mask
-adds the last valid output as one more state, before the cell's own.
+from its state: four gates over two states (LSTM), three (GRU) or one (RNN) over one state, and as
+many from its input. A mask adds the last valid output as one more state, before the cell's own.
+Loops that do more or less than that are written out (see `control_flow`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tvm import relax
 
 from dippm.errors import ConversionError
@@ -30,6 +32,16 @@ from dippm.relax.tensorflow.graph import FlatGraph, flatten_function
 CONVERTERS: dict[str, Converter] = {}
 CELLS = {4: "LSTM", 3: "GRU", 1: "RNN"}
 PRODUCTS = ("MatMul", "BatchMatMulV2")
+OTHER_PRODUCTS = frozenset(
+    """
+    BatchMatMul BatchMatMulV3 Einsum Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput
+    Conv3DBackpropInputV2 While StatelessWhile If StatelessIf Case StatelessCase
+    """.split()
+)
+"""Work that none of the cells does."""
+
+
+MADE_BY_SHAPE = frozenset({"ZerosLike", "OnesLike", "Fill"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +51,26 @@ class _Cell:
     hidden_size: int
     sequence: int
     """Position of the list of steps among the loop's arguments."""
+    counter: int
+    """Position of the number of the step."""
     weights: tuple[int, ...]
     states: tuple[int, ...]
 
 
+def is_layer(loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> bool:
+    """Return whether a loop is a recurrent layer."""
+    return _layer(loop, functions) is not None
+
+
 def match(loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tensor], bool]) -> Match:
     """Return the recurrent layer that a loop is; any other loop is carried whole."""
-    cell = _read_cell(loop, flat)
-    source = loop.inputs[cell.sequence].op if cell else None
-    if cell is None or source is None or source.type != "TensorListFromTensor":
+    layer = _layer(loop, flat.functions)
+    if layer is None:
         return carry_whole(loop, flat)
-    rows = source.inputs[0]
-    if not rows.shape.is_fully_defined():
-        return carry_whole(loop, flat)
+    cell, rows = layer
     weights = [flat.variables.get(t.op.name, t) for t in (loop.inputs[i] for i in cell.weights)]
     weights = [t for t in weights if t.dtype.is_floating and not is_activation(t)]
+    weights = [t for t in weights if t.op.type not in MADE_BY_SHAPE]
     states = [t for t in (loop.inputs[i] for i in cell.states) if is_activation(t)]
     return Match(
         (rows, *weights, *states), lambda call: _build(call, cell, rows, [*weights, *states])
@@ -157,13 +174,26 @@ def _item(call: Call) -> Results:
     return relax.op.squeeze(row, [0])
 
 
-def _read_cell(loop: tf.Operation, flat: FlatGraph) -> _Cell | None:
-    function = flat.functions.get(loop.get_attr("body").name)
+def _layer(
+    loop: tf.Operation, functions: Mapping[str, FunctionDef]
+) -> tuple[_Cell, tf.Tensor] | None:
+    """Return the cell of a recurrent layer, and its input with the steps first."""
+    cell = _read_cell(loop, functions)
+    source = loop.inputs[cell.sequence].op if cell else None
+    if cell is None or source is None or source.type != "TensorListFromTensor":
+        return None
+    rows, start = source.inputs[0], tf.get_static_value(loop.inputs[cell.counter])
+    starts_at_zero = start is not None and start == 0
+    return (cell, rows) if starts_at_zero and rows.shape.is_fully_defined() else None
+
+
+def _read_cell(loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> _Cell | None:
+    function = functions.get(loop.get_attr("body").name)
     if function is None:
         return None
     shapes = [tuple(t.shape.as_list()) if t.shape.rank is not None else None for t in loop.inputs]
     handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if t.op.type == "VarHandleOp"}
-    body = flatten_function(function, flat.functions, shapes, handles)
+    body = flatten_function(function, functions, shapes, handles)
     changed = [a is not b for a, b in zip(body.inputs, body.outputs, strict=True)]
     states = [i for i, given in enumerate(body.inputs) if changed[i] and _is_state(given)]
     weights = [i for i in range(len(changed)) if not changed[i]]
@@ -185,23 +215,34 @@ def _cell(
     hidden = body.inputs[states[0]].shape.as_list()[-1]
     if hidden is None:
         return None
-    recurrent_width, input_size = 0, 0
+    products: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     for operation in body.graph.get_operations():
         if operation.type not in PRODUCTS:
+            if operation.type in OTHER_PRODUCTS:
+                return None
             continue
-        depth, width = _weight_size(operation)
-        if operation.inputs[0].op.name in from_state:
-            recurrent_width += width
-        elif operation.inputs[0].op.name in from_row:
-            input_size = depth
-    gates, rest = divmod(recurrent_width, hidden)
-    name = CELLS.get(gates)
-    least = 2 if name == "LSTM" else 1
-    if name is None or rest or len(states) not in (least, least + 1):
+        left, right = (t.op.name for t in operation.inputs)
+        if right in from_state or right in from_row:
+            return None
+        if left in from_state or left in from_row:
+            products[left in from_state].append(_weight_size(operation))
+    gates = sum(width for _, width in products[True]) // hidden
+    name, input_size = CELLS.get(gates), products[False][0][0] if products[False] else 0
+    sizes = ((products[True], hidden), (products[False], input_size))
+    if name is None or not all(_is_one_product(found, d, gates * hidden) for found, d in sizes):
+        return None
+    if len(states) - (2 if name == "LSTM" else 1) not in (0, 1):
         return None
     arguments = [t.name for t in body.inputs]
-    sequence = arguments.index(read.inputs[0].name)
-    return _Cell(name, input_size, hidden, sequence, weights, states)
+    if read.inputs[1].name not in arguments:
+        return None
+    sequence, counter = (arguments.index(t.name) for t in read.inputs[:2])
+    return _Cell(name, input_size, hidden, sequence, counter, weights, states)
+
+
+def _is_one_product(parts: list[tuple[int, int]], depth: int, width: int) -> bool:
+    """Return whether products are parts of one with a matrix of depth × width."""
+    return all(d == depth for d, _ in parts) and sum(w for _, w in parts) == width
 
 
 def _weight_size(operation: tf.Operation) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,18 @@ _FOLDED: dict[str, Callable[..., Array]] = {
     "Transpose": np.transpose,
     "Reshape": np.reshape,
     "Less": np.less,
+    "LessEqual": np.less_equal,
     "Greater": np.greater,
     "GreaterEqual": np.greater_equal,
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+    "LogicalNot": np.logical_not,
+    "LogicalOr": np.logical_or,
+    "Cast": lambda x: x,
+    "Squeeze": np.squeeze,
+    "Range": np.arange,
+    "Pack": lambda *parts: np.stack(parts),
+    "ConcatV2": lambda *parts: np.concatenate(parts[:-1], int(parts[-1])),
     "SelectV2": np.where,
     "ExpandDims": lambda x, axis: np.expand_dims(x, int(axis)),
 }
@@ -39,10 +49,14 @@ _REDUCTIONS: dict[str, Callable[..., Array]] = {
 
 
 class Statics:
-    """Evaluates tensors that do not depend on data; remembers what it found."""
+    """Evaluates tensors that do not depend on data; remembers what it found.
 
-    def __init__(self) -> None:
-        self.known: dict[str, Array | None] = {}
+    Args:
+        known: values of tensors that are given from outside, by name.
+    """
+
+    def __init__(self, known: Mapping[str, Array] | None = None) -> None:
+        self.known: dict[str, Array | None] = dict(known or {})
 
     def value(self, tensor: tf.Tensor) -> Array | None:
         """Return a tensor's value, or None if it is not known or not small."""
@@ -65,6 +79,8 @@ class Statics:
             return None if count is None else np.asarray(count)
         if operation.type == "StridedSlice" and tensor.dtype.is_integer:
             return self._strided_slice(operation)
+        if operation.type == "LogicalAnd":
+            return self._and([self.value(t) for t in operation.inputs])
         function = _FOLDED.get(operation.type) or self._reduction(operation)
         if function is None or not operation.inputs:
             return None
@@ -73,6 +89,14 @@ class Statics:
             return None
         result = np.asarray(function(*arguments))
         return result.astype(tensor.dtype.as_numpy_dtype)
+
+    @staticmethod
+    def _and(sides: list[Array | None]) -> Array | None:
+        """One side that is false is enough."""
+        if any(side is not None and side.size == 1 and not side for side in sides):
+            return np.asarray(False)
+        left, right = sides
+        return None if left is None or right is None else np.logical_and(left, right)
 
     def _reduction(self, operation: tf.Operation) -> Callable[..., Array] | None:
         function = _REDUCTIONS.get(operation.type)

@@ -107,9 +107,9 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
 
     def attempt(bound: Bound) -> RawGraph:
         step("calling the model")
-        return named_by_layers(convert(*_trace(model, declared, bound)), names)
+        return convert(*_trace(model, declared, bound))
 
-    return at_any_batch(attempt, bind(declared, inputs, sizes))
+    return named_by_layers(at_any_batch(attempt, bind(declared, inputs, sizes)), names)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

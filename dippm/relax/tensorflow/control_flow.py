@@ -30,7 +30,7 @@ MAX_STEPS = 4200
 """Of one loop; above four times the largest marker batch, so that loops over samples are seen."""
 MAX_GROWING_STEPS = 300
 """Of a loop whose states change their sizes, so that each step is looked at by itself."""
-MAX_OPERATIONS = 40_000
+MAX_OPERATIONS = 100_000
 """That all loops of a model may be written out to."""
 
 _UNCOUNTED = "it stands for one operator, and what it computes is not counted"
@@ -129,7 +129,7 @@ class Unfolder:
             self._note(loop, f"the loop {{}} {_ENDS[course.end]}: {_UNCOUNTED}")
             return None
         if self.unfolding.batch and steps and len(steps) % self.unfolding.batch == 0:
-            raise BatchLoopError(loop.name)
+            raise BatchLoopError(path_of(loop.name + "/") or loop.name)
         size = len(steps) * max(1, len(_ancestors(course.body.outputs)))
         if size > self.left:
             words = f"of {len(steps):,} steps is too long to be written out: {_UNCOUNTED}"

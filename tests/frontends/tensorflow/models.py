@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 KINDS = {"keras": "model.keras", "h5": "model.h5", "savedmodel": "folder"}
 
 
-def convert(path: Path, shapes: dict[str, tuple[int, ...]] | None = None, trust: bool = False):
-    """Return the raw graph as JSON, or (error type, message, hint)."""
+def convert(path: Path, given: Any = None, trust: bool = False):
+    """Return the raw graph as JSON, or (error type, message, hint); `given` is what users write."""
     from dippm.errors import DippmError
     from dippm.frontends import keras, savedmodel
     from dippm.frontends.frontend import InputSpec
 
     frontend = keras if keras.accepts(path) or path.suffix in (".keras", ".h5") else savedmodel
     try:
-        return frontend.load(path, InputSpec(shapes or {}), trust=trust).to_json()
+        return frontend.load(path, InputSpec.parse(given), trust=trust).to_json()
     except DippmError as error:
         return type(error).__name__, error.message, error.hint
 
@@ -51,8 +53,10 @@ def save(name: str, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> dict
 
 def save_with_weights(folder: Path, value: float) -> dict[str, Path]:
     """Write the small network with every weight set to one value."""
+    import keras
     import numpy as np
 
+    keras.utils.clear_session()  # so that layers get the same names each time
     model = build("small")
     model.set_weights([np.full(w.shape, value, w.dtype) for w in model.get_weights()])
     paths = {kind: folder / file for kind, file in KINDS.items()}
@@ -209,6 +213,53 @@ def save_lambda(folder: Path, witness: Path) -> dict[str, Path]:
     return paths
 
 
+def bytecode_that_writes(witness: Path) -> list[Any]:
+    """Return a function as Keras pickles it; calling it creates the witness."""
+    from keras.src.utils import python_utils
+
+    function = eval(f"lambda x: (open({str(witness)!r}, 'w').close(), x)[1]")
+    return list(python_utils.func_dump(function))
+
+
+def save_own_class(folder: Path, witness: Path) -> list[Path]:
+    """Write models with a layer of a class of their own; building it would create the witness."""
+    import keras
+
+    class Own(keras.layers.Layer):
+        def call(self, x):
+            return x * 2.0
+
+        @classmethod
+        def from_config(cls, config):
+            witness.touch()
+            return super().from_config(config)
+
+    model = chain((4,), Own())
+    paths = [folder / "own.keras", folder / "own.h5"]
+    for path in paths:
+        model.save(path)
+    return paths
+
+
+def save_lookup(path: Path) -> Path:
+    """Write a model that looks up numbers."""
+    from keras import layers
+
+    chain((4,), layers.IntegerLookup(vocabulary=[1, 2, 3]), dtype="int64").save(path)
+    return path
+
+
+def save_hdf5_configuration(path: Path, configuration: bytes) -> Path:
+    """Write an HDF5 file with this text where Keras keeps the architecture."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "w") as file:
+        big = len(configuration) > 60_000  # HDF5's limit
+        file.attrs["model_config"] = np.zeros(3) if big else configuration.decode()
+    return path
+
+
 def build(name: str) -> Any:
     """Return a Keras model: of the zoo without weights, or one of those below."""
     import keras
@@ -304,6 +355,137 @@ def _conv_lstm():
     from keras import layers
 
     return chain((5, 8, 8, 3), layers.ConvLSTM2D(4, 3, padding="same"))
+
+
+def _conv_lstm_1d():
+    from keras import layers
+
+    return chain((5, 8, 3), layers.ConvLSTM1D(4, 3, padding="same"))
+
+
+def _conv_lstm_3d():
+    from keras import layers
+
+    return chain((5, 4, 4, 4, 3), layers.ConvLSTM3D(4, 3, padding="same"))
+
+
+def _conv_lstm_both():
+    from keras import layers
+
+    layer = layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True)
+    return chain((5, 8, 8, 3), layers.Bidirectional(layer))
+
+
+def _applied(function, *shapes):
+    """Return the model of a function of its inputs."""
+    import keras
+
+    inputs = [keras.Input(shape) for shape in shapes]
+    return keras.Model(inputs, function(*inputs))
+
+
+def _lstm_states():
+    from keras import layers
+
+    return _applied(layers.LSTM(24, return_state=True, return_sequences=True), (8, 16))
+
+
+def _encoder_decoder():
+    from keras import layers
+
+    def decoded(source, target):
+        _, *states = layers.LSTM(24, return_state=True)(source)
+        return layers.LSTM(24, return_sequences=True)(target, initial_state=states)
+
+    return _applied(decoded, (10, 16), (7, 16))
+
+
+def _both_with_states():
+    from keras import layers
+
+    return _applied(layers.Bidirectional(layers.LSTM(24, return_state=True)), (8, 16))
+
+
+def _both_summed():
+    from keras import layers
+
+    return chain((8, 16), layers.Bidirectional(layers.SimpleRNN(24), merge_mode="sum"))
+
+
+def _backwards():
+    from keras import layers
+
+    return chain((8, 16), layers.LSTM(24, go_backwards=True, use_bias=False))
+
+
+def _unrolled_lstm():
+    from keras import layers
+
+    return chain((8, 16), layers.LSTM(24, unroll=True))
+
+
+def _unrolled_gru():
+    from keras import layers
+
+    return chain((8, 16), layers.GRU(24, unroll=True, return_sequences=True))
+
+
+def _stacked_cells():
+    from keras import layers
+
+    cells = layers.StackedRNNCells([layers.LSTMCell(24), layers.LSTMCell(12)])
+    return chain((8, 16), layers.RNN(cells, name="two_cells"))
+
+
+def _stacked_gru_cells():
+    from keras import layers
+
+    return chain((8, 16), layers.RNN([layers.GRUCell(24), layers.GRUCell(12)]))
+
+
+def _zero_output():
+    from keras import layers
+
+    layer = layers.LSTM(24, return_sequences=True, zero_output_for_mask=True)
+    return chain((8, 16), layers.Masking(), layer)
+
+
+def _masked_both():
+    from keras import layers
+
+    layer = layers.Bidirectional(layers.GRU(24, return_sequences=True))
+    return chain((8, 16), layers.Masking(), layer)
+
+
+def _lstm_on_every_step():
+    from keras import layers
+
+    return chain((3, 8, 16), layers.TimeDistributed(layers.LSTM(24)))
+
+
+def _at_batch_4(layer):
+    import keras
+
+    inputs = keras.Input(batch_shape=(4, 8, 16))
+    return keras.Model(inputs, layer(inputs))
+
+
+def _stateful_lstm():
+    from keras import layers
+
+    return _at_batch_4(layers.LSTM(24, stateful=True))
+
+
+def _stateful_gru():
+    from keras import layers
+
+    return _at_batch_4(layers.GRU(24, stateful=True, return_sequences=True))
+
+
+def _stateful_both():
+    from keras import layers
+
+    return _at_batch_4(layers.Bidirectional(layers.LSTM(24, stateful=True)))
 
 
 def _attention():
@@ -402,6 +584,66 @@ def _two_inputs():
 
     left, right = keras.Input((None, 6), name="left"), keras.Input((7, 6), name="right")
     return keras.Model([left, right], layers.Dot(axes=2)([left, right]))
+
+
+def _parts():
+    import keras
+
+    return {
+        "ids": keras.Input((12,), dtype="int32", name="ids"),
+        "image": keras.Input((6, 16), name="image"),
+        "flag": keras.Input((), dtype="bool", name="flag"),
+    }
+
+
+def _joined(parts):
+    from keras import layers, ops
+
+    text = layers.Dense(3)(layers.Embedding(50, 16)(parts["ids"]))
+    image = layers.Dense(5)(parts["image"])
+    flag = layers.Reshape((1,))(ops.cast(parts["flag"], "float32"))
+    pooled = [layers.GlobalAveragePooling1D()(x) for x in (text, image)]
+    return layers.Concatenate()([*pooled, flag])
+
+
+def _dict_inputs():
+    import keras
+
+    parts = _parts()
+    return keras.Model(parts, _joined(parts))
+
+
+def _nested_inputs():
+    import keras
+
+    parts = _parts()
+    nest = [{"image": parts["image"], "ids": parts["ids"]}, (parts["flag"],)]
+    return keras.Model(nest, {"y": _joined(parts)})
+
+
+def save_unbuilt(path):
+    """Write a model that was called, but that has no input of its own."""
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model(np.zeros((2, 8), "float32"))
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(members["config.json"])
+    config.pop("build_config", None)
+    config["config"].pop("build_input_shape", None)
+    config["config"]["layers"] = [
+        {k: v for k, v in layer.items() if k != "build_config"}
+        for layer in config["config"]["layers"]
+        if layer["class_name"] != "InputLayer"
+    ]
+    members["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
 
 
 def _fixed_batch():

@@ -173,21 +173,92 @@ def test_code_in_a_file_does_not_run(kind, child, tmp_path):
     assert witness.exists()
 
 
-@pytest.mark.parametrize("module", ["os", "keras.utils", "keras.src.utils.file_utils", "pickle"])
-def test_foreign_modules_are_not_imported(module, files, child, tmp_path):
+FOREIGN = [
+    ("os", "system"),
+    ("pickle", "loads"),
+    ("keras.utils", "system"),
+    ("keras.src.utils.file_utils", "system"),
+    ("keras", "utils.get_file"),
+    ("keras", "saving.load_model"),
+    ("keras.models", "clone_model"),
+]
+
+
+@pytest.mark.parametrize(("module", "function"), FOREIGN)
+def test_foreign_functions_are_not_imported(module, function, files, child, tmp_path):
     def change(config):
         layer = config["config"]["layers"][1]
         layer["config"]["activation"] = {
             "module": module,
             "class_name": "function",
-            "config": "system",
+            "config": function,
             "registered_name": "function",
         }
 
     path = rewritten(files("small")["keras"], tmp_path / "evil.keras", change)
     error, message, _ = refused(child(models.convert, path))
     assert error == "UnsafeModelError"
-    assert module in message
+    assert f"{module}.{function}" in message
+
+
+def test_pickled_bytecode_in_a_plain_layer_does_not_run(files, child, tmp_path):
+    witness = tmp_path / "ran"
+    code = child(models.bytecode_that_writes, witness)
+
+    def change(config):
+        layer = config["config"]["layers"][1]
+        layer["config"]["activation"] = {"class_name": "__lambda__", "config": {"value": code}}
+
+    path = rewritten(files("small")["keras"], tmp_path / "evil.keras", change)
+    error, message, hint = refused(child(models.convert, path))
+    assert error == "UnsafeModelError"
+    assert "__lambda__" in message
+    assert "trust=True" in hint
+    assert not witness.exists()
+    child(models.convert, path, None, True)
+    assert witness.exists()
+
+
+def test_own_classes_do_not_run(child, tmp_path):
+    witness = tmp_path / "ran"
+    for path in child(models.save_own_class, tmp_path, witness):
+        error, message, hint = refused(child(models.convert, path))
+        assert error in ("ConversionError", "UnsafeModelError")
+        assert "Own" in message
+        assert hint
+    assert not witness.exists()
+
+
+def test_files_are_not_read_for_a_configuration(child, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("1\n2\n3\n")
+    path = child(models.save_lookup, tmp_path / "lookup.keras")
+
+    def change(config):
+        layer = config["config"]["layers"][1]
+        layer["config"]["vocabulary"] = str(secret)
+
+    path = rewritten(path, tmp_path / "evil.keras", change)
+    error, message, _ = refused(child(models.convert, path))
+    assert error in ("ConversionError", "UnsafeModelError"), message
+    assert "vocabulary" in message
+
+
+@pytest.mark.parametrize(
+    "configuration", [b"not JSON", b"[]", b"{}", b"[" * 100_000, b'"text"'], ids=len
+)
+def test_damaged_configurations_have_a_next_step(configuration, files, child, tmp_path):
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(files("small")["keras"]) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, configuration if name == "config.json" else old.read(name))
+    error, _, hint = refused(child(models.convert, path))
+    assert error == "ModelFileError"
+    assert hint
+    stored = child(models.save_hdf5_configuration, tmp_path / "model.h5", configuration)
+    error, _, hint = refused(child(models.convert, stored))
+    assert error == "ModelFileError"
+    assert hint
 
 
 def test_unknown_classes_are_named(files, child, tmp_path):

@@ -1,9 +1,10 @@
-"""Loops around recurrent cells become one node; other loops are carried whole."""
+"""Loops around recurrent cells become one node; loops around other cells are written out."""
 
 from __future__ import annotations
 
 import pytest
 
+from dippm.graph import build
 from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import histogram, macs
 
@@ -64,9 +65,72 @@ def test_a_mask_does_not_hide_the_layer(kind, converted):
     assert macs(graph) == 32 * 4 * 24 * (16 + 24)
 
 
+LSTM, GRU, RNN = (gates * 24 * (16 + 24) for gates in (4, 3, 1))
+SECOND = 12 * (24 + 12)
+LAYERS = {
+    "lstm_states": 8 * LSTM,
+    "encoder_decoder": (10 + 7) * LSTM,
+    "both_with_states": 8 * 2 * LSTM,
+    "both_summed": 8 * 2 * RNN,
+    "backwards": 8 * LSTM,
+    "unrolled_lstm": 8 * LSTM,
+    "unrolled_gru": 8 * GRU,
+    "stacked_cells": 8 * (LSTM + 4 * SECOND),
+    "stacked_gru_cells": 8 * (GRU + 3 * SECOND),
+    "zero_output": 8 * LSTM,
+    "masked_both": 8 * 2 * GRU,
+    "lstm_on_every_step": 3 * 8 * LSTM,
+    "conv_lstm_1d": 5 * 8 * 3 * (3 + 4) * 4 * 4,
+    "conv_lstm": 5 * 8**2 * 3**2 * (3 + 4) * 4 * 4,
+    "conv_lstm_3d": 5 * 4**3 * 3**3 * (3 + 4) * 4 * 4,
+    "conv_lstm_both": 2 * 5 * 8**2 * 3**2 * (3 + 4) * 4 * 4,
+}
+UNKNOWN_TO_HDF5 = ("zero_output", "masked_both")
+"""Keras itself cannot load these: the mask's operator is no layer there."""
+
+
 @KINDS
-def test_another_loop_is_carried_and_named(kind, converted):
-    graph = converted("conv_lstm", kind)
-    (loop,) = [o for o in graph.operators if o.name == "tf.While"]
-    assert loop.attributes["steps"] == 5
-    assert graph.values[graph.outputs[0]].shape == (graph.batch, 8, 8, 4)
+@pytest.mark.parametrize("name", LAYERS)
+def test_multiplications_of_every_kind_of_layer(name, kind, converted):
+    if kind == "h5" and name in UNKNOWN_TO_HDF5:
+        pytest.skip("Keras cannot load its own file")
+    graph = converted(name, kind)
+    assert macs(graph) == LAYERS[name]
+    assert build(graph).at_batch(1).macs <= LAYERS[name]
+    assert not build(graph).unknown_ops
+    assert graph.batch_is_symbolic
+    assert graph.notes == ()
+
+
+def test_results_of_a_layer_with_states(converted):
+    graph = converted("both_with_states")
+    shapes = [graph.values[i].shape[1:] for i in graph.outputs]
+    assert shapes == [(48,), (24,), (24,), (24,), (24,)]
+    assert [n.op for n in build(graph).nodes].count("lstm") == 1
+    graph = converted("encoder_decoder")
+    assert [n.op for n in build(graph).nodes].count("lstm") == 2
+
+
+@KINDS
+@pytest.mark.parametrize("name", ["stateful_lstm", "stateful_gru", "stateful_both"])
+def test_layers_with_states_of_a_fixed_batch(name, kind, converted):
+    graph = converted(name, kind)
+    assert (graph.batch, graph.batch_is_symbolic) == (4, False)
+    assert macs(graph) == {"lstm": 8 * LSTM, "gru": 8 * GRU, "both": 8 * 2 * LSTM}[name[9:]]
+    assert graph.values[graph.outputs[0]].shape[0] == 4
+    assert not build(graph).unknown_ops
+
+
+def test_an_hdf5_file_that_no_one_can_load(files, child):
+    error, message, hint = child(models.convert, files("masked_both")["h5"])
+    assert error == "ConversionError"
+    assert "NotEqual" in message
+    assert "model.keras" in hint
+
+
+@KINDS
+def test_notes_and_paths_name_the_layer(kind, converted):
+    graph = converted("stacked_cells", kind)
+    paths = {o.path for o in graph.operators if o.name == "matmul"}
+    assert len(paths) >= 1
+    assert all("two_cells" in path for path in paths)

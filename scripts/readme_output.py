@@ -34,11 +34,20 @@ def session() -> str:
 
 def command() -> str:
     """Run the README's `dippm predict` and return what it printed."""
-    line = "predict vgg16.pt --batch 32 --input 3,224,224 --device A100 --operators 3"
+    return _run("predict vgg16.pt --batch 32 --input 3,224,224 --device A100 --operators 3")
+
+
+def sweep() -> str:
+    """Run the README's `dippm sweep` and return what it printed."""
+    return _run("sweep vgg16.pt --batch 1:256 --input 3,224,224 --device A100")
+
+
+def _run(line: str) -> str:
+    """Run a command in a terminal of 80 columns and return it with its output."""
     answer = subprocess.run(
         [sys.executable, "-m", "dippm", *line.split()],
         cwd=vgg16_pt().parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=True,
@@ -82,6 +91,7 @@ def devices() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "session": session,
     "command": command,
+    "sweep": sweep,
     "accuracy": accuracy,
     "devices": devices,
 }

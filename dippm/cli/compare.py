@@ -21,7 +21,7 @@ MOST_LIST_BYTES = 16 << 20
 
 def compare(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL...", help="Model files or names.")
+        list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
     ] = None,
     models_from: Annotated[
         str | None,

@@ -20,7 +20,7 @@ def devices(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WORD]...", help="Only devices with all of these in name or architecture."
+            metavar="WORD", help="Only devices with all of these in name or architecture."
         ),
     ] = None,
     json: options.Json = False,

@@ -97,6 +97,8 @@ def _predict(
     from dippm.measure.subject import device_of
 
     here = machine(device_of(device))
+    if here["device_kind"] == "cpu":
+        _check_known(here["device"])
     return predict(
         model,
         input=input,
@@ -109,3 +111,16 @@ def _predict(
         channels_last=regime.channels_last,
         trust=trust,
     )
+
+
+def _check_known(cpu: str) -> None:
+    from dippm.devices import all_cpus
+    from dippm.errors import ConditionsError
+
+    names = [known.name for known in all_cpus()]
+    if cpu not in names:
+        raise ConditionsError(
+            f"no checkpoint was trained on this machine's CPU, {cpu}",
+            f"Measure without --compare; CPUs that can be predicted: {', '.join(names)}. The "
+            "README says how to train a checkpoint on measurements of your own.",
+        )

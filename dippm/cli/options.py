@@ -54,7 +54,7 @@ Input = Annotated[
         "--input",
         "-i",
         metavar="SIZES",
-        help='Input sizes without the batch: "3,224,224" or "input_ids=128;mask=128".',
+        help='Input sizes without the batch: "3,224,224" or "ids=128;mask=128".',
     ),
 ]
 DeviceName = Annotated[

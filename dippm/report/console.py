@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from textwrap import wrap
 from typing import TextIO
 
@@ -180,9 +181,12 @@ def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
 
 
 def findings_table(findings: Sequence[Finding]) -> Fitted:
-    """Return what `dippm doctor` found."""
+    """Return what `dippm doctor` found; what has the same reason shares a row."""
     columns = (Column("what", folds=True), Column("state"), Column("detail", folds=True))
-    rows = [(f.what, Text(f.state, STYLES[f.state]), f.detail) for f in findings]
+    rows: list[tuple[str, Text, str]] = []
+    for (state, detail), group in groupby(findings, lambda f: (f.state, f.detail)):
+        what = ", ".join(finding.what for finding in group)
+        rows.append((what, Text(state, STYLES[state]), detail.removeprefix("absent: ")))
     return Fitted(columns, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from dippm import __version__
 from dippm.errors import DippmError
 from dippm.frontends import cache
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
@@ -49,8 +51,12 @@ class Finding:
 
 
 def examine() -> tuple[Finding, ...]:
-    """Look at packages, checkpoints, GPU, memory, cache and the sources of counters."""
-    return (*_packages(), *_checkpoints(), _gpu(), _memory(), _cache(), *sources())
+    """Look at versions, packages, checkpoints, GPU, memory, cache and the sources of counters."""
+    versions = (
+        Finding("dippm", "ok", __version__),
+        Finding("python", "ok", platform.python_version()),
+    )
+    return (*versions, *_packages(), *_checkpoints(), _gpu(), _memory(), _cache(), *sources())
 
 
 def sources() -> Iterator[Finding]:

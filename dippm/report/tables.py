@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dippm.printable import printable
 
-NARROWEST = 12
+NARROWEST = 16
 """Columns of the terminal below which a folded name is no longer readable."""
 BETWEEN, EDGES = 3, 2
 """Spaces that the table adds between columns, and at its sides."""

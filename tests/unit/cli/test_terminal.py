@@ -185,3 +185,58 @@ def test_devices_and_precisions_complete():
 
     assert _completing(_devices)("a100-4") == ["A100-40GB"]
     assert _completing(_precisions)("fp16,bf") == ["fp16,bf16"]
+
+
+def test_devices_are_filtered(monkeypatch):
+    from typer.testing import CliRunner
+
+    from dippm.cli.app import app
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    answer = CliRunner().invoke(app, ["devices", "A100", "40gb"])
+    lines = [line.split()[0] for line in answer.stdout.splitlines() if "Ampere" in line]
+    assert lines == ["A100-PCIe-40GB", "A100-40GB"]
+    assert "measured CPUs" not in answer.stdout
+    assert "no device matches" in CliRunner().invoke(app, ["devices", "a1000"]).stderr
+
+
+def test_what_is_absent_for_the_same_reason_shares_a_row():
+    from dippm.report.console import findings_table
+    from dippm.report.health import Finding
+
+    findings = [
+        Finding("source nvml", "absent", "absent: no driver"),
+        Finding("source mig", "absent", "absent: no driver"),
+        Finding("torch", "ok", "2.13.0"),
+    ]
+    table = findings_table(findings)
+    assert [[str(cell) for cell in row] for row in table.rows] == [
+        ["source nvml, source mig", "absent", "no driver"],
+        ["torch", "ok", "2.13.0"],
+    ]
+
+
+def test_long_commands_tell_their_stages(onnx_file, checkpoint_folder):
+    """What a terminal would show, heard directly: each verb says what it does."""
+    import dippm
+    from dippm.measure.protocol import Settings
+    from dippm.measure.selftest import Plan, overhead
+
+    heard: list[str] = []
+    with listening(heard.append):
+        dippm.compare([onnx_file], batch=range(1, 131), checkpoint=checkpoint_folder)
+        dippm.sweep(onnx_file, batch="1:4")
+        dippm.measure_model(onnx_file, device="cpu", settings=Settings(1, 2, energy_window_s=0))
+        overhead(Plan(0.1, 0, 0, 1, sources=("tree",)), progress=tell)
+    words = "\n".join(heard)
+    for stage_name in (
+        "loading checkpoint roofline-test",
+        f"1 of 1: {onnx_file.name}: predicting 128 of 130",
+        f"converting {onnx_file.name}",
+        "looking for the largest batches",
+        "loading the model",
+        "warming up",
+        "timing 2 steps",
+        "repetition 1 of 1",
+    ):
+        assert stage_name in words

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import error_document, errors_reported, print_json
 from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
@@ -103,7 +103,7 @@ def compare(
 
             write_comparison(html, table)
     if json:
-        print_json(table.rows())
+        print_json(_documents(table))
     else:
         show_comparison(table)
     if table.failures and (strict or not table.predictions):
@@ -119,6 +119,16 @@ def show_comparison(table: Comparison) -> None:
         console().print(comparison_table(table))
     for remark in remarks(table):
         print_text(on_command_line(remark), sys.stderr)
+
+
+def _documents(table: Comparison) -> list[dict[str, Any]]:
+    """Return the rows; an error as it stands in other documents, with its type and hint."""
+    from dippm.comparison import Failure
+
+    return [
+        {**row, "error": error_document(entry.error) if isinstance(entry, Failure) else None}
+        for row, entry in zip(table.rows(), table.entries, strict=True)
+    ]
 
 
 def _text(name: str) -> str:

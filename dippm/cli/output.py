@@ -42,7 +42,7 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
 
 def report_error(error: DippmError, *, as_json: bool) -> None:
     """Show an error of ours, its hint in the words of the command line."""
-    document = {**error.to_dict(), "hint": on_command_line(error.hint)}
+    document = error_document(error)
     if as_json:
         print_json({"error": document})
         return
@@ -53,6 +53,11 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
     talk.print(_indented(error.message), markup=False)
     if error.hint:
         talk.print(_indented(document["hint"]), style="dim", markup=False)
+
+
+def error_document(error: DippmError) -> dict[str, str]:
+    """Return type, message and hint, the hint in the words of the command line."""
+    return {**error.to_dict(), "hint": on_command_line(error.hint)}
 
 
 def _indented(text: str) -> str:

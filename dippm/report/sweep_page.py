@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dippm.batch_sweep import BatchSweep, Place
+from dippm.batch_sweep import BatchSweep, Place, samples_per_s
 from dippm.power_sweep import PowerSweep
 from dippm.printable import printable
 from dippm.report.collected.page import OFFLINE, ReportNotInstalledError
@@ -25,13 +25,23 @@ def write_batch_page(path: Path, sweep: BatchSweep) -> None:
     Raises:
         DippmError: if the file cannot be written, or plotly is missing.
     """
+    notes = [*fitting(sweep), *sweep.to_dict()["warnings"]]
+    _write(path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes)
+
+
+def batch_figure(sweep: BatchSweep) -> Any:
+    """Return latency, throughput and memory over the batch, with what each place holds.
+
+    Raises:
+        ReportNotInstalledError: if plotly is missing.
+    """
     rows = sweep.rows()
     x = [row["batch"] for row in rows]
     speed = [
         {
             "value": row["samples_per_s"],
-            "low": row["latency_ms_high"] and 1e3 * row["batch"] / row["latency_ms_high"],
-            "high": row["latency_ms_low"] and 1e3 * row["batch"] / row["latency_ms_low"],
+            "low": samples_per_s(row["batch"], row["latency_ms_high"]),
+            "high": samples_per_s(row["batch"], row["latency_ms_low"]),
         }
         for row in rows
     ]
@@ -41,10 +51,9 @@ def write_batch_page(path: Path, sweep: BatchSweep) -> None:
         "memory, MB": _targets(rows, "memory_mb"),
     }
     figure = _figure(x, plots, "batch size", log=True)
-    if figure is not None and any(row["memory_mb"] for row in rows):
-        _capacities(figure, sweep.places, row=list(plots).index("memory, MB") + 1)
-    notes = [*fitting(sweep), *_warnings(sweep)]
-    _write(path, f"{sweep.title} · batch sweep", figure, sweep, notes)
+    if any(row["memory_mb"] for row in rows):
+        _capacities(figure, sweep.places, x, row=len(plots))
+    return figure
 
 
 def write_power_page(path: Path, sweep: PowerSweep) -> None:
@@ -138,25 +147,44 @@ def _figure(
     )
 
 
-def _capacities(figure: Any, places: Sequence[Place], *, row: int) -> None:
-    """Draw the memory of the GPU and of its slices, and the largest batch that fits."""
-    whole = places[0]
-    for place in reversed(places):
-        figure.add_hline(
-            y=place.memory_mb,
-            line={
-                "color": RED if place is whole else GREY,
-                "width": 1,
-                "dash": "solid" if place is whole else "dot",
-            },
-            annotation_text=place.name,
-            annotation_font_size=10,
-            annotation_position="top left",
+def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row: int) -> None:
+    """Draw the memory of the GPU and of its slices, and the largest batch that fits each.
+
+    Traces and not shapes, for those would not widen the axes.
+    """
+    by_memory: dict[int, list[Place]] = {}
+    for place in places:
+        by_memory.setdefault(place.memory_mb, []).append(place)
+    for memory_mb, same in by_memory.items():
+        names = " / ".join(place.name for place in same)
+        colour = RED if same[0] is places[0] else GREY
+        figure.add_scatter(
+            x=[min(x), max(x)],
+            y=[memory_mb, memory_mb],
+            mode="lines+text",
+            line={"color": colour, "width": 1, "dash": "dot"},
+            text=[names, ""],
+            textposition="top right",
+            textfont={"size": 10, "color": colour},
+            name=names,
+            hoverinfo="skip",
+            showlegend=False,
             row=row,
             col=1,
         )
-    if whole.largest_batch is not None:
-        figure.add_vline(x=whole.largest_batch, line={"color": RED, "width": 1, "dash": "dash"})
+        batch = same[0].largest_batch
+        if batch is not None and batch <= 2 * max(x):
+            figure.add_scatter(
+                x=[batch],
+                y=[memory_mb],
+                mode="markers",
+                marker={"color": colour, "symbol": "x", "size": 7},
+                hovertemplate=f"{escape(names)}: at most {batch:,} at 99 %<extra></extra>",
+                name="largest batch that fits",
+                showlegend=same[0] is places[0],
+                row=row,
+                col=1,
+            )
 
 
 def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, Any]]:
@@ -164,7 +192,3 @@ def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, A
         {"value": row[target], "low": row[f"{target}_low"], "high": row[f"{target}_high"]}
         for row in rows
     ]
-
-
-def _warnings(sweep: BatchSweep) -> list[str]:
-    return list(sweep.to_dict()["warnings"])

@@ -127,6 +127,26 @@ def test_a_terminal_sees_stages_and_the_answer_without_a_trace(onnx_file, checkp
     assert max(map(len, plain(answer).splitlines())) <= 60
 
 
+def test_an_interrupt_gives_the_line_and_the_cursor_back(onnx_file, tmp_path):
+    """The list of models comes from a terminal that does not end it, so the command waits."""
+    import signal
+
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "dippm", "compare", "--from", "-"],
+        dimensions=(50, 80),
+        env={**os.environ, "TERM": "xterm-256color"},
+        encoding="utf-8",
+        timeout=120,
+    )
+    child.expect("starting")
+    child.kill(signal.SIGINT)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert "\x1b[?25h" in child.before
+
+
 def test_quiet_and_dumb_terminals_see_no_stages(onnx_file):
     for words, environment in ((["--quiet"], {}), ([], {"TERM": "dumb"})):
         code, seen = terminal("predict", onnx_file, *words, columns=80, **environment)

@@ -225,7 +225,9 @@ def test_the_command_keeps_what_works(onnx_file, any_size_file, bad_file, tmp_pa
     assert run(*words, "--strict", input=listed).exit_code == 1
     rows = json.loads(run(*words, "--json", input=listed).stdout)
     assert len(rows) == 7
-    assert rows[-1]["error"]
+    assert rows[0]["error"] is None
+    assert rows[-1]["error"]["type"] == "UnknownFormatError"
+    assert rows[-1]["error"]["hint"]
 
 
 def test_the_command_fails_if_everything_failed(bad_file):

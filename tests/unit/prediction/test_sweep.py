@@ -108,6 +108,34 @@ def test_the_command_in_every_form(wide_file, tmp_path):
     assert any("may run out of memory" in warning for warning in document["warnings"])
 
 
+def test_the_plot_shows_bands_capacities_and_what_fits(wide_file):
+    from dippm.report.sweep_page import batch_figure
+
+    found = dippm.sweep(wide_file, batch="1:1024", input="3,128,128")
+    figure = batch_figure(found)
+    predicted = [trace for trace in figure.data if trace.name == "predicted"]
+    assert [len(trace.x) for trace in predicted] == [11, 11, 11]
+    assert list(predicted[0].y) == [p.latency_ms for p in found.predictions]
+    bands = [trace for trace in figure.data if trace.name == "90 % interval"]
+    assert all(len(trace.x) == 22 for trace in bands)
+    for band, line in zip(bands, predicted, strict=True):
+        high, low = band.y[:11], band.y[11:][::-1]
+        assert all(a < b < c for a, b, c in zip(low, line.y, high, strict=True))
+    lines = {trace.name: trace.y[0] for trace in figure.data if trace.mode == "lines+text"}
+    assert lines == {
+        "A100-40GB": 40960, "1g.5gb": 4864, "1g.10gb / 2g.10gb": 9856,
+        "3g.20gb / 4g.20gb": 19968, "7g.40gb": 40192,
+    }  # fmt: skip
+    marks = {trace.y[0]: trace.x[0] for trace in figure.data if trace.mode == "markers"}
+    assert marks[40960] == found.places[0].largest_batch
+
+
+def test_a_sweep_on_a_cpu(onnx_file):
+    found = dippm.sweep(onnx_file, batch="1:4", device="cpu")
+    assert [place.name for place in found.places] == ["CPU-AMD-EPYC-2c"]
+    assert found.predictions[0].provenance.kind == "pmgns"
+
+
 def test_no_plot_library_is_an_error_with_its_extra(wide_file, tmp_path, monkeypatch):
     import sys
 

@@ -19,7 +19,13 @@ from pathlib import Path
 from tests.zoo.case import Case
 from tests.zoo.table import write_table
 
-SUITES = ("torchvision", "timm_models", "transformers_models")
+SUITES = (
+    "torchvision",
+    "timm_models",
+    "transformers_models",
+    "keras_applications",
+    "paddle_vision",
+)
 CASES_PER_PROCESS = 40
 
 

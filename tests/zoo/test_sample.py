@@ -15,6 +15,8 @@ PACKAGES = {
     "torchvision": "torchvision",
     "timm_models": "timm",
     "transformers_models": "transformers",
+    "keras_applications": "tensorflow",
+    "paddle_vision": "paddle",
 }
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.conditions import Conditions
 from dippm.errors import DippmError
-from dippm.prediction import LABELS, Prediction, show
+from dippm.figures import show
+from dippm.prediction import LABELS, Prediction
 from dippm.printable import printable
 
 if TYPE_CHECKING:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from math import floor, isfinite, log10
+from math import isfinite
 from typing import Any
 
 from dippm.conditions import Conditions
 from dippm.devices import MigProfile, seed_profile, smallest_profile
+from dippm.figures import decimals, show
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.targets import UNITS, Estimate, Estimates, Interval, OperatorCost
+from dippm.models.targets import UNITS, Estimate, Estimates, Interval, MemoryParts, OperatorCost
+from dippm.module_tree import ModuleCost, module_tree
+from dippm.operator_markup import operators_html
 from dippm.printable import printable
 
 SEED_DEVICE = "A100-40GB"
+SHOWN = 10
+"""Operators that a notebook lists."""
 LABELS = {
     "memory_mb": "memory",
     "energy_j": "energy",
@@ -58,8 +63,11 @@ class Prediction:
         mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
             or the GPU has none, with the reason in `absent`.
         memory_bound_mb: one-sided 99 % upper bound of the memory.
+        memory_parts: what `memory_mb` is the sum of, and where its peak stands; None, with the
+            reason in `absent`, if the checkpoint predicts it as one number, and for points of a
+            grid.
         intervals: range by target.
-        absent: reason by target (or "mig") that has no value.
+        absent: reason by target (or "mig", "memory_parts") that has no value.
         warnings: what to know before relying on the numbers.
         operators: cost per operator, the host's share last; empty for points of a grid.
         conditions: what was asked for.
@@ -73,6 +81,7 @@ class Prediction:
     power_w: float | None
     mig: MigProfile | None
     memory_bound_mb: float | None
+    memory_parts: MemoryParts | None = field(repr=False)
     intervals: Mapping[str, Interval]
     absent: Mapping[str, str]
     warnings: tuple[str, ...]
@@ -100,6 +109,10 @@ class Prediction:
         }
         absent = {target: reasons[target] for target in UNITS if target not in values}
         bound = estimates.memory_bound_mb if "memory_mb" in known else None
+        parts = estimates.memory_parts if "memory_mb" in known else None
+        if parts is None:
+            whole = f"{provenance.checkpoint} predicts the memory as one number"
+            absent["memory_parts"] = absent.get("memory_mb", reasons.get("memory_parts", whole))
         mig, why_not = _advise(bound, conditions)
         return cls(
             memory_mb=values.get("memory_mb"),
@@ -108,6 +121,7 @@ class Prediction:
             power_w=values.get("power_w"),
             mig=mig,
             memory_bound_mb=bound,
+            memory_parts=parts,
             intervals={target: e.interval for target, e in known.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
             warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
@@ -125,6 +139,11 @@ class Prediction:
         return self.source_graph.at_batch(self.conditions.batch)
 
     @property
+    def tree(self) -> ModuleCost:
+        """What each module costs, with subtotals; without times where `operators` is empty."""
+        return module_tree(self.graph, self.operators, name=self.provenance.source)
+
+    @property
     def seed_mig(self) -> MigProfile | None:
         """D3.5's Eq. 2 on the predicted memory, without margin; None on other GPUs than its own."""
         if self.memory_mb is None or self.conditions.device.name != SEED_DEVICE:
@@ -139,7 +158,10 @@ class Prediction:
 
     def __str__(self) -> str:
         lines = [" " + self.title, f"{'':14}{'predicted':<14}{_coverage(self.intervals)}"]
-        lines += [f" {label:<13}{value:<13} {rest}".rstrip() for label, value, rest in self._rows()]
+        for label, value, rest in self._rows():
+            lines.append(f" {label:<13}{value:<13} {rest}".rstrip())
+            if label == LABELS["memory_mb"] and self.memory_parts is not None:
+                lines.append(f"   {self._memory_text()}")
         lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
 
@@ -176,6 +198,7 @@ class Prediction:
             **{target: getattr(self, target) for target in LABELS},
             "mig": self.mig and self.mig.name,
             "memory_bound_mb": self.memory_bound_mb,
+            "memory_parts": self.memory_parts and asdict(self.memory_parts),
             "intervals": {target: asdict(i) for target, i in self.intervals.items()},
             "absent": dict(self.absent),
             "warnings": list(self.warnings),
@@ -189,14 +212,25 @@ class Prediction:
         }
 
     def _repr_html_(self) -> str:
+        if not self.operators:
+            return self.answer_html()
+        costliest = sorted(self.operators, key=lambda cost: cost.time_ms, reverse=True)[:SHOWN]
+        folded = {"By module": self.tree._repr_html_(), "Costliest": operators_html(costliest)}
+        return self.answer_html() + "".join(
+            f"<details><summary>{name}</summary>{table}</details>" for name, table in folded.items()
+        )
+
+    def answer_html(self) -> str:
+        """Return the table of values alone as markup."""
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self._rows()
         )
         head = f"<tr><th></th><th>predicted</th><th>{_coverage(self.intervals)}</th></tr>"
         notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
+        memory = f"<p>memory: {escape(self._memory_text())}</p>" if self.memory_parts else ""
         return (
-            f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>"
+            f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>{memory}"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
         )
 
@@ -211,6 +245,17 @@ class Prediction:
             yield label, f"{show(value)} {UNITS[target]}", between
         yield "MIG slice", *self._mig_row()
 
+    def _memory_text(self) -> str:
+        """Return the parts of the memory in one printable line."""
+        parts = self.memory_parts
+        assert parts is not None
+        place = f"{parts.peak_path} {parts.peak_op}".strip() or "the inputs"
+        return (
+            f"weights {show(parts.weights_mb)} + activations {show(parts.activations_mb)} "
+            f"(at {printable(place)}) + allocator {show(parts.allocator_mb)} "
+            f"+ context {show(parts.context_mb)}"
+        )
+
     def _mig_row(self) -> tuple[str, str]:
         if self.mig is None:
             return "none: " + printable(self.absent["mig"]), ""
@@ -223,20 +268,11 @@ def _is_finite(estimate: Estimate) -> bool:
     return all(map(isfinite, (estimate.value, interval.low, interval.high)))
 
 
-def show(value: float) -> str:
-    """Return a number with four significant digits (at least all of its whole ones)."""
-    return f"{value:,.{_decimals(value)}f}"
-
-
 def _rounded(value: float | None) -> float | None:
     if value is None:
         return None
-    decimals = _decimals(value)
-    return round(value, decimals) if decimals else round(value)
-
-
-def _decimals(value: float) -> int:
-    return max(0, 3 - floor(log10(abs(value)))) if value else 0
+    places = decimals(value)
+    return round(value, places) if places else round(value)
 
 
 def _coverage(intervals: Mapping[str, Interval]) -> str:

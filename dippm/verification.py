@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dippm.errors import ConditionsError
+from dippm.figures import show
 from dippm.measure.measurement import Measurement
 from dippm.models.targets import TARGETS, UNITS, Interval
-from dippm.prediction import LABELS, Prediction, show
+from dippm.prediction import LABELS, Prediction
 from dippm.printable import printable
 
 

@@ -15,6 +15,8 @@ def graph(
     input: options.Input = None,
     framework: options.Framework = None,
     trust: options.Trust = False,
+    tree: options.Tree = False,
+    depth: options.Depth = 3,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -23,12 +25,17 @@ def graph(
         from dippm.api import graph_at
 
         found = graph_at(model, framework, input=input, batch=batch, trust=trust)
+    from dippm.module_tree import module_tree
+
+    modules = module_tree(found, name=model) if tree else None
     if json:
-        print_json(_document(found))
+        print_json(_document(found) | ({"tree": modules.to_dict()} if modules else {}))
         return
-    from dippm.report.console import console, graph_table
+    from dippm.report.console import console, graph_table, tree_table
 
     console().print(graph_table(found, model))
+    if modules:
+        console().print(tree_table(modules, depth))
 
 
 def _document(graph: Any) -> dict[str, Any]:
@@ -45,6 +52,7 @@ def _document(graph: Any) -> dict[str, Any]:
         "nodes": [
             {
                 "op": node.op,
+                "path": node.path,
                 "attributes": dict(node.attributes),
                 "in_shapes": node.in_shapes,
                 "out_shapes": node.out_shapes,

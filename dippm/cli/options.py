@@ -113,6 +113,10 @@ Framework = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust", help="Read the file even if that can run code from it.")
 ]
+Tree = Annotated[
+    bool, typer.Option("--tree", help="Also list what each module costs, with subtotals.")
+]
+Depth = Annotated[int, typer.Option("--depth", min=0, help="Levels of modules that --tree lists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Timeout = Annotated[float, typer.Option("--timeout-s", help="Limit of the conversion.")]
 MemoryLimit = Annotated[int, typer.Option("--memory-limit-mb", help="Limit of the conversion.")]

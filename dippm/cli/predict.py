@@ -27,6 +27,8 @@ def predict(
     operators: Annotated[
         int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
     ] = 0,
+    tree: options.Tree = False,
+    depth: options.Depth = 3,
     html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
@@ -36,8 +38,8 @@ def predict(
     """Predict memory, energy, latency and MIG slice of a model."""
     precisions = options.listed(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
-    if several and operators:
-        raise typer.BadParameter("--operators needs one precision")
+    if several and (operators or tree):
+        raise typer.BadParameter(f"--{'operators' if operators else 'tree'} needs one precision")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm import api
 
@@ -69,9 +71,10 @@ def predict(
             else:
                 write_report(html, prediction)
     if json:
-        print_json([p.to_dict() for p in table] if several else prediction.to_dict())
+        whole = {"tree": prediction.tree.to_dict()} if tree else {}
+        print_json([p.to_dict() for p in table] if several else prediction.to_dict() | whole)
         return
-    from dippm.report.console import console, operator_table, print_text
+    from dippm.report.console import console, operator_table, print_text, tree_table
 
     if several:
         from dippm.cli.compare import show_comparison
@@ -79,5 +82,7 @@ def predict(
         show_comparison(table)
         return
     print_text(str(prediction))
+    if tree:
+        console().print(tree_table(prediction.tree, depth))
     if operators:
         console().print(operator_table(prediction, operators))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.paddle_layers import layers_of, name_nodes
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -197,9 +198,10 @@ def _export(
     exporter: Callable[..., bytes], document: Path, parameters: Path, program: Path
 ) -> bytes:
     """Export without weights; if the exporter asks for their values, with them."""
-    shapes = _stored_shapes(_document(document))
+    described = _document(document)
+    shapes, layers = list(_stored_shapes(described)), layers_of(described)
     try:
-        return _with_shapes(_run(exporter, document, ""), list(shapes))
+        return _with_shapes(_run(exporter, document, ""), shapes, layers)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         if not parameters.is_file():
             raise _failed(
@@ -224,8 +226,10 @@ def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> byt
     return data
 
 
-def _with_shapes(data: bytes, stored: list[tuple[str, list[int], int]]) -> bytes:
-    """Add the parameters as tensors without contents."""
+def _with_shapes(
+    data: bytes, stored: list[tuple[str, list[int], int]], layers: Mapping[str, str]
+) -> bytes:
+    """Add the parameters as tensors without contents, and the layers to the nodes' names."""
     import onnx
 
     model: onnx.ModelProto = onnx.load_from_string(data)
@@ -234,6 +238,7 @@ def _with_shapes(data: bytes, stored: list[tuple[str, list[int], int]]) -> bytes
         if name in read:
             tensor = model.graph.initializer.add(name=name, data_type=element_type, dims=shape)
             tensor.data_location = onnx.TensorProto.EXTERNAL
+    name_nodes(model, layers)
     written = {name for node in model.graph.node for name in node.output}
     written.update(v.name for v in model.graph.input)
     written.update(t.name for t in model.graph.initializer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from dippm.graph.draft import item_bytes
@@ -11,8 +12,26 @@ from dippm.graph.operators import operator
 _IN_PLACE_CATEGORIES = ("activation",)
 
 
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Where most activations are alive.
+
+    Attributes:
+        activation_bytes: their sum, at the batch of the graph.
+        node: position of the operator whose results complete it; None if the inputs alone are it.
+    """
+
+    activation_bytes: int
+    node: int | None
+
+
 def peak_activation_bytes(graph: ModelGraph, *, in_place: bool = False) -> int:
-    """Return the largest sum of bytes of activations that are alive at one time.
+    """Return the largest sum of bytes of activations that are alive at one time; see `peak`."""
+    return peak(graph, in_place=in_place).activation_bytes
+
+
+def peak(graph: ModelGraph, *, in_place: bool = False) -> Peak:
+    """Find the first operator at which most bytes of activations are alive.
 
     Views share the memory of what they view. Inputs of the model live to the end, as the caller
     holds them.
@@ -26,14 +45,16 @@ def peak_activation_bytes(graph: ModelGraph, *, in_place: bool = False) -> int:
     freed_at: dict[int, list[int]] = {}
     for index, step in last_use.items():
         freed_at.setdefault(step, []).append(index)
-    alive = peak = inputs
+    alive = most = inputs
+    place = None
     for i, node in enumerate(graph.nodes):
         if owner[i] == i:
             alive += result_bytes(node)
-            peak = max(peak, alive)
+            if alive > most:
+                most, place = alive, i
         for dead in freed_at.get(i, ()):
             alive -= result_bytes(graph.nodes[dead])
-    return peak
+    return Peak(most, place)
 
 
 def result_bytes(node: OpNode) -> int:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from dippm import __version__
 from dippm.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
+from dippm.figures import show
 from dippm.frontends import InputSpec
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.protocol import PHASES, Regime, Settings
-from dippm.prediction import show
 from dippm.printable import printable
 from dippm.progress import tell
 

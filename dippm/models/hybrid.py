@@ -97,27 +97,33 @@ class Hybrid:
         device_ms = float(times.sum())
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
-        memory_mb = self.memory.memory_mb(self._footprint(graph), batch, c.precision)
+        footprint = self._footprint(graph)
+        memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
         memory = _around(memory_mb, Z90 * self.memory.log_error)
         memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
+        parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
+        if with_operators:
+            parts, absent = self.memory.parts(footprint, graph, batch, c.precision), {}
         if total_ms <= 0.0:
             timed = (target for target in TARGETS if target != "memory_mb")
             return Estimates(
-                {"memory_mb": memory}, dict.fromkeys(timed, NOTHING_RUNS), memory_bound_mb
+                {"memory_mb": memory},
+                absent | dict.fromkeys(timed, NOTHING_RUNS),
+                memory_bound_mb,
+                memory_parts=parts,
             )
         latency = self._latency_estimate(total_ms, spread, c.device)
         power_w = self.power.power_w(
             c.device, device_ms / max(total_ms, 1e-12), power_features(table, batch, view, times)
         )
         values = {"latency_ms": latency, "memory_mb": memory}
-        absent: dict[str, str] = {}
         if c.mig is None:
             values["power_w"] = _at_most(
                 _around(power_w, Z90 * self.power.log_error), c.device.power_limit_w
             )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
-            absent = dict.fromkeys(
+            absent |= dict.fromkeys(
                 ("power_w", "energy_j"),
                 "power is measured for the board, not for a MIG slice",
             )
@@ -129,6 +135,7 @@ class Hybrid:
             if with_operators
             else (),
             warnings=self._warnings(graph, table, c),
+            memory_parts=parts,
         )
 
     def kernel_ms(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dippm.conditions import Precision
-from dippm.graph.liveness import peak_activation_bytes
+from dippm.graph.liveness import peak, peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.targets import MemoryParts
 
 MIB = 2.0**20
 
@@ -51,6 +52,32 @@ class MemoryModel:
     context_mb: float
     activation_factor: float
     log_error: float
+
+    def parts(
+        self, footprint: MemoryFootprint, graph: ModelGraph, batch: int, precision: Precision
+    ) -> MemoryParts:
+        """Return what `memory_mb` is the sum of, and where the activations have their peak.
+
+        Args:
+            footprint: of the graph.
+            graph: the model.
+            batch: samples per pass.
+            precision: number formats.
+        """
+        weights, activations = widths(precision)
+        alive_mb = activations * footprint.peak_bytes(batch) / MIB
+        bound = graph.at_batch(batch) if graph.batch_is_symbolic else graph
+        place = peak(bound).node
+        node = None if place is None else bound.nodes[place]
+        return MemoryParts(
+            weights_mb=weights * footprint.weight_bytes / MIB,
+            activations_mb=alive_mb,
+            allocator_mb=(self.activation_factor - 1) * alive_mb,
+            context_mb=self.context_mb,
+            peak_node=place,
+            peak_op=node.op if node else "",
+            peak_path=node.path if node else "",
+        )
 
     def memory_mb(self, footprint: MemoryFootprint, batch: int, precision: Precision) -> float:
         """Return the device memory that the driver shows, in MB."""

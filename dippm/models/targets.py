@@ -57,6 +57,30 @@ class OperatorCost:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """What the predicted memory consists of; the four parts sum to it.
+
+    Attributes:
+        weights_mb: parameters, with the second copy that autocast makes.
+        activations_mb: tensors alive at once where most of them are.
+        allocator_mb: what is reserved beyond them: cached blocks, workspaces, fragmentation.
+        context_mb: driver context, libraries and framework.
+        peak_node: position in `ModelGraph.nodes` of the operator whose results complete the
+            activations; None if the inputs alone are the peak.
+        peak_op: its canonical name, "" without one.
+        peak_path: its module or layer, see `OpNode.path`.
+    """
+
+    weights_mb: float
+    activations_mb: float
+    allocator_mb: float
+    context_mb: float
+    peak_node: int | None
+    peak_op: str
+    peak_path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Estimates:
     """The answer of a predictor for one graph under one set of conditions.
 
@@ -68,6 +92,8 @@ class Estimates:
         operators: parts of the latency, in graph order, the host row last; their times sum to it.
         warnings: what a user should know about this number: unseen operators, out-of-range
             shapes, a device that was never measured.
+        memory_parts: what the memory consists of; None if the predictor knows only the whole, or
+            was asked for many points.
     """
 
     values: Mapping[str, Estimate]
@@ -75,3 +101,4 @@ class Estimates:
     memory_bound_mb: float | None = None
     operators: tuple[OperatorCost, ...] = ()
     warnings: tuple[str, ...] = ()
+    memory_parts: MemoryParts | None = None

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dippm.comparison import Comparison
-from dippm.prediction import LABELS, show
+from dippm.figures import show
+from dippm.prediction import LABELS
 from dippm.report.tables import Column, Fitted
 
 HEADS = {

@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from dippm.devices import Device
+from dippm.figures import show
 from dippm.graph import ModelGraph
-from dippm.prediction import Prediction, show
+from dippm.module_tree import HEADER, ModuleCost
+from dippm.prediction import Prediction
 from dippm.pretrained import store
 from dippm.pretrained.store import CheckpointInfo
 from dippm.printable import printable
@@ -77,6 +79,7 @@ def operator_table(prediction: Prediction, count: int) -> Fitted:
     """Return the costliest operators."""
     columns = (
         Column("operator", folds=True),
+        Column("module", folds=True),
         Column("time ms"),
         Column("share"),
         Column("bound", rank=1),
@@ -92,6 +95,7 @@ def operator_table(prediction: Prediction, count: int) -> Fitted:
         rows.append(
             (
                 cost.op,
+                cost.path,
                 show(cost.time_ms),
                 f"{cost.share:.1%}",
                 cost.bound,
@@ -129,6 +133,22 @@ def graph_table(graph: ModelGraph, name: str) -> Fitted:
             )
         )
     return Fitted(columns, rows, f" {name} · batch {graph.batch}", " " + _graph_caption(graph))
+
+
+def tree_table(tree: ModuleCost, depth: int) -> Fitted:
+    """Return the modules of a model with subtotals; without times where there are none."""
+    columns = [
+        Column(HEADER[0], folds=True),
+        Column(HEADER[1], folds=True, rank=1),
+        Column(HEADER[2]),
+        Column(HEADER[3], rank=2),
+        Column(HEADER[4]),
+        Column(HEADER[5]),
+    ]
+    rows = [("  " * level + cells[0], *cells[1:]) for level, cells in tree.rows(depth)]
+    if tree.time_ms is None:
+        columns, rows = columns[:4], [row[:4] for row in rows]
+    return Fitted(columns, rows)
 
 
 def device_table(devices: Sequence[Device]) -> Fitted:

@@ -6,14 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dippm.prediction import show
+from dippm.module_tree import MAX_DEPTH
+from dippm.operator_markup import operators_html
 from dippm.printable import json_text, printable
 from dippm.report.comparison import remarks
 from dippm.report.files import write_text
 
 if TYPE_CHECKING:
     from dippm.comparison import Comparison
-    from dippm.models.targets import OperatorCost
     from dippm.prediction import Prediction
 
 PAGE = """<!doctype html>
@@ -21,7 +21,6 @@ PAGE = """<!doctype html>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
 table {{ border-collapse: collapse; margin: 1rem 0 }} caption {{ text-align: left }}
 th, td {{ text-align: left; padding: .2rem .8rem; border-bottom: 1px solid #ddd }}
-.bar {{ display: inline-block; height: .7em; background: #3b6fb6 }}
 </style></head><body><h1>{title}</h1>{body}
 <h2>Everything</h2><details><summary>JSON</summary><pre>{document}</pre></details></body></html>
 """
@@ -59,15 +58,9 @@ def page(title: str, body: str, document: Any) -> str:
 
 def render_report(prediction: Prediction) -> str:
     """Return the page as text."""
-    rows = "".join(_row(cost) for cost in prediction.operators)
-    head = "<tr><th>operator</th><th>ms</th><th>share</th><th>bound</th></tr>"
-    operators = f"<h2>Where the time goes</h2><table>{head}{rows}</table>"
-    return page(prediction.title, prediction._repr_html_() + operators, prediction.to_dict())
-
-
-def _row(cost: OperatorCost) -> str:
-    bar = f'<span class="bar" style="width:{max(cost.share, 0) * 20:.2f}rem"></span>'
-    return (
-        f"<tr><td>{escape(printable(cost.op))}</td><td>{show(cost.time_ms)}</td>"
-        f"<td>{bar} {cost.share:.1%}</td><td>{escape(cost.bound)}</td></tr>"
-    )
+    modules = prediction.tree._repr_html_(depth=MAX_DEPTH)
+    body = f"{prediction.answer_html()}<h2>By module</h2>{modules}"
+    if prediction.operators:
+        body += f"<h2>By operator</h2>{operators_html(prediction.operators)}"
+    document = {**prediction.to_dict(), "tree": prediction.tree.to_dict()}
+    return page(prediction.title, body, document)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dippm.batch_sweep import BatchSweep, Place
 from dippm.conditions import MAX_BATCH
+from dippm.figures import show
 from dippm.power_sweep import PowerSweep
-from dippm.prediction import show
 from dippm.printable import printable
 from dippm.report.tables import Column, Fitted
 

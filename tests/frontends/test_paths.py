@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from dippm.frontends import load
 from dippm.graph import ModelGraph, build
-from tests.frontends.test_parity import input_shape, write
+from tests.frontends.test_parity import Writers, input_shape
 
 SHAPE = (3, 16, 16)
 
@@ -50,6 +51,14 @@ CONVOLUTIONS = [
     "stages.1.0.convs.0",
     "stages.1.0.convs.1",
 ]
+
+
+@pytest.fixture
+def writers() -> Iterator[Writers]:
+    """Yield writers whose Keras has named no layer yet."""
+    made = Writers()
+    yield made
+    made.close()
 
 
 def graph_of(source: object, shape: tuple[int, ...] = SHAPE) -> ModelGraph:
@@ -124,8 +133,8 @@ def test_onnx_of_either_exporter(tmp_path: Path, dynamo: bool):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("route", ["keras", "savedmodel"])
-def test_keras_layers(tmp_path: Path, route: str):
-    file = write(tmp_path, route, "lstm", "random")
+def test_keras_layers(writers: Writers, tmp_path: Path, route: str):
+    file = writers.write(tmp_path, route, "lstm", "random")
     graph = build(load(file, input_shape(route, "lstm"), cache=False, timeout_s=400))
     found = [*paths(graph, "lstm"), *paths(graph, "dense")]
     if route == "keras":
@@ -135,9 +144,11 @@ def test_keras_layers(tmp_path: Path, route: str):
 
 
 @pytest.mark.paddle
-def test_paddle_layers(tmp_path: Path):
-    file = write(tmp_path, "paddle", "encoder", "random")
+def test_paddle_layers(writers: Writers, tmp_path: Path):
+    file = writers.write(tmp_path, "paddle", "encoder", "random")
     graph = build(load(file, input_shape("paddle", "encoder"), cache=False, timeout_s=400))
     dense = paths(graph, "dense")
     assert len(dense) == len(set(dense)) == 12
-    assert dense[0].startswith("linear_")
+    layer = "EncoderLayer.MultiHeadAttention"
+    assert dense[:2] == [f"{layer}.Linear", f"{layer}.Linear_1"]
+    assert {path.partition(".")[0] for path in dense} == {"EncoderLayer", "EncoderLayer_1"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError
+from dippm.figures import show
 from dippm.measure.columns import COLUMNS
 from dippm.measure.rows import collected
-from dippm.prediction import show
 from dippm.progress import tell
 from dippm.report.collected import predictions, summary
 from dippm.report.collected.joined import read_joined

@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from dippm.prediction import show
+from dippm.figures import show
 from dippm.report.collected.page import CollectedReport
 from dippm.report.tables import shown
 

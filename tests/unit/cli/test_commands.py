@@ -68,6 +68,26 @@ def test_compare_is_a_grid(run, onnx_file):
     assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
 
 
+def test_a_tree_of_modules(run, onnx_file):
+    answer = run("predict", onnx_file, "--tree", "--operators", "3")
+    header = next(line for line in answer.stdout.splitlines() if "weights MB" in line)
+    assert "time ms" in header
+    assert "module" in header
+    document = json.loads(run("predict", onnx_file, "--tree", "--json").stdout)
+    assert document["tree"]["time_ms"] == pytest.approx(document["latency_ms"])
+    assert "tree" not in json.loads(run("predict", onnx_file, "--json").stdout)
+    assert run("predict", onnx_file, "--tree", "--precision", "all").exit_code == 2
+
+
+def test_a_tree_without_times(run, onnx_file):
+    answer = run("graph", onnx_file, "--tree", "--depth", "0")
+    header = next(line for line in answer.stdout.splitlines() if "module" in line)
+    assert "time" not in header
+    document = json.loads(run("graph", onnx_file, "--tree", "--json").stdout)
+    assert document["tree"]["time_ms"] is None
+    assert document["tree"]["macs"] == document["macs"]
+
+
 def test_graph_lists_operators(run, onnx_file):
     assert "conv2d" in run("graph", onnx_file).stdout
     document = json.loads(run("graph", onnx_file, "--batch", "2", "--json").stdout)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from dippm.errors import ConditionsError
 from dippm.graph import GRAPH_VERSION, build
-from dippm.graph.liveness import peak_activation_bytes
+from dippm.graph.liveness import peak, peak_activation_bytes
 from dippm.graph.operators import OPERATORS
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
@@ -176,6 +177,18 @@ def test_peak_memory_follows_lifetimes():
         y = skipped.call("tanh", [y], BATCH, 10)
     graph = skipped.graph(skipped.call("add", [y, kept], BATCH, 10)).at_batch(1)
     assert peak_activation_bytes(graph) == 4 * 40
+
+
+def test_the_peak_names_the_operator_that_completes_it():
+    s = Sketch()
+    x = s.input(BATCH, 10)
+    wide = s.call("concat", [s.call("exp", [x], BATCH, 10), x], BATCH, 20, axis=1)
+    graph = s.graph(s.call("mean", [s.call("tanh", [wide], BATCH, 20)], BATCH, axis=1)).at_batch(1)
+    place = peak(graph).node
+    assert place is not None
+    assert graph.nodes[place].op == "tanh"
+    empty = replace(graph, nodes=(), edges=(), output_nodes=())
+    assert peak(empty).node is None
 
 
 def test_the_table_keeps_its_word():

@@ -159,3 +159,28 @@ def test_a_cpu_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConditionsError, match="is a CPU") as error:
         predictor().predict(perceptron(), Conditions(find("cpu"), BATCH))
     assert "dippm models" in error.value.hint
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "amp"])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_memory_parts_sum_to_the_memory(precision: Any, batch: int) -> None:
+    answer = predictor().predict(perceptron(), conditions(batch, precision=precision))
+    parts = answer.memory_parts
+    assert parts is not None
+    total = parts.weights_mb + parts.activations_mb + parts.allocator_mb + parts.context_mb
+    assert total == pytest.approx(answer.values["memory_mb"].value, rel=1e-12)
+    assert parts.context_mb == 1000.0
+    assert parts.allocator_mb == pytest.approx(0.5 * parts.activations_mb)
+    assert perceptron().nodes[parts.peak_node or 0].op == parts.peak_op
+
+
+def test_memory_parts_of_weights_alone() -> None:
+    parts = predictor().predict(perceptron(), conditions()).memory_parts
+    assert parts is not None
+    assert parts.weights_mb == pytest.approx(3 * 4096 * 4096 * 4 / 2**20)
+
+
+def test_grids_have_no_memory_parts() -> None:
+    (answer,) = predictor().predict_many(perceptron(), [conditions()])
+    assert answer.memory_parts is None
+    assert "one point" in answer.absent["memory_parts"]

@@ -5,9 +5,10 @@ import pytest
 from dippm import devices
 from dippm.comparison import Comparison
 from dippm.conditions import Conditions
+from dippm.figures import show
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import Estimate, Estimates, Interval
-from dippm.prediction import Prediction, Provenance, show
+from dippm.prediction import Prediction, Provenance
 from dippm.report.html import render_report
 
 GRAPH = ModelGraph((), (), (), (), 0, {}, "1", 1, False)

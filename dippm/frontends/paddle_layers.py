@@ -1,0 +1,56 @@
+"""Which layers the operators of a Paddle program stand in, carried through Paddle2ONNX.
+
+Paddle notes the classes of the layers around an operator: "/Sequential_1/Conv2D/". Paddle2ONNX
+counts the operators of a kind: the result of the second convolution is "p2o.pd_op.conv2d.1.0".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx
+
+_RESULT = "p2o.pd_op."
+
+
+def layers_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the layers of each operator of a program, by what Paddle2ONNX calls its results.
+
+    Empty if the program has nested blocks, whose operators would be counted too.
+    """
+    counts: Counter[str] = Counter()
+    found: dict[str, str] = {}
+    for operator in document["program"]["regions"][0]["blocks"][0]["ops"]:
+        if operator.get("regions"):
+            return {}
+        kind = str(operator["#"]).partition(".")[2]
+        if layers := _noted(operator):
+            found[f"{_RESULT}{kind}.{counts[kind]}"] = layers
+        counts[kind] += 1
+    return found
+
+
+def _noted(operator: Mapping[str, Any]) -> str:
+    for entry in operator.get("A", ()):
+        if isinstance(entry, dict) and entry.get("N") == "struct_name":
+            held = entry.get("AT")
+            value = held.get("D") if isinstance(held, dict) else None
+            return value.strip("/") if isinstance(value, str) else ""
+    return ""
+
+
+def name_nodes(model: onnx.ModelProto, layers: Mapping[str, str]) -> None:
+    """Write the layers of each operator into its name, in place, as PyTorch's exporter does.
+
+    One operator of Paddle can be several of ONNX; the last of them writes its result.
+    """
+    current = ""
+    for node in reversed(model.graph.node):
+        results = [name for name in node.output if name.startswith(_RESULT)]
+        if results:
+            current = layers.get(results[0].rpartition(".")[0], "")
+        if current:
+            node.name = f"/{current}/{node.op_type}"

@@ -117,12 +117,14 @@ def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
 
 
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:
+    """Ask for a file by the name that it was given: what belongs to it lies beside that."""
     text = str(source)
     if named.is_name(text):
         prefix, _, name = text.partition(":")
-        text = f"{prefix}:{Path(name).expanduser().resolve()}" if prefix == "hf-config" else text
+        if prefix == "hf-config":
+            text = f"{prefix}:{os.path.abspath(os.path.expanduser(name))}"
     else:
-        text = str(Path(source).resolve())
+        text = str(Path(source).absolute())
     return {"source": text, "inputs": spec.to_dict(), "trust": trust}
 
 

@@ -17,7 +17,10 @@ import tempfile
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import IO
 
+from dippm import files
+from dippm.errors import ModelFileError
 from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.registry import Entry
@@ -25,7 +28,8 @@ from dippm.relax.packed import MAX_TEXT_BYTES, pack, unpack
 from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 
 WHOLE_BYTES = 64 << 20
-"""Files up to this size are hashed whole, larger ones by samples, size and modification time."""
+"""Files up to this size, of a folder so much in all, are hashed whole; others by samples, size and
+modification time."""
 
 SAMPLES = 64
 SAMPLE_BYTES = 1 << 18
@@ -117,32 +121,44 @@ def digest(path: Path) -> str:
 
     A model file may come with others (weights beside the graph), but a graph does not depend on
     weight values, so only the file itself is read.
+
+    Raises:
+        ModelFileError: if it cannot be read, or a folder holds more files than a model.
     """
     hashed = hashlib.sha256()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        if path.is_dir():
-            hashed.update(os.fsencode(file.relative_to(path)))
-        _hash_file(file, hashed)
+    if not path.is_dir():
+        with files.open_regular(path) as file:
+            _hash_file(file, hashed, WHOLE_BYTES, SAMPLES)
+        return hashed.hexdigest()
+    left = WHOLE_BYTES
+    for member in files.walk(path):
+        hashed.update(os.fsencode(member.relative_to(path)) + b"\0")
+        with contextlib.suppress(ModelFileError), files.open_regular(member) as file:
+            left -= _hash_file(file, hashed, left, 2)
     return hashed.hexdigest()
 
 
-def _hash_file(file: Path, hashed: hashlib._Hash) -> None:
-    status = file.stat()
-    with file.open("rb") as stream:
-        if status.st_size <= WHOLE_BYTES:
-            while chunk := stream.read(1 << 20):
-                hashed.update(chunk)
-            return
-        hashed.update(f"{status.st_size}:{status.st_mtime_ns}".encode())
-        for i in range(SAMPLES):
-            stream.seek(i * (status.st_size - SAMPLE_BYTES) // (SAMPLES - 1))
-            hashed.update(stream.read(SAMPLE_BYTES))
+def _hash_file(file: IO[bytes], hashed: hashlib._Hash, whole_bytes: int, samples: int) -> int:
+    """Hash a file whole, or a larger one by samples, size and time; return what was read."""
+    status = os.fstat(file.fileno())
+    size = status.st_size
+    if size <= whole_bytes:
+        left = size  # what the kernel makes up has size 0 and may have no end
+        while left and (chunk := file.read(min(left, 1 << 20))):
+            hashed.update(chunk)
+            left -= len(chunk)
+        return size
+    hashed.update(f"{size}:{status.st_mtime_ns}".encode())
+    length = min(SAMPLE_BYTES, size)
+    for i in range(samples):
+        file.seek(i * (size - length) // (samples - 1))
+        hashed.update(file.read(length))
+    return 0
 
 
 def _named_digest(source: str) -> str:
     prefix, _, name = source.partition(":")
-    if prefix == "hf-config" and (file := named.config_file(name)).is_file():
+    if prefix == "hf-config" and files.is_regular(file := named.config_file(name)):
         return digest(file)
     return source
 

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from dippm import files
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
@@ -28,6 +29,7 @@ from dippm.frontends.frontend import InputSpec
 from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
 from dippm.frontends.worker import step
+from dippm.frontends.zip_names import member_names
 from dippm.relax.raw_graph import RawGraph
 
 NAME = "keras"
@@ -70,17 +72,16 @@ SAFE_MODULES = (
 
 def accepts(path: Path) -> bool:
     """Return whether this is a Keras archive or an HDF5 file."""
-    if not path.is_file():
+    if not files.is_regular(path):
         return False
-    with path.open("rb") as file:
-        head = file.read(8)
+    head = files.beginning(path, 8)
     if head == HDF5_MAGIC:
         return True
     if not head.startswith(b"PK"):
         return False
     try:
-        with zipfile.ZipFile(path) as archive:
-            return {"config.json", "metadata.json"} <= set(archive.namelist())
+        parts = {"config.json", "metadata.json"}
+        return len({name for name in member_names(path) if name in parts}) == len(parts)
     except zipfile.BadZipFile:
         return path.suffix == ".keras"
 

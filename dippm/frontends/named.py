@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dippm import files
 from dippm.errors import (
     FrameworkNotInstalledError,
     ModelFileError,
@@ -82,8 +84,8 @@ def build(source: str, device: str) -> tuple[torch.nn.Module, dict[str, tuple[in
 
 def config_file(name: str) -> Path:
     """Return the configuration that an `hf-config:` source points to."""
-    path = Path(name).expanduser()
-    return path / "config.json" if path.is_dir() else path
+    path = Path(os.path.expanduser(name))  # the method of Path refuses unknown users
+    return path / "config.json" if os.path.isdir(path) else path
 
 
 _Built = tuple["torch.nn.Module", dict[str, tuple[int, ...]]]
@@ -129,7 +131,7 @@ def _preset_shape(weights: Any) -> dict[str, tuple[int, ...]]:
 
 def _hf_config(name: str, device: torch.device) -> _Built:
     file = config_file(name)
-    if not file.is_file():
+    if not files.is_regular(file):
         raise ModelNotFoundError(
             f"hf-config: no configuration at {file}",
             "Give a folder with a config.json, or the file itself. Nothing is downloaded.",

@@ -120,7 +120,7 @@ def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
     from dippm.relax.onnx import model
 
     try:
-        return model.parse(data, folder)
+        return model.parse(data, folder / name if folder else None)
     except ModelFileError:
         raise
     except ValueError as error:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dippm import files
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
@@ -60,7 +61,8 @@ def find_program(path: Path) -> Path:
     if path.is_file() and path.suffix != _PARAMETER_SUFFIX:
         return path
     if path.is_dir():
-        found = [p for s in _PROGRAM_SUFFIXES for p in sorted(path.glob("*" + s)) if _is_program(p)]
+        inside = [p for p in files.entries(path) if files.is_regular(p)]
+        found = [p for s in _PROGRAM_SUFFIXES for p in inside if p.suffix == s and _is_program(p)]
         where = f"the folder {str(path)!r}"
     else:
         stem = path.with_suffix("") if path.suffix == _PARAMETER_SUFFIX else path
@@ -112,8 +114,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
 
 
 def _is_program(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(4096)
+    head = files.beginning(path, 4096)
     if path.suffix == ".pdmodel":
         return head[:1] == b"\x0a"
     return head[:1] == b"{" and _MAGIC in head.replace(b" ", b"")
@@ -124,12 +125,16 @@ def _check(program: Path) -> None:
         raise ModelFileError(
             f"{program.name}: not a Paddle program", "Save the model with paddle.jit.save."
         )
-    parameters = program.with_suffix(_PARAMETER_SUFFIX)
+    parameters = _parameters(program)
     if parameters.is_file() and not parameters.stat().st_size and _has_parameters(program):
         raise ModelFileError(
             f"{parameters.name}: the parameter file is empty",
             "Copy or save the model again: the file was cut off.",
         )
+
+
+def _parameters(program: Path) -> Path:
+    return files.companion(program, program.with_suffix(_PARAMETER_SUFFIX).name)
 
 
 def _has_parameters(program: Path) -> bool:
@@ -172,7 +177,7 @@ def _exporter() -> Callable[..., bytes]:
 @contextmanager
 def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
     """Give a program in Paddle's present form, and its parameter file, which may not exist."""
-    parameters = program.with_suffix(_PARAMETER_SUFFIX)
+    parameters = _parameters(program)
     if program.suffix != ".pdmodel":
         yield program, parameters
         return

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import zipfile
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
+from errno import ENOENT, ENOTDIR
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, cast
 
+from dippm import files
 from dippm.errors import (
     FrameworkNotInstalledError,
     ModelFileError,
@@ -26,6 +29,7 @@ from dippm.errors import (
 )
 from dippm.frontends import named
 from dippm.frontends.frontend import Frontend
+from dippm.frontends.zip_names import is_broken
 
 FORMATS = (
     "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
@@ -80,6 +84,7 @@ BUILT_IN = (
           (".json", ".pdmodel", ".pdiparams")),
     Entry("onnx", "dippm.frontends.onnx", ("onnx",), "", (".onnx",)),
 )  # fmt: skip
+_SUFFIXES = tuple(suffix for entry in BUILT_IN for suffix in entry.suffixes)
 NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",))
 
 ALIASES = {
@@ -110,7 +115,7 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     Raises:
         ModelNotFoundError: if the path does not exist; names close ones.
         UnknownFormatError: if no frontend knows the content.
-        ModelFileError: if the file is a truncated archive.
+        ModelFileError: if the file is a truncated archive, or must not be read.
         UnknownNameError: if `framework` is none of ours.
         FrameworkNotInstalledError: if its packages are missing.
     """
@@ -118,8 +123,7 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     if isinstance(source, str) and named.is_name(source):
         return NAMED
     path = Path(source)
-    if not path.exists():
-        raise _not_found(path)
+    _check_openable(path)
     for entry in entries():
         if entry.framework in wanted and _accepts(entry, path):
             entry.check_installed(path.name)
@@ -146,29 +150,36 @@ def _accepts(entry: Entry, path: Path) -> bool:
         return False
 
 
+def _check_openable(path: Path) -> None:
+    """Refuse what no frontend shall look at: what is no file or folder, or closed to us."""
+    try:
+        status = files.look(path)
+    except ModelNotFoundError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (ENOENT, ENOTDIR):
+            raise _not_found(path) from None
+        raise
+    if S_ISDIR(status.st_mode):
+        files.entries(path)
+    else:
+        files.open_regular(path).close()
+
+
 def _not_found(path: Path) -> ModelNotFoundError:
     folder = path.parent
-    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    name = files.shown(path)
+    if not os.path.isdir(folder):
+        hint = f"The folder {files.shown(folder)} does not exist either."
+        return ModelNotFoundError(f"no such file: {name}", hint)
+    try:
+        names = [entry.name for entry in files.entries(folder)]
+    except ModelFileError:  # closed to us, or too large to look for a similar name
+        return ModelNotFoundError(f"no such file: {name}", "Check the path.")
     close = get_close_matches(path.name, names, n=3, cutoff=0.4)
     if close:
-        hint = f"In {folder}: {', '.join(close)}. Did you mean one of these?"
-    elif not folder.is_dir():
-        hint = f"The folder {folder} does not exist either."
+        hint = f"In {files.shown(folder)}: {', '.join(close)}. Did you mean one of these?"
     else:
-        hint = f"Nothing in {folder} has a similar name."
-    return ModelNotFoundError(f"no such file: {path}", hint)
-
-
-def _is_broken_zip(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        if zipfile.is_zipfile(path):
-            return False
-    except zipfile.BadZipFile:  # a damaged end record can claim to span several disks
-        return True
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+        hint = f"Nothing in {files.shown(folder)} has a similar name."
+    return ModelNotFoundError(f"no such file: {name}", hint)
 
 
 def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
@@ -178,7 +189,7 @@ def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
         return UnknownFormatError(
             f"{path.name} is not a {framework} model: {_content(path)}", hint + FORMATS
         )
-    if _is_broken_zip(path):
+    if path.is_file() and is_broken(path):
         return ModelFileError(
             f"{path.name}: a truncated or damaged archive (PyTorch and Keras files are zip "
             "archives; the list of members at its end is missing)",
@@ -192,12 +203,16 @@ def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
 def _content(path: Path) -> str:
     """Say in a few words what a file holds."""
     if path.is_dir():
-        return f"a folder with {sum(1 for _ in path.iterdir())} entries and no saved_model.pb"
+        inside = files.entries(path)
+        if not inside:
+            return "an empty folder"
+        odd = [p for p in inside if p.suffix.lower() in _SUFFIXES and not files.is_regular(p)]
+        note = f"; {odd[0].name} in it is {_kind_of(odd[0])}, not a file" if odd else ""
+        return f"a folder with {len(inside)} entries and no saved_model.pb{note}"
     size = path.stat().st_size
     if size == 0:
         return "an empty file"
-    with path.open("rb") as file:
-        start = file.read(8)
+    start = files.beginning(path, 8)
     kinds = {
         b"PK\x03\x04": "a zip archive of unknown or damaged content",
         b"\x89HDF": "an HDF5 file",
@@ -206,6 +221,13 @@ def _content(path: Path) -> str:
     }
     known = next((words for magic, words in kinds.items() if start.startswith(magic)), "")
     return known or f"content of unknown format (first bytes {start.hex(' ')}, {size:,} bytes)"
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        return files.kind_of(files.look(path).st_mode)
+    except ModelFileError:
+        return "a link to nothing"
 
 
 def object_framework(source: Any) -> str | None:

@@ -6,13 +6,15 @@ import contextlib
 import importlib
 import pickle
 import re
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
+from dippm import files
 from dippm.errors import ModelFileError, UnsafeModelError
 from dippm.frontends.vision_operators import declare_vision_operators
+from dippm.frontends.zip_names import MAGIC, member_names
 
 ArchiveKind = Literal["pt2", "torchscript", "pickle", "legacy pickle"]
 
@@ -55,32 +57,33 @@ PURE_GLOBALS = {
 TRACERS = ("torchvision.models.feature_extraction", "timm.models._features_fx")
 """Modules whose classes write Python code from names when they are built."""
 
+_MARKS = frozenset(
+    ("archive_format", "models/", "serialized_exported_program.json", "code/", "constants.pkl")
+) | {"data.pkl"}
 _SAFE_NAME = re.compile(r"[\w\- ]+")
 
 
 def archive_kind(path: Path) -> ArchiveKind | None:
     """Tell the kinds apart by the members of the archive, without loading anything."""
     try:
-        with path.open("rb") as file:
-            start = file.read(64)
-        if start[:4] == b"PK\x03\x04":
-            with zipfile.ZipFile(path) as archive:
-                return _zip_kind(archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError):
+        start = files.beginning(path, 64)
+        if start.startswith(MAGIC):
+            return _zip_kind(member_names(path))
+    except (OSError, BadZipFile):
         return None
     return "legacy pickle" if _is_legacy(start) else None
 
 
-def _zip_kind(members: list[str]) -> ArchiveKind | None:
-    inner = {name.partition("/")[2] for name in members}
-    folders = {name.partition("/")[0] for name in inner}
-    if "archive_format" in inner and "models" in folders:
+def _zip_kind(members: Iterable[str]) -> ArchiveKind | None:
+    found = set()
+    for name in members:  # of which there may be very many
+        inner = name.partition("/")[2]
+        found |= {name, inner, inner.partition("/")[0] + "/"} & _MARKS
+    if {"archive_format", "models/"} <= found or "serialized_exported_program.json" in found:
         return "pt2"
-    if "serialized_exported_program.json" in {*members, *inner}:
-        return "pt2"
-    if "constants.pkl" in inner and "code" in folders:
+    if {"constants.pkl", "code/"} <= found:
         return "torchscript"
-    return "pickle" if "data.pkl" in inner else None
+    return "pickle" if "data.pkl" in found else None
 
 
 def _is_legacy(start: bytes) -> bool:

@@ -8,24 +8,26 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper
 
+from dippm import files
 from dippm.errors import ConversionError
 from dippm.relax.onnx.contributed import write_standard
 from dippm.relax.onnx.trace import MAX_KNOWN_ELEMENTS
 from dippm.relax.onnx.wire import without_weights
 
+_MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 
 
-def parse(data: bytes, folder: Path | None = None) -> onnx.ModelProto:
+def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
     """Return the model without the contents of its large tensors.
 
     Args:
         data: a serialized model.
-        folder: where small tensors in external files are looked for; None for nowhere.
+        file: the model's, beside which small tensors are looked for; None for nowhere.
 
     Raises:
         ValueError: if the bytes are no ONNX model.
-        ConversionError: if sizes stand in an external file that is not there.
+        ConversionError: if sizes stand in an external file that is not in its folder.
     """
     try:
         model = onnx.ModelProto.FromString(without_weights(data))
@@ -36,7 +38,7 @@ def parse(data: bytes, folder: Path | None = None) -> onnx.ModelProto:
     if model.functions:
         model = _inline(model)
     write_standard(model)
-    _fetch_small_tensors(model.graph, folder)
+    _fetch_small_tensors(model.graph, file)
     return model
 
 
@@ -49,7 +51,7 @@ def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ValueError(f"its functions cannot be inlined: {error}") from error
 
 
-def _fetch_small_tensors(graph: onnx.GraphProto, folder: Path | None) -> None:
+def _fetch_small_tensors(graph: onnx.GraphProto, file: Path | None) -> None:
     """Read what shapes may be computed from; weights stay where they are."""
     for tensor in graph.initializer:
         if (
@@ -58,17 +60,27 @@ def _fetch_small_tensors(graph: onnx.GraphProto, folder: Path | None) -> None:
             or (_size(tensor) > MAX_KNOWN_ELEMENTS)
         ):
             continue
+        info = external_data_helper.ExternalDataInfo(tensor)
         try:
-            external_data_helper.load_external_data_for_tensor(tensor, str(folder or "/nowhere"))
+            external = file and files.companion(file, info.location)
+            tensor.raw_data = _read(external, info.offset or 0, info.length or _MAX_BYTES)
             tensor.data_location = TensorProto.DEFAULT
         except Exception as error:
             if tensor.data_type in _INTEGERS:
                 raise ConversionError(
                     f"tensor {tensor.name!r} holds sizes, and the external file that it is in "
-                    f"cannot be read: {error}",
+                    f"cannot be read: {getattr(error, 'message', error)}",
                     "Put the external data next to the model, or save small tensors inside it "
                     "(size_threshold=1024).",
                 ) from error
+
+
+def _read(external: Path | None, offset: int, length: int) -> bytes:
+    if external is None:
+        raise FileNotFoundError("the model is in memory")
+    with files.open_regular(external) as opened:
+        opened.seek(offset)
+        return opened.read(max(0, min(length, _MAX_BYTES)))
 
 
 def _size(tensor: onnx.TensorProto) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 Buffer = bytes | memoryview
@@ -23,6 +24,7 @@ _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS = (5, 10), (6, 11)
 _TENSOR_CONTENT = frozenset((4, 5, 6, 7, 9, 10, 11))
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 24
+_MOST_MODEL_FIELDS = 100_000
 _MODEL_WIRE_TYPES = dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), _BYTES) | {
     1: _VARINT,
     5: _VARINT,
@@ -74,7 +76,7 @@ def looks_like_onnx(file: Buffer) -> bool:
     """Return whether the fields are those of an ONNX model; the file may be cut short."""
     seen = set()
     try:
-        for number, wire, *_ in _fields(file):
+        for number, wire, *_ in islice(_fields(file), _MOST_MODEL_FIELDS):
             if _MODEL_WIRE_TYPES.get(number) != wire:
                 return False
             seen.add(number)

@@ -10,6 +10,8 @@ from dippm.errors import ConditionsError
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_MEMORY_LIMIT_MB = 4096
 LEAST_MEMORY_MB = 64
+OPERATORS = 100_000
+MOST_TIMES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,8 @@ class Limits:
     """What one conversion may use.
 
     Attributes:
-        timeout_s: wall time from request to answer, the start of the process included; infinite
-            for no limit.
+        timeout_s: wall time from request to answer, the start of the process included, for a graph
+            of up to 100,000 operators; larger ones get more, see `times`. Infinite for no limit.
         memory_limit_mb: private memory of the process (`RLIMIT_DATA`).
 
     Raises:
@@ -44,3 +46,8 @@ class Limits:
 
 def _is_number(value: object, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def times(operators: int) -> float:
+    """Return how often a graph may use up the time limit: in proportion to its size, up to 10."""
+    return min(max(operators / OPERATORS, 1.0), MOST_TIMES)

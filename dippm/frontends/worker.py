@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dippm import errors, process
+from dippm import errors, files, process
 from dippm.errors import ConversionError, DippmError
 from dippm.frontends.frontend import InputSpec
-from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
 from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, is_out_of_memory
-from dippm.progress import listening, tell
+from dippm.progress import listening, sized, tell
 from dippm.relax.raw_graph import RawGraph
 
 CONVERSIONS_PER_PROCESS = 64
@@ -68,6 +68,8 @@ class Worker:
     step: str = "starting"
     worn_out: bool = False
     _pipes: WorkerPipes = field(init=False, repr=False)
+    _began: float = 0.0
+    _limit_s: float = DEFAULT_TIMEOUT_S
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,23 +95,23 @@ class Worker:
 
         Args:
             request: `source`, `inputs`, `trust` of a file or name, or `program` and its batch.
-            timeout_s: wall time until the process is ended; infinite for no limit.
+            timeout_s: wall time until the process is ended, see `Limits`.
 
         Raises:
             DippmError: what the frontend raised, with its own type.
             ConversionError: if the process crashed or met a limit.
         """
-        deadline = time.monotonic() + timeout_s
+        self._began, self._limit_s = time.monotonic(), timeout_s
         limit = timeout_s if math.isfinite(timeout_s) else None
         try:
             self._pipes.send({"timeout_s": limit, **request})
-            answer = self._receive(deadline)
+            answer = self._receive(timeout_s)
         except WorkerDiedError as error:
             if error.code == -signal.SIGALRM:  # this process slept longer than the limit
-                raise self._too_slow(timeout_s) from None
+                raise self._too_slow() from None
             raise self._ended(error.code) from None
         except TimedOutError:
-            raise self._too_slow(timeout_s) from None
+            raise self._too_slow() from None
         self.conversions += 1
         self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
@@ -128,18 +130,21 @@ class Worker:
         self._pipes.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _receive(self, deadline: float) -> process.Message:
+    def _receive(self, timeout_s: float) -> process.Message:
         while True:
-            frame = self._pipes.receive(lambda: deadline - time.monotonic())
-            if "step" not in frame:
+            frame = self._pipes.receive(lambda: self._began + self._limit_s - time.monotonic())
+            if "operators" in frame:
+                self._limit_s = timeout_s * times(frame["operators"])
+            elif "step" in frame:
+                self.step = frame["step"]
+                tell(self.step)
+            else:
                 return frame
-            self.step = frame["step"]
-            tell(self.step)
 
-    def _too_slow(self, timeout_s: float) -> ConversionError:
+    def _too_slow(self) -> ConversionError:
         self.stop()
         return ConversionError(
-            f"the conversion took longer than {timeout_s:g} s (step: {self.step})",
+            f"the conversion took longer than {self._limit_s:g} s (step: {self.step})",
             "Give it more time with timeout_s=..., or export the model to ONNX first.",
         )
 
@@ -273,9 +278,8 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
             process.leave_guard(guard, Path(folder))
             return
         start = time.process_time()
-        limit_s = request.pop("timeout_s")
-        process.end_after(limit_s and limit_s + LEEWAY_S)
-        with listening(_Pace(step)):
+        limit = _TimeLimit(request.pop("timeout_s"))
+        with listening(_Pace(step)), sized(limit.grow):
             answer = _answer(module, request)
         process.end_after(None)
         cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
@@ -283,6 +287,26 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
 
 
 _answers: IO[bytes] | None = None
+
+
+class _TimeLimit:
+    """The worker's own limit, which is a little longer than its caller's and grows with it."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s, self._began, self._most = timeout_s, time.monotonic(), 0
+        self._set()
+
+    def grow(self, operators: int) -> None:
+        """Take the largest graph of the conversion into account, here and there."""
+        if operators > self._most and _answers is not None:
+            self._most = operators
+            process.write_frame(_answers, {"operators": operators})
+            self._set()
+
+    def _set(self) -> None:
+        if self._timeout_s is not None:
+            end = self._began + self._timeout_s * times(self._most) + LEEWAY_S
+            process.end_after(max(end - time.monotonic(), LEEWAY_S))
 
 
 class _Pace:
@@ -324,6 +348,8 @@ def _as_data(error: BaseException) -> dict[str, str]:
         limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
         message, hint = _memory_words(limit, f"({_words(error)})")
         return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
+    if isinstance(error, PermissionError) and error.filename:
+        return {**files.refused(Path(error.filename), error).to_dict(), "cause": _words(error)}
     if isinstance(error, ImportError):
         missing = getattr(error, "name", None) or str(error)
         return {

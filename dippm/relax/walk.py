@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from dippm.progress import counted
 from dippm.relax.opaque import read_symbol
 from dippm.relax.paths import paths_of
 from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue, ValueKind
@@ -40,7 +41,7 @@ class _Walk:
             self.position[parameter] = self._new(parameter.ty, kind, parameter.name)
         self.inputs = tuple(p for v in function.params[:n_inputs] for p in self.position[v])
         for block in function.body.blocks:
-            for binding in block.bindings:
+            for binding in counted(block.bindings, len(block.bindings), "reading operator"):
                 self._bind(binding)
         self.outputs = self._read(function.body.body)
 

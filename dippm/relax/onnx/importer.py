@@ -12,6 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from dippm.progress import counted
 from dippm.relax.onnx.converters import CONVERTERS, Builder
 from dippm.relax.onnx.dtypes import dtype_of
 from dippm.relax.onnx.fold import Array
@@ -58,7 +59,8 @@ class _Importer:
         parameters = [self._variable(t) for t in _parameters(traced)]
         with self.block_builder.function("main", params=variables + parameters):
             with self.block_builder.dataflow():
-                for step in traced.steps:
+                stage = "translating operator"
+                for step in counted(traced.steps, len(traced.steps), stage):
                     self.block_builder.path = step.path
                     self._step(step)
                 self.block_builder.path = ""

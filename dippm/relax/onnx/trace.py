@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from dippm.errors import ConversionError, ModelFileError
+from dippm.progress import counted
 from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
 from dippm.relax.onnx.paths import path_of
 from dippm.relax.onnx.shapes import CONTRIBUTED, SHAPES, TRUTHS
@@ -180,7 +181,7 @@ class _Tracer:
             )  # fmt: skip
 
     def _nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        for node in nodes:
+        for node in counted(nodes, len(nodes)):
             attributes = {a.name: _attribute(a) for a in node.attribute}
             if node.op_type == "If":
                 self._if(node, attributes)

@@ -225,10 +225,15 @@ def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
 
 
 def _names(cases: Sequence[Candidate]) -> list[str]:
-    """Return what each model is called: its file name, or as it was given if two share that."""
+    """Return what each model is called: its file name, or what tells it from its namesakes."""
     names = [source_name(case.model) for case in cases]
-    count = Counter(names)
-    return [
-        str(case.model) if count[name] > 1 and isinstance(case.model, str | os.PathLike) else name
-        for case, name in zip(cases, names, strict=True)
-    ]
+    count, seen = Counter(names), Counter[str]()
+    for i, (case, name) in enumerate(zip(cases, names, strict=True)):
+        if count[name] == 1:
+            continue
+        if isinstance(case.model, str | os.PathLike):
+            names[i] = os.fspath(case.model)
+        else:
+            seen[name] += 1
+            names[i] = f"{name} #{seen[name]}"
+    return names

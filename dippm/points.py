@@ -49,13 +49,19 @@ class Grid:
 
         Raises:
             UnknownNameError: if a device is not known, or none of them has one of the slices.
-            ConditionsError: if there is no device.
+            ConditionsError: if there is none of a kind.
         """
-        gpus = [device_of(d) for d in _several(device, str | Device)]
-        if not gpus:
-            raise ConditionsError("no device was given", "`dippm devices` lists all devices.")
-        places = _places(gpus, _several(mig, str | MigProfile | None))
-        return cls(places, tuple(_several(precision, str)), tuple(_several(batch, int)), **rest)
+        asked = {
+            "device": _several(device, str | Device),
+            "slice": _several(mig, str | MigProfile | None),
+            "precision": _several(precision, str),
+            "batch": _several(batch, int),
+        }
+        for kind, values in asked.items():
+            if not values:
+                raise ConditionsError(f"no {kind} was given", f"Give one {kind}, or leave it out.")
+        places = _places([device_of(d) for d in asked["device"]], asked["slice"])
+        return cls(places, tuple(asked["precision"]), tuple(asked["batch"]), **rest)
 
     def points(
         self,

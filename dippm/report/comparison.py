@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dippm.comparison import Comparison
 from dippm.figures import show
 from dippm.prediction import LABELS
+from dippm.printable import printable
 from dippm.report.tables import Column, Fitted
 
 HEADS = {
@@ -49,15 +50,20 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     warnings = Counter(warning for p in comparison for warning in p.warnings)
     total = len(comparison)
     for warning, count in warnings.most_common(MOST_REMARKS):
-        yield f" ! {warning}{'' if count == total else f' ({count} of {total})'}"
+        yield f" ! {printable(warning)}{'' if count == total else f' ({count} of {total})'}"
     if len(warnings) > MOST_REMARKS:
         yield f" ! and {len(warnings) - MOST_REMARKS} other warnings, see --json of dippm predict"
     for failure in comparison.failures:
         c = failure.conditions
         place = f" on {c.device.name}, {c.precision}, batch {c.batch}" if c else ""
-        yield f" failed: {failure.source}{place}: {failure.error.message}"
+        yield f" failed: {printable(failure.source)}{place}: {_indented(failure.error.message)}"
         if failure.error.hint:
-            yield f"         {failure.error.hint}"
+            yield "         " + _indented(failure.error.hint)
+
+
+def _indented(text: str) -> str:
+    """Return text whose further lines cannot be taken for lines of ours."""
+    return printable(text, keep="\n").replace("\n", "\n           ")
 
 
 def _cell(value: object) -> str:

@@ -74,6 +74,9 @@ def test_strict_raises(onnx_file, bad_file):
         ({"precision": "fp12"}, ConditionsError),
         ({"mig": "9g.99gb"}, UnknownNameError),
         ({"device": []}, ConditionsError),
+        ({"mig": []}, ConditionsError),
+        ({"precision": ()}, ConditionsError),
+        ({"batch": range(0)}, ConditionsError),
     ],
 )
 def test_what_is_wrong_for_every_model_is_raised(onnx_file, wrong, error):
@@ -113,6 +116,14 @@ def test_two_files_of_one_name_are_told_apart(onnx_file, tmp_path):
     other.write_bytes(onnx_file.read_bytes())
     table = dippm.compare([onnx_file, other])
     assert [p.provenance.source for p in table] == [str(onnx_file), str(other)]
+
+
+def test_objects_of_one_class_are_told_apart():
+    import torch
+
+    modules = [torch.nn.Sequential(torch.nn.Linear(8, n)) for n in (2, 4)]
+    table = dippm.compare(modules, input=(8,))
+    assert [p.provenance.source for p in table] == ["Sequential #1", "Sequential #2"]
 
 
 def test_sorting_puts_failures_last_and_csv_has_them(onnx_file, bad_file):
@@ -256,3 +267,27 @@ def test_predict_shows_every_precision_in_one_answer(onnx_file):
     ]
     documents = json.loads(run("predict", onnx_file, "-p", "FP32,FP16", "--json").stdout)
     assert [d["conditions"]["precision"] for d in documents] == ["fp32", "fp16"]
+
+
+@pytest.mark.parametrize("option", ["--device", "--precision", "--mig", "--batch"])
+def test_a_list_of_nothing_is_an_error(onnx_file, option):
+    answer = run("compare", onnx_file, option, ",", "--json")
+    assert answer.exit_code == 1
+    assert json.loads(answer.stdout)["error"]["type"] == "ConditionsError"
+
+
+def test_hostile_lists_end_with_an_error(tmp_path):
+    (tmp_path / "list").mkdir()
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 100)
+    (tmp_path / "escape").write_text("\x1b[2Jmodel.onnx\n")
+    for name in (tmp_path / "list", "/dev/zero", tmp_path / "noise", tmp_path / "escape"):
+        answer = run("compare", "--from", name)
+        assert answer.exit_code == 1, answer.output
+        assert "\x1b" not in answer.output
+        assert "Traceback" not in answer.output
+
+
+def test_what_fails_cannot_pass_for_another_line(tmp_path):
+    answer = run("compare", f"{tmp_path}/x\n failed: other.onnx: because.onnx")
+    assert answer.exit_code == 1
+    assert "\n failed: other" not in answer.stderr

@@ -120,7 +120,7 @@ def load(
     Args:
         name: of the checkpoint, see `predict`. None loads the one that knows `device`; for a
             device that only another shipped one knows, that one is loaded when it is asked for.
-        device: what the predictions will be for.
+        device: what is predicted for where a call names no device.
 
     Raises:
         UnknownNameError: if no checkpoint has this name, or none knows the device.
@@ -128,7 +128,7 @@ def load(
     """
     info = pretrained.find(name) if name else for_device(device_of(device))
     tell(f"loading checkpoint {info.name}")
-    return LoadedPredictor(pretrained.load(info.path), named=bool(name))
+    return LoadedPredictor(pretrained.load(info.path), named=bool(name), device=device)
 
 
 def compare(

@@ -35,10 +35,12 @@ class LoadedPredictor:
         checkpoint: what was loaded.
         named: whether it was asked for by name. If not, another shipped checkpoint answers for a
             device that this one does not know.
+        device: what is predicted for where a call names no device.
     """
 
     checkpoint: Checkpoint
     named: bool = True
+    device: str | Device = DEFAULT_DEVICE
 
     def checkpoint_for(self, device: Device) -> Checkpoint:
         """Return the checkpoint that answers for a device.
@@ -59,7 +61,7 @@ class LoadedPredictor:
         framework: str | None = None,
         input: Input = None,
         batch: int = 1,
-        device: str | Device = DEFAULT_DEVICE,
+        device: str | Device | None = None,
         precision: Precision = "fp32",
         mode: Mode = "eager",
         timer: Timer = "wall",
@@ -67,9 +69,12 @@ class LoadedPredictor:
         channels_last: bool = False,
         trust: bool = False,
     ) -> Prediction:
-        """Predict one point; the arguments are those of `dippm.predict`."""
+        """Predict one point; the arguments are those of `dippm.predict`.
+
+        `device` is the predictor's own if it is None.
+        """
         conditions = conditions_of(
-            device,
+            self.device if device is None else device,
             batch=batch,
             precision=precision,
             mode=mode,
@@ -100,7 +105,7 @@ class LoadedPredictor:
         source: Any,
         *,
         batches: Iterable[int] = (1,),
-        devices: Iterable[str | Device] = (DEFAULT_DEVICE,),
+        devices: Iterable[str | Device] | None = None,
         migs: Iterable[str | MigProfile | None] = (None,),
         framework: str | None = None,
         input: Input = None,
@@ -115,7 +120,7 @@ class LoadedPredictor:
         Args:
             source: see `dippm.predict`.
             batches: batch sizes.
-            devices: GPUs.
+            devices: GPUs; None is the predictor's own.
             migs: slices; None is the whole GPU. A slice that one of the devices does not have is
                 left out for that device.
             framework: see `dippm.predict`.
@@ -131,7 +136,7 @@ class LoadedPredictor:
             DippmError: as `predict` does.
         """
         grid = Grid.of(
-            devices,
+            [self.device] if devices is None else devices,
             migs,
             precision,
             batches,

@@ -207,7 +207,10 @@ def findings_table(findings: Sequence[Finding]) -> Fitted:
     for (state, detail), group in groupby(findings, lambda f: (f.state, f.detail)):
         what = ", ".join(finding.what for finding in group)
         rows.append((what, Text(state, STYLES[state]), detail.removeprefix("absent: ")))
-    return Fitted(columns, rows)
+    count = Counter(finding.state for finding in findings)
+    absent = f", {count['absent']} absent, which is allowed" if count["absent"] else ""
+    caption = f" {count['ok']} ok{absent}, {count['broken'] or 'nothing'} broken"
+    return Fitted(columns, rows, caption=caption)
 
 
 def _graph_caption(graph: ModelGraph) -> str:

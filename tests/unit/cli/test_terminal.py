@@ -234,6 +234,7 @@ def test_what_is_absent_for_the_same_reason_shares_a_row():
         ["source nvml, source mig", "absent", "no driver"],
         ["torch", "ok", "2.13.0"],
     ]
+    assert table.caption == " 1 ok, 2 absent, which is allowed, nothing broken"
 
 
 def test_long_commands_tell_their_stages(onnx_file, checkpoint_folder):

@@ -46,7 +46,10 @@ def test_predict_compare_and_load_on_the_cpu(onnx_file):
     loaded = dippm.load()
     assert loaded.checkpoint.name == DEFAULT
     assert loaded.predict(onnx_file, device="cpu").latency_ms == one.latency_ms
-    assert dippm.load(device="cpu").checkpoint.name == "pmgns-cpu-epyc"
+    on_cpu = dippm.load(device="cpu")
+    assert on_cpu.checkpoint.name == "pmgns-cpu-epyc"
+    assert on_cpu.predict(onnx_file).latency_ms == one.latency_ms
+    assert [p.conditions.device.name for p in on_cpu.predict_grid(onnx_file)] == [CPU]
 
 
 def test_a_named_checkpoint_is_not_replaced(onnx_file):

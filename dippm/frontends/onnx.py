@@ -1,8 +1,7 @@
 """ONNX files → `RawGraph`.
 
-Weights are never read, so external data may be absent. The batch is bound to a marker; a file
-that fixes its batch is given the marker all the same, and only if its inner sizes do not allow
-that does the graph stay at the file's own batch.
+Weights are never read, so external data may be absent. How the batch is bound: `relax.onnx.batch`,
+`relax.onnx.at_marker`.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
-    InputShapeError,
     ModelFileError,
     ModelNotFoundError,
 )
 from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
+from dippm.frontends.worker import step
+from dippm.progress import listening
 from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
     import onnx
 
-    from dippm.relax.onnx.inputs import Binding
-    from dippm.relax.onnx.trace import Trace
 
 NAME = "onnx"
 
@@ -97,23 +96,26 @@ def load_bytes(
         ModelFileError: one of its subclasses, with the next step in `hint`.
     """
     _require_onnx()
-    from dippm.relax.onnx.inputs import Binding, declared_inputs, requested_shapes
+    from dippm.relax.onnx.at_marker import trace_at_marker
+    from dippm.relax.onnx.declared import declared_inputs
+    from dippm.relax.onnx.inputs import Binding, requested
     from dippm.relax.without_torch import import_tvm
 
-    with _well_formed(name):
+    with _well_formed(name), listening(step):
         model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
-        binding = Binding(declared, requested_shapes(declared, inputs.shapes))
-        traced, batch, is_symbolic = _trace(model, binding)
-    if not traced.steps:
+        asked = requested(declared, inputs.shapes, inputs.batch_axes, inputs.values)
+        traced = trace_at_marker(model, Binding(declared, asked), MARKER_BATCHES)
+    if not traced.trace.steps:
         raise ConversionError(
             f"{name}: the ONNX graph has no operators", "Check that the export kept the model."
         )
     import_tvm()
     from dippm.relax.onnx.importer import import_trace
 
-    with _well_formed(name):
-        return import_trace(traced, batch, batch_is_symbolic=is_symbolic)
+    with _well_formed(name), listening(step):
+        raw = import_trace(traced.trace, traced.batch, batch_is_symbolic=traced.is_symbolic)
+    return replace(raw, notes=traced.trace.notes)
 
 
 def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:
@@ -148,43 +150,6 @@ def damaged(name: str, error: BaseException) -> ModelFileError:
         f"{name}: not a complete ONNX model ({str(error)[:300] or type(error).__name__})",
         "The file is cut short or damaged; copy or export it again.",
     )
-
-
-def _trace(model: onnx.ModelProto, binding: Binding) -> tuple[Trace, int, bool]:
-    """Trace with a marker for the batch, else with the batch that the file fixes."""
-    from dippm.relax.onnx.trace import ShapeMismatchError, trace
-
-    marker = _free_marker(model, binding)
-    try:
-        return trace(model, binding.shapes(marker), marker), marker, True
-    except ShapeMismatchError as error:
-        with_marker = error
-    except ConversionError:
-        if binding.fixed_batch is None:
-            raise
-        with_marker = None
-    batch = binding.fixed_batch or 1
-    try:
-        return trace(model, binding.shapes(batch), 0), batch, False
-    except ShapeMismatchError as error:
-        raise InputShapeError(
-            f"the model does not take inputs of these sizes {_text(binding.shapes(batch))}: "
-            f"{error}",
-            "Give the sizes that the model was exported for, or export it again with dynamic "
-            "sizes.",
-        ) from (with_marker or error)
-
-
-def _text(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-
-
-def _free_marker(model: onnx.ModelProto, binding: Binding) -> int:
-    sizes = set(binding.sizes())
-    sizes.update(size for tensor in model.graph.initializer for size in tensor.dims)
-    sizes.discard(0)
-    free = (m for m in MARKER_BATCHES if not any(size % m == 0 for size in sizes))
-    return next(free, MARKER_BATCHES[0])
 
 
 def _require_onnx() -> None:

@@ -20,6 +20,7 @@ from tests.zoo.case import Case
 from tests.zoo.table import write_table
 
 SUITES = (
+    "onnx_backend",
     "torchvision",
     "timm_models",
     "transformers_models",

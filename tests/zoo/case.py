@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dippm.graph.model_graph import TensorSpec
+from dippm.graph.model_graph import ModelGraph, TensorSpec
 
 Shape = tuple[int, ...]
 Inputs = tuple[TensorSpec, ...]
@@ -22,22 +22,23 @@ class Case:
         source: from an empty folder that it may write to, what `dippm.read_graph` takes: a path, a
             name or an object. It raises `NotBuiltError` if the framework itself cannot build it.
         input: as `input=` of `dippm.predict`; None for the model's own.
-        batch: samples that `macs` and `out_shapes` are for.
+        batch: samples that `macs` and `out_shapes` are for; may be read off the graph.
         macs: counts multiply-accumulates by other means than DIPPM's, for inputs of these shapes
             (batch included); None if there is no count, or if it answers None.
         tolerance: relative difference of MACs that is still the same (an exporter may drop or add
             a little); 0 demands equality.
-        out_shapes: of the results in order, batch included; None if they are not known.
+        out_shapes: of the results in order, batch included; None if they are not known, or if it
+            answers None.
         trust: whether the file may run code when it is read.
     """
 
     name: str
     source: Callable[[Path], Any]
     input: Any = None
-    batch: int = 1
+    batch: int | Callable[[ModelGraph], int] = 1
     macs: Callable[[Inputs], int | None] | None = None
     tolerance: float = 0.001
-    out_shapes: Callable[[], tuple[Shape, ...]] | None = None
+    out_shapes: Callable[[], tuple[Shape, ...] | None] | None = None
     trust: bool = False
 
 

@@ -12,6 +12,7 @@ from tests.zoo.run import run
 
 SAMPLE = 2
 PACKAGES = {
+    "onnx_backend": "onnx",
     "torchvision": "torchvision",
     "timm_models": "timm",
     "transformers_models": "transformers",

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 
 from dippm.relax.onnx.dtypes import dtype_of
-from dippm.relax.onnx.trace import Step, Tensor
+from dippm.relax.onnx.values import Step, Tensor
 
 Expr = Any
 Arguments = Sequence[Expr]

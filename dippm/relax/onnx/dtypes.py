@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.errors import ConversionError
-from dippm.relax.onnx.trace import Tensor
+from dippm.relax.onnx.values import Tensor
 
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",

@@ -16,7 +16,7 @@ from dippm.progress import counted
 from dippm.relax.onnx.converters import CONVERTERS, Builder
 from dippm.relax.onnx.dtypes import dtype_of
 from dippm.relax.onnx.fold import Array
-from dippm.relax.onnx.trace import Step, Tensor, Trace, is_constant
+from dippm.relax.onnx.values import Step, Tensor, Trace
 from dippm.relax.opaque import opaque_call
 from dippm.relax.paths import PathBuilder, with_paths
 from dippm.relax.raw_graph import Attribute, RawGraph
@@ -165,7 +165,7 @@ def _parameters(traced: Trace) -> list[Tensor]:
     read = [t for step in traced.steps for t in step.inputs if t is not None]
     for tensor in [*read, *traced.outputs]:
         is_leaf = tensor.producer is None and id(tensor) not in inputs
-        if is_leaf and not is_constant(tensor):
+        if is_leaf and not tensor.is_constant:
             found.setdefault(id(tensor), tensor)
     return list(found.values())
 
@@ -185,7 +185,7 @@ def _is_setting(step: Step, position: int) -> bool:
         return False
     if step.input_names[position] in _SETTINGS.get(step.operator, ()):
         return True
-    return position > 0 and tensor.data.dtype.kind in "iu" and is_constant(tensor)
+    return position > 0 and tensor.data.dtype.kind in "iu" and tensor.is_constant
 
 
 def _setting(tensor: Tensor) -> Attribute:

@@ -8,81 +8,62 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-
-import onnx
+from math import prod
 
 from dippm.errors import InputShapeError
+from dippm.relax.onnx.batch import batch_axes, is_batch_name
+from dippm.relax.onnx.declared import DeclaredInput, Size, example, listed, text, where_batch
 
-Size = int | str | None
-"""A fixed size, the name of a dynamic one, or None for a nameless dynamic one."""
+MAX_ELEMENTS = 1 << 50
+"""A tensor with more numbers than this is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredInput:
-    """A user input as the file declares it.
+class Requested:
+    """What the user said of the inputs, by their names; see `InputSpec`."""
 
-    Attributes:
-        name: of the input.
-        sizes: of its dimensions; None if the file does not even give the rank.
-        element_type: an ONNX tensor type.
-    """
-
-    name: str
-    sizes: tuple[Size, ...] | None
-    element_type: int
-
-    def __str__(self) -> str:
-        if self.sizes is None:
-            return f"{self.name} (rank not given)"
-        return f"{self.name} [{', '.join('?' if s is None else str(s) for s in self.sizes)}]"
+    shapes: Mapping[str, tuple[int, ...]]
+    batch_axes: Mapping[str, int | None]
+    values: Mapping[str, int | float]
 
 
-def declared_inputs(graph: onnx.GraphProto) -> list[DeclaredInput]:
-    """Return the inputs that are not initializers.
+def requested(
+    declared: list[DeclaredInput],
+    shapes: Mapping[str, tuple[int, ...]],
+    batch_axes: Mapping[str, int | None] | None = None,
+    values: Mapping[str, int | float] | None = None,
+) -> Requested:
+    """Return what the user said of the inputs, by their names; "" stands for the first one.
 
     Raises:
-        InputShapeError: if an input is no tensor.
-    """
-    weights = {tensor.name for tensor in graph.initializer}
-    return [_declared(value) for value in graph.input if value.name not in weights]
-
-
-def _declared(value: onnx.ValueInfoProto) -> DeclaredInput:
-    if not value.type.HasField("tensor_type"):
-        raise InputShapeError(
-            f"input {value.name!r} is not a tensor",
-            "Export the model with tensors as inputs.",
-        )
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return DeclaredInput(value.name, None, tensor.elem_type)
-    sizes: list[Size] = []
-    for dim in tensor.shape.dim:
-        if dim.HasField("dim_value") and dim.dim_value > 0:
-            sizes.append(int(dim.dim_value))
-        else:
-            sizes.append(dim.dim_param or None)
-    return DeclaredInput(value.name, tuple(sizes), tensor.elem_type)
-
-
-def requested_shapes(
-    declared: list[DeclaredInput], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Return the requested shapes by input name; the key "" stands for the first input.
-
-    Raises:
-        InputShapeError: if a name is not one of the model's inputs.
+        InputShapeError: if a name is not one of the model's inputs, or a value is given for an
+            input that holds more than one number.
     """
     names = [d.name for d in declared]
-    for name in shapes:
+    batch_axes, values = batch_axes or {}, values or {}
+    for name in [*shapes, *values]:
         if name and name not in names:
             close = get_close_matches(name, names, n=1)
             guess = f"Did you mean {close[0]!r}? " if close else ""
             raise InputShapeError(
-                f"the model has no input {name!r}; its inputs are {_list(declared)}",
-                f"{guess}{_example(declared)}",
+                f"the model has no input {name!r}; its inputs are {listed(declared)}",
+                f"{guess}{example(declared)}",
             )
-    return {name or names[0]: tuple(shape) for name, shape in shapes.items() if names}
+    if not names:
+        return Requested({}, {}, {})
+    sizes = {name or names[0]: tuple(shape) for name, shape in shapes.items()}
+    axes = {name or names[0]: axis for name, axis in batch_axes.items()}
+    numbers = {name or names[0]: value for name, value in values.items()}
+    for one in declared:
+        if one.sizes == () and len(sizes.get(one.name, ())) == 1 and one.name not in axes:
+            (numbers[one.name],) = sizes.pop(one.name)  # a whole number for a scalar is its value
+        if one.name in numbers and any(size != 1 for size in one.sizes or ()):
+            raise InputShapeError(
+                f"input {one} holds more than one number: value:{numbers[one.name]} does not say "
+                "what they are",
+                example(declared),
+            )
+    return Requested(sizes, axes, numbers)
 
 
 class Binding:
@@ -90,15 +71,38 @@ class Binding:
 
     Attributes:
         fixed_batch: the batch that the file fixes; None if it leaves it open.
+        values: the number of each scalar input that the user gave one for.
+        has_batch: whether any input has one.
+        lacks_common_size: whether no input has a batch though nobody said so.
+        assumed: inputs whose batch axis neither the file nor the user names.
     """
 
-    def __init__(
-        self, declared: list[DeclaredInput], requested: Mapping[str, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, declared: list[DeclaredInput], requested: Requested) -> None:
         self._declared = [_with_rank(d, requested) for d in declared]
-        self._requested = requested
-        self._batch_axis = {d.name: _batch_axis(d, self._declared) for d in self._declared}
+        self._requested = requested.shapes
+        self.values = requested.values
+        self._batch_axis = batch_axes(self._declared, requested.batch_axes, requested.values)
+        self.has_batch = any(axis is not None for axis in self._batch_axis.values())
+        self.assumed = tuple(
+            d.name
+            for d in self._declared
+            if d.name not in requested.batch_axes
+            and (axis := self._batch_axis[d.name]) is not None
+            and not is_batch_name((d.sizes or ())[axis])
+        )
         self.fixed_batch = self._find_fixed_batch()
+        self.lacks_common_size = not self.has_batch and any(
+            d.sizes and d.name not in requested.batch_axes for d in self._declared
+        )
+
+    def with_batch_at(self, axis: int) -> Binding | None:
+        """Return the binding with another axis for the assumed batches; None if none fits."""
+        axes = {d.name: axis for d in self._declared if d.name in self.assumed}
+        ranks = {d.name: len(d.sizes or ()) for d in self._declared}
+        if not axes or any(axis >= ranks[name] for name in axes):
+            return None
+        known = {n: a for n, a in self._batch_axis.items() if n not in axes}
+        return Binding(self._declared, Requested(self._requested, known | axes, self.values))
 
     def sizes(self) -> Iterable[int]:
         """Return all fixed sizes except the batch, those that were asked for included."""
@@ -108,6 +112,17 @@ class Binding:
                     yield size
         for shape in self._requested.values():
             yield from shape
+
+    def symbols(self, batch: int) -> dict[str, int]:
+        """Return the number that each named size of the inputs stands for."""
+        known: dict[str, int] = {}
+        for declared in self._declared:
+            self._bind(declared, batch, known)
+        return known
+
+    def keeps_file_sizes(self, batch: int) -> bool:
+        """Tell whether every size that the file fixes stays, so that it is right inside too."""
+        return self.fixed_batch is None or batch == self.fixed_batch
 
     def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         """Return the full shape of each input for one batch size.
@@ -124,22 +139,29 @@ class Binding:
         for name, sizes in resolved.items():
             if any(not isinstance(size, int) for size in sizes):
                 raise InputShapeError(
-                    f"input {name!r} has sizes that the file leaves open: {_list(self._declared)}",
-                    _example(self._declared),
+                    f"input {name!r} has sizes that the file leaves open: {listed(self._declared)}",
+                    example(self._declared),
                 )
-        return {
+        shapes = {
             name: tuple(size for size in sizes if isinstance(size, int))
             for name, sizes in resolved.items()
         }
+        for name, shape in shapes.items():
+            check_size(shape, f"input {name!r}")
+        return shapes
+
+    def how_to_name_the_batch(self) -> str:
+        """Return how a user says where the batch is."""
+        return where_batch(self._declared)
 
     def _bind(self, declared: DeclaredInput, batch: int, known: dict[str, int]) -> list[Size]:
         sizes = list(declared.sizes or ())
         axis = self._batch_axis[declared.name]
-        if axis is not None:
+        shape = self._requested.get(declared.name)
+        if axis is not None and axis < len(sizes):
             symbol, sizes[axis] = sizes[axis], batch
             if isinstance(symbol, str):
                 known.setdefault(symbol, batch)
-        shape = self._requested.get(declared.name)
         if shape is None:
             return sizes
         places = [i for i in range(len(sizes)) if i != axis]
@@ -165,72 +187,48 @@ class Binding:
         if len(shape) == len(expected) and all(
             e in (s, "any") or isinstance(e, str) for e, s in zip(expected, first_last, strict=True)
         ):
-            hint = f"The model wants channels first: {_text(first_last)}. "
+            hint = f"The model wants channels first: {text(first_last)}. "
         return InputShapeError(
-            f"input {declared.name!r}: got {_text(shape)}, expected {_text(expected)}{without}; "
-            f"{why}. Inputs of the model: {_list(self._declared)}",
+            f"input {declared.name!r}: got {text(shape)}, expected {text(expected)}{without}; "
+            f"{why}. Inputs of the model: {listed(self._declared)}",
             hint + "Give the shape that the model was exported for, without the batch.",
         )
 
     def _find_fixed_batch(self) -> int | None:
         for declared in self._declared:
             axis = self._batch_axis[declared.name]
-            if axis is not None and declared.sizes:
+            if axis is not None and declared.sizes and axis < len(declared.sizes):
                 size = declared.sizes[axis]
                 return size if isinstance(size, int) else None
         return None
 
 
-def _with_rank(declared: DeclaredInput, requested: Mapping[str, tuple[int, ...]]) -> DeclaredInput:
+def _with_rank(declared: DeclaredInput, requested: Requested) -> DeclaredInput:
     """Give an input without a rank the rank that was asked for."""
     if declared.sizes is not None:
         return declared
-    shape = requested.get(declared.name)
+    if declared.name in requested.values:
+        return DeclaredInput(declared.name, (), declared.element_type)
+    shape = requested.shapes.get(declared.name)
     if shape is None:
         raise InputShapeError(
             f"the file gives no rank for input {declared.name!r}",
-            _example([declared]),
+            example([declared]),
         )
-    return DeclaredInput(declared.name, (None,) * (len(shape) + 1), declared.element_type)
+    has_batch = requested.batch_axes.get(declared.name, 0) is not None
+    rank = len(shape) + has_batch
+    return DeclaredInput(declared.name, (None,) * rank, declared.element_type)
 
 
-def _batch_axis(declared: DeclaredInput, all_inputs: list[DeclaredInput]) -> int | None:
-    """Return which dimension is the batch: a name says so, or it is the first."""
-    sizes = declared.sizes or ()
-    for axis, size in enumerate(sizes):
-        if isinstance(size, str) and _is_batch_name(size):
-            return axis
-    if not sizes:
-        return None
-    leaders = [d.sizes[0] for d in all_inputs if d.sizes]
-    has_named = any(
-        isinstance(s, str) and _is_batch_name(s) for d in all_inputs for s in d.sizes or ()
-    )
-    if isinstance(sizes[0], int):
-        is_open_elsewhere = has_named or any(not isinstance(size, int) for size in leaders)
-        return None if is_open_elsewhere or sizes[0] != leaders[0] else 0
-    return None if has_named and len(sizes) == 1 else 0
+def check_size(shape: tuple[int, ...], what: str) -> None:
+    """Raise if a tensor is larger than any machine holds.
 
-
-def _is_batch_name(name: str) -> bool:
-    folded = name.lower()
-    return "batch" in folded or folded in ("n", "b", "bs")
-
-
-def _list(declared: list[DeclaredInput]) -> str:
-    return ", ".join(str(d) for d in declared) or "none"
-
-
-def _example(declared: list[DeclaredInput]) -> str:
-    """Say how to give the sizes of these inputs, in the text form of `input=`."""
-    parts = []
-    for d in declared:
-        sizes = (d.sizes or (None, 3, 224, 224))[1:]
-        text = ",".join(str(s if isinstance(s, int) else 128) for s in sizes) or "()"
-        parts.append(f"{d.name}={text}")
-    return f'Give every open size, without the batch, for instance input="{";".join(parts)}".'
-
-
-def _text(shape: tuple[object, ...]) -> str:
-    inside = ", ".join(str(s) for s in shape)
-    return f"({inside},)" if len(shape) == 1 else f"({inside})"
+    Raises:
+        InputShapeError: saying which one.
+    """
+    if prod(shape) > MAX_ELEMENTS:
+        raise InputShapeError(
+            f"{what} has the sizes {text(shape)}: {prod(shape):.1e} numbers, more than any "
+            "device holds",
+            "Check the sizes in the file, or give other ones where it leaves them open.",
+        )

@@ -11,7 +11,7 @@ from onnx import TensorProto, external_data_helper
 from dippm import files
 from dippm.errors import ConversionError
 from dippm.relax.onnx.contributed import write_standard
-from dippm.relax.onnx.trace import MAX_KNOWN_ELEMENTS
+from dippm.relax.onnx.values import MAX_KNOWN_ELEMENTS
 from dippm.relax.onnx.wire import without_weights
 
 _MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
+
+from dippm.relax.onnx.values import Tensor
 
 Shape = tuple[int, ...]
 ShapeRule = Callable[[Sequence[Shape | None], Mapping[str, Any]], list[Shape]]
+TypeRule = Callable[[Sequence[Tensor | None], Mapping[str, Any]], list[int]]
 
 
 def _same(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
@@ -67,5 +71,10 @@ SHAPES: dict[str, ShapeRule] = {
 CONTRIBUTED: dict[str, ShapeRule] = {"Attention": _packed_attention}
 """Rules that hold in the domain com.microsoft only."""
 
-TRUTHS = ("GreaterOrEqual", "LessOrEqual")
-"""Operators among them whose results are true or false, whatever their inputs are."""
+
+def _truths(_: Sequence[Tensor | None], __: Mapping[str, Any]) -> list[int]:
+    return [TensorProto.BOOL]
+
+
+TYPES: dict[str, TypeRule] = {"GreaterOrEqual": _truths, "LessOrEqual": _truths}
+"""Element types of the results of operators whose results are not of the first input's type."""

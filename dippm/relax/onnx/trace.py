@@ -7,224 +7,286 @@ file is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper
 
-from dippm.errors import ConversionError, ModelFileError
-from dippm.progress import counted
+from dippm.errors import ConversionError
+from dippm.progress import EACH, counted, tell
+from dippm.relax.onnx import control_flow, sequences
+from dippm.relax.onnx.block import Block
 from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
+from dippm.relax.onnx.infer import Inference, Type, check, static_type
+from dippm.relax.onnx.inputs import check_size
 from dippm.relax.onnx.paths import path_of
-from dippm.relax.onnx.shapes import CONTRIBUTED, SHAPES, TRUTHS
+from dippm.relax.onnx.rebatch import Rebatch
+from dippm.relax.onnx.values import (
+    DEFAULT_DOMAINS,
+    TEXT_HINT,
+    BatchFixedError,
+    BatchIsTimeError,
+    Step,
+    Tensor,
+    Trace,
+    UnsupportedError,
+    give_values,
+    malformed,
+    where,
+)
 
-MAX_KNOWN_ELEMENTS = 1024
-"""Contents above this are weights or index tables: no size is computed from them."""
+MAX_UNROLLED = 200_000
+"""Operators that loops may add to those of the file by being unrolled: about half a minute."""
 
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 _SKIPPED = ("Identity", "Dropout")
-_SIZES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-"""Types that sizes, axes and indices come in; small tensors of other types are weights."""
+_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
-class ShapeMismatchError(Exception):
-    """The sizes do not fit at one operator."""
-
-
-class BatchFixedError(ShapeMismatchError):
-    """The graph cannot be given another batch: some inner size fixes it."""
-
-
-class _UnsupportedError(Exception):
-    """An operator that has no static result."""
-
-    def __init__(self, node: onnx.NodeProto, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
-
-    def told_with_count(self, model: onnx.ModelProto) -> ConversionError:
-        node = self.node
-        count = sum((n.op_type, n.domain) == (node.op_type, node.domain) for n in model.graph.node)
-        domain = f"{node.domain}." if node.domain not in _DEFAULT_DOMAINS else ""
-        times = f", {count} of them in the model" if count > 1 else ""
-        result = next(iter(node.output), "")
-        return ConversionError(
-            f"ONNX operator {domain}{node.op_type} (node {node.name!r}, result {result!r}{times}): "
-            + self.why,
-            "Simplify the model with onnxsim, or export it with static sizes; a shape rule for "
-            "the operator can be added in dippm/relax/onnx/shapes.py.",
-        )
-
-
-@dataclass(slots=True)
-class Tensor:
-    """One value.
-
-    Attributes:
-        name: unique in the graph.
-        shape: static sizes.
-        element_type: an ONNX tensor type.
-        data: contents, if they are small and known.
-        is_learned: whether it is a weight, or computed from weights only.
-        is_parameter: whether it is stored in the file as a weight.
-        producer: the step that computes it; None for inputs and stored tensors.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    element_type: int
-    data: Array | None = None
-    is_learned: bool = False
-    is_parameter: bool = False
-    producer: Step | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One operator.
-
-    Attributes:
-        operator: ONNX name.
-        name: of the node in the file.
-        opset: version of its domain.
-        inputs: values in argument order; None for an absent optional one.
-        input_names: the formal names of the arguments.
-        outputs: values; None for one that is not asked for.
-        attributes: as Python values.
-        path: of the module that it belongs to, "" if unknown.
-    """
-
-    operator: str
-    name: str
-    opset: int
-    inputs: list[Tensor | None]
-    input_names: list[str]
-    outputs: list[Tensor | None]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    path: str = ""
-
-
-@dataclass(slots=True)
-class Trace:
-    """A graph with static shapes.
-
-    Attributes:
-        inputs: user inputs in the order of the file.
-        steps: the operators that the outputs depend on, producers first.
-        outputs: results.
-    """
-
-    inputs: list[Tensor]
-    steps: list[Step]
-    outputs: list[Tensor]
-
-
-def trace(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], marker: int) -> Trace:
+def trace(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    marker: int,
+    *,
+    values: Mapping[str, float] | None = None,
+    symbols: Mapping[str, int] | None = None,
+    rebatch: Rebatch | None = None,
+    is_assumed: bool = False,
+) -> Trace:
     """Return the graph with static shapes.
 
     Args:
         model: without functions; large tensors may lack their contents.
         shapes: of each user input, batch included.
         marker: the batch in those shapes if it stands for any batch, else 0.
+        values: the number of each scalar input that has one.
+        symbols: what named sizes stand for, if the sizes that the file declares inside hold;
+            None if another batch than the file's makes them wrong.
+        rebatch: how literal sizes of a file with a fixed batch change with the marker.
+        is_assumed: whether the place of the batch is only an assumption.
 
     Raises:
-        ShapeMismatchError: if the sizes do not fit; `BatchFixedError` if the batch is to blame.
-        ConversionError: if an operator's result has no static shape.
+        ShapeMismatchError: if the sizes do not fit; `BatchFixedError` if the batch is to blame,
+            `BatchIsTimeError` if the assumed batch are time steps.
+        ConversionError: if an operator's result has no static shape, or there are too many.
         ModelFileError: if the graph is not well formed.
     """
     try:
-        return _Tracer(model, marker).run(model.graph, shapes)
-    except _UnsupportedError as error:
+        tracer = Tracer(model, marker, symbols=symbols, rebatch=rebatch, is_assumed=is_assumed)
+        return tracer.run(model.graph, shapes, values or {})
+    except UnsupportedError as error:
         raise error.told_with_count(model) from error.__cause__
 
 
-class _Tracer:
-    def __init__(self, model: onnx.ModelProto, marker: int) -> None:
-        self.opsets = {o.domain: o.version for o in model.opset_import}
-        if "" not in self.opsets:
-            self.opsets[""] = self.opsets.get("ai.onnx", 1)
-        self.imports = [helper.make_opsetid(d, v) for d, v in self.opsets.items()]
-        self.ir_version = model.ir_version
+class Tracer:
+    """One walk over a graph.
+
+    Attributes:
+        marker: see `trace`.
+        values: tensors by the names that are visible now.
+        lists: sequences of tensors by name.
+        notes: what was assumed.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        marker: int,
+        *,
+        symbols: Mapping[str, int] | None,
+        rebatch: Rebatch | None,
+        is_assumed: bool,
+    ) -> None:
         self.marker = marker
         self.values: dict[str, Tensor] = {}
-        self.steps: list[Step] = []
-        self.declared: dict[str, onnx.TypeProto] = {}
-        self.schemas: dict[tuple[str, str], Any] = {}
+        self.lists: dict[str, list[Tensor]] = {}
+        self.notes: dict[str, None] = {}
+        self._inference = Inference(model)
+        self._symbols, self._rebatch, self._is_assumed = symbols, rebatch, is_assumed
+        self._steps: list[Step] = []
+        self._declared: dict[str, onnx.TypeProto] = {}
+        self._read: set[str] = set()
+        self._written: list[list[tuple[str, Tensor | None, list[Tensor] | None]]] = []
+        self._scope = ""
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._walked, self._total = 0, 0
 
-    def run(self, graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> Trace:
-        self.declared = {v.name: v.type for v in graph.value_info}
-        self._store(graph)
+    def run(
+        self,
+        graph: onnx.GraphProto,
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, float],
+    ) -> Trace:
+        """Walk the whole graph."""
+        if self._symbols is not None:
+            self._declared = {v.name: v.type for v in [*graph.output, *graph.value_info]}
+        block = Block(graph)
+        self._read, self._total = block.names_read(), block.count()
         inputs = []
         for value in graph.input:
             if value.name in shapes:
-                tensor = Tensor(value.name, shapes[value.name], value.type.tensor_type.elem_type)
-                self.values[value.name] = tensor
+                element_type = value.type.tensor_type.elem_type
+                tensor = Tensor(value.name, shapes[value.name], element_type)
+                if value.name in values:
+                    numbers = np.full(tensor.shape, values[value.name])
+                    tensor.data = numbers.astype(NUMPY_TYPES.get(element_type, "float32"))
+                self.write(value.name, tensor)
                 inputs.append(tensor)
-        self._nodes(graph.node)
-        outputs = [self._read(value.name, "the graph's outputs") for value in graph.output]
-        found = [t for t in outputs if t is not None]
-        if self.marker and not any(_scales(t.shape, self.marker) for t in found):
+        self.walk(block)
+        outputs = self._outputs(graph)
+        if self.marker and not any(_scales(t.shape, self.marker) for t in outputs):
             raise BatchFixedError("no output depends on the batch size")
-        return Trace(inputs, _needed(self.steps, found), found)
+        steps = _needed(self._steps, outputs)
+        return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
 
-    def _store(self, graph: onnx.GraphProto) -> None:
-        for tensor in graph.initializer:
-            self.values[tensor.name] = stored(tensor)
-        for sparse in graph.sparse_initializer:
-            self.values[sparse.values.name] = Tensor(
-                sparse.values.name, tuple(sparse.dims), sparse.values.data_type,
-                is_learned=True, is_parameter=True,
-            )  # fmt: skip
+    def _outputs(self, graph: onnx.GraphProto) -> list[Tensor]:
+        """Return the results; a sequence counts as its items."""
+        found: list[Tensor] = []
+        for value in graph.output:
+            if value.name in self.lists:
+                found += self.lists[value.name]
+            elif (tensor := self.read(value.name, "the graph's outputs")) is not None:
+                found.append(tensor)
+        return found
 
-    def _nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        for node in counted(nodes, len(nodes)):
-            attributes = {a.name: _attribute(a) for a in node.attribute}
-            if node.op_type == "If":
-                self._if(node, attributes)
-            elif node.op_type == "Constant":
-                self.values[node.output[0]] = _constant(node)
+    def walk(self, block: Block) -> None:
+        """Trace the nodes of a block; what they write stays visible."""
+        for name, tensor in block.stored.items():
+            self.write(name, tensor)
+        for node, attributes in self._nodes(block):
+            if node.op_type in control_flow.TRACERS:
+                control_flow.TRACERS[node.op_type](self, node, attributes)
+            elif node.op_type in sequences.TRACERS and node.domain in DEFAULT_DOMAINS:
+                sequences.TRACERS[node.op_type](self, node, attributes)
             elif node.op_type in _SKIPPED and self._skips(node):
-                self.values[node.output[0]] = self._need(node.input[0], node)
+                self._pass_on(node)
             else:
-                self._step(node, attributes)
+                self._node(node, attributes)
 
-    @staticmethod
-    def _skips(node: onnx.NodeProto) -> bool:
-        return not any(node.output[1:])
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Forget inside names afterwards; `name` tells the runs of one block apart."""
+        outer = self._scope
+        self._scope = f"{outer}{name}/"
+        self._written.append([])
+        try:
+            yield
+        finally:
+            self._scope = outer
+            for written, tensor, items in reversed(self._written.pop()):
+                _restore(self.values, written, tensor)
+                _restore(self.lists, written, items)
 
-    def _if(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
-        """Take the branch that a constant condition selects."""
-        condition = self._need(node.input[0], node)
-        if condition.data is None:
-            raise _UnsupportedError(node, "its condition depends on the data")
-        branch = attributes["then_branch" if condition.data.reshape(-1)[0] else "else_branch"]
-        hidden = dict(self.values)
-        self._store(branch)
-        self._nodes(branch.node)
-        results = [self._need(value.name, node) for value in branch.output]
-        self.values = hidden | dict(zip(node.output, results, strict=False))
+    def write(self, name: str, value: Tensor | list[Tensor]) -> None:
+        """Let a name stand for a tensor or a sequence."""
+        if self._written:
+            old = (name, self.values.get(name), self.lists.get(name))
+            self._written[-1].append(old)
+        if isinstance(value, Tensor):
+            self.values[name] = value
+            self.lists.pop(name, None)
+        else:
+            self.lists[name] = value
+            self.values.pop(name, None)
 
-    def _step(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> None:
-        if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
-            raise _UnsupportedError(node, "loops over the data have no static graph")
-        inputs = [self._read(name, node.name or node.op_type) for name in node.input]
-        domain = "" if node.domain in _DEFAULT_DOMAINS else node.domain
-        opset = self.opsets.get(domain, 1)
-        schema = self._schema(node.op_type, domain, opset)
-        if node.op_type == "Size" or node.op_type == "Shape":
-            self._shape_of(node, attributes, inputs[0])
+    def read(self, name: str, reader: str) -> Tensor | None:
+        """Return the tensor that a name stands for; None for an absent optional argument."""
+        if not name:
+            return None
+        if name in self.values:
+            return self.values[name]
+        if name in self.lists:
+            raise ConversionError(
+                f"{reader} reads {name!r}, a sequence of tensors, as if it were one tensor",
+                "Export the model without sequences.",
+            )
+        raise malformed(f"the ONNX graph reads {name!r} in {reader}, but nothing writes it")
+
+    def need(self, node: onnx.NodeProto, position: int) -> Tensor:
+        """Return an argument that must be there."""
+        name = node.input[position] if position < len(node.input) else ""
+        tensor = self.read(name, node.name or node.op_type)
+        if tensor is None:
+            raise malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
+        return tensor
+
+    def apply(
+        self, operator: str, inputs: Sequence[Tensor | None], name: str, **attributes: Any
+    ) -> Tensor:
+        """Trace an operator that the file does not spell out; return its only result."""
+        names = ["" if t is None else f"{name}<{i}" for i, t in enumerate(inputs)]
+        node = helper.make_node(operator, names, [name], name=name, **attributes)
+        return self._emit(node, attributes, list(inputs))[0]
+
+    def note(self, text: str) -> None:
+        """Say what is assumed."""
+        self.notes[text] = None
+
+    def _nodes(self, block: Block) -> Iterator[tuple[onnx.NodeProto, dict[str, Any]]]:
+        """Yield the nodes of a block and tell how far the walk is.
+
+        Raises:
+            ConversionError: if loops are too long.
+        """
+        if not self._written:
+            self._walked += len(block.nodes)
+            yield from counted(block.nodes, len(block.nodes))
             return
-        types = self._infer(node, inputs, attributes, schema)
+        for item in block.nodes:
+            self._walked += 1
+            if self._walked % EACH == 0:
+                tell(f"operator {self._walked:,}, loops unrolled")
+            if self._walked > self._total + MAX_UNROLLED:
+                raise ConversionError(
+                    f"the loops of the model have more than {MAX_UNROLLED:,} operators when they "
+                    "are unrolled, which is more than a conversion walks",
+                    "Export the part inside the loop, or with fewer rounds.",
+                )
+            yield item
+
+    def _skips(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a node only passes its input on; nobody may read a second result.
+
+        Old exporters name the mask of a dropout that nothing reads.
+        """
+        return not any(name in self._read for name in node.output[1:] if name)
+
+    def _pass_on(self, node: onnx.NodeProto) -> None:
+        items = self.lists.get(node.input[0]) if node.input else None
+        self.write(node.output[0], items if items is not None else self.need(node, 0))
+
+    def _node(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> None:
+        if any(isinstance(v, Block) for v in attributes.values()):
+            raise UnsupportedError(node, "an operator with a graph inside has no static graph")
+        inputs = [self.read(name, node.name or node.op_type) for name in node.input]
+        if node.op_type == "Size" or node.op_type == "Shape":
+            self._shape_of(node, attributes, inputs[0] if inputs else None)
+            return
+        if self._rebatch is not None:
+            inputs = self._rebatch.adjust(self, node, inputs, attributes, self._scope)
+        outputs = self._emit(node, attributes, inputs)
+        if self._rebatch is not None:
+            self._rebatch.check_kept(node, inputs, outputs)
+        for name, tensor in zip((n for n in node.output if n), outputs, strict=True):
+            self.write(name, tensor)
+
+    def _emit(
+        self, node: onnx.NodeProto, attributes: dict[str, Any], inputs: list[Tensor | None]
+    ) -> list[Tensor]:
+        """Append the step of a node; return its results without the absent ones."""
+        opset = self._inference.opset(node)
+        types = self._inference.infer(node, inputs, attributes)
         folded = _fold(node, inputs, attributes, opset)
-        learned = bool(inputs) and all(i is None or i.is_learned or _is_known(i) for i in inputs)
-        step = Step(
-            node.op_type, node.name, opset, inputs, _formal_names(schema, len(inputs)), [],
-            attributes, path_of(node, [t.name for t in inputs if t is not None and t.is_parameter]),
-        )  # fmt: skip
+        learned = bool(inputs) and all(
+            i is None or i.is_learned or i.data is not None for i in inputs
+        )
+        names = self._inference.formal_names(node, len(inputs))
+        path = path_of(node, [t.name for t in inputs if t is not None and t.is_parameter])
+        step = Step(node.op_type, node.name, opset, inputs, names, [], attributes, path)
+        found = []
         for position, name in enumerate(node.output):
             if not name:
                 step.outputs.append(None)
@@ -233,189 +295,104 @@ class _Tracer:
             tensor.producer = step
             tensor.is_learned = learned and any(i is not None and i.is_learned for i in inputs)
             step.outputs.append(tensor)
-            self.values[name] = tensor
-        self._check(step)
-        self.steps.append(step)
+            found.append(tensor)
+        check(step)
+        if self.marker and self._is_assumed:
+            _check_time(step, self.marker)
+        self._steps.append(step)
+        return found
 
     def _shape_of(
         self, node: onnx.NodeProto, attributes: Mapping[str, Any], tensor: Tensor | None
     ) -> None:
         if tensor is None:
-            raise _malformed(f"ONNX operator {node.op_type} {node.name!r} has no input")
+            raise malformed(f"ONNX operator {node.op_type} {node.name!r} has no input")
         if node.op_type == "Size":
             data = np.asarray(prod(tensor.shape), np.int64)
         else:
             part = slice(attributes.get("start", 0), attributes.get("end"))
             data = np.asarray(tensor.shape[part], np.int64)
         name = node.output[0]
-        self.values[name] = Tensor(name, data.shape, TensorProto.INT64, data)
-
-    def _schema(self, operator: str, domain: str, opset: int) -> Any:
-        key = (domain, operator)
-        if key not in self.schemas:
-            try:
-                self.schemas[key] = onnx.defs.get_schema(operator, opset, domain)
-            except onnx.defs.SchemaError:
-                self.schemas[key] = None
-        return self.schemas[key]
-
-    def _infer(
-        self,
-        node: onnx.NodeProto,
-        inputs: list[Tensor | None],
-        attributes: Mapping[str, Any],
-        schema: Any,
-    ) -> Mapping[str, tuple[tuple[int, ...], int]]:
-        """Return shape and element type of each output that can be inferred."""
-        present = [t for t in inputs if t is not None]
-        rules = CONTRIBUTED if node.domain == "com.microsoft" else {}
-        own = rules.get(node.op_type) or SHAPES.get(node.op_type)
-        if own is not None and (schema is None or not schema.has_type_and_shape_inference_function):
-            shapes = own([t.shape if t else None for t in inputs], attributes)
-            first = present[0].element_type if present else TensorProto.FLOAT
-            types = [TensorProto.BOOL if node.op_type in TRUTHS else first] * len(shapes)
-            return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
-        if schema is None:
-            return {}
-        named = {name: t for name, t in zip(node.input, inputs, strict=True) if t is not None}
-        try:
-            inferred = shape_inference.infer_node_outputs(
-                schema,
-                node,
-                {k: helper.make_tensor_type_proto(t.element_type, t.shape)
-                 for k, t in named.items()},
-                {k: numpy_helper.from_array(t.data) for k, t in named.items()
-                 if t.data is not None and t.data.size <= MAX_KNOWN_ELEMENTS
-                 and t.element_type in NUMPY_TYPES},
-                opset_imports=self.imports,
-                ir_version=self.ir_version,
-            )  # fmt: skip
-        except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-            raise ShapeMismatchError(_at(node) + str(error).strip()[-300:]) from error
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise _malformed(_at(node) + str(error).strip()[-300:]) from error
-        found = {name: _static(type_proto) for name, type_proto in inferred.items()}
-        return {name: shape for name, shape in found.items() if shape is not None}
+        self.write(name, Tensor(name, data.shape, TensorProto.INT64, data))
 
     def _result(
-        self,
-        node: onnx.NodeProto,
-        name: str,
-        types: Mapping[str, tuple[tuple[int, ...], int]],
-        data: Array | None,
+        self, node: onnx.NodeProto, name: str, types: Mapping[str, Type], data: Array | None
     ) -> Tensor:
         known = types.get(name)
         if data is not None and (known is None or data.shape != known[0]):
             declared = known[1] if known else helper.np_dtype_to_tensor_dtype(data.dtype)
             known = (data.shape, int(declared))
-        if known is None and name in self.declared:
-            known = _static(self.declared[name])
+        if known is None and name in self._declared:
+            known = static_type(self._declared[name], self._symbols or {})
         if known is None:
-            raise _UnsupportedError(node, "the shape of its result cannot be inferred")
-        if self.marker and prod(known[0]) % self.marker**2 == 0 and prod(known[0]):
-            raise BatchFixedError(_at(node) + "the batch gets mixed into another dimension")
-        return Tensor(name, known[0], known[1], data)
+            raise self._unknown_shape(node)
+        shape, element_type = known
+        if self.marker and prod(shape) % self.marker**2 == 0 and prod(shape):
+            raise BatchFixedError(where(node) + "the batch gets mixed into another dimension")
+        check_size(shape, f"the result of {where(node)[:-2]}")
+        if self._rebatch is not None:
+            self._rebatch.check(node, self._scope + name, shape)
+        self._shapes[self._scope + name] = shape
+        return Tensor(name, shape, element_type, data)
 
-    @staticmethod
-    def _check(step: Step) -> None:
-        """Check what ONNX's own inference lets pass."""
-        shapes = [t.shape if t else () for t in step.inputs]
-        out = step.outputs[0].shape if step.outputs and step.outputs[0] else ()
-        operator, group = step.operator, int(step.attributes.get("group", 1))
-        wrong = False
-        if operator == "Reshape":
-            wrong = prod(shapes[0]) != prod(out)
-        elif operator == "Conv":
-            wrong = shapes[0][1] != shapes[1][1] * group or min(out, default=1) < 1
-        elif operator == "ConvTranspose":
-            wrong = shapes[0][1] != shapes[1][0]
-        elif operator == "Gemm":
-            a = shapes[0][0 if step.attributes.get("transA") else 1]
-            wrong = a != shapes[1][1 if step.attributes.get("transB") else 0]
-        elif operator in ("MaxPool", "AveragePool"):
-            wrong = min(out, default=1) < 1
-        if wrong:
-            where = f"operator {operator} {step.name!r}: "
-            raise ShapeMismatchError(where + f"inputs {shapes[:2]} do not fit result {out}")
+    def _unknown_shape(self, node: onnx.NodeProto) -> UnsupportedError:
+        tensors = [self.values[name] for name in node.input if name in self.values]
+        if any(t.element_type == TensorProto.STRING for t in tensors):
+            return UnsupportedError(node, "it works on text", TEXT_HINT)
+        scalars = sorted({t.name for t in self.open_scalars(tensors)})
+        if scalars:
+            return UnsupportedError(
+                node,
+                f"the shape of its result depends on the value of input {', '.join(scalars)}",
+                give_values(scalars),
+            )
+        newer = ""
+        if self._inference.schema(node) is None and self._inference.is_newer(node):
+            newer = f" (the file's opset {self._inference.opset(node)} is newer than the installed "
+            newer += f"onnx {onnx.__version__} knows)"
+        return UnsupportedError(node, "the shape of its result cannot be inferred" + newer)
 
-    def _read(self, name: str, where: str) -> Tensor | None:
-        if not name:
-            return None
-        if name not in self.values:
-            raise _malformed(f"the ONNX graph reads {name!r} in {where}, but nothing writes it")
-        return self.values[name]
-
-    def _need(self, name: str, node: onnx.NodeProto) -> Tensor:
-        tensor = self._read(name, node.name or node.op_type)
-        if tensor is None:
-            raise _malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
-        return tensor
-
-
-def stored(tensor: onnx.TensorProto) -> Tensor:
-    """Return a stored tensor, with its contents if they are small and there."""
-    shape = tuple(int(size) for size in tensor.dims)
-    if any(size < 0 for size in shape):
-        raise _malformed(f"ONNX tensor {tensor.name!r} has a negative size")
-    size = prod(shape)
-    data = None
-    if _has_contents(tensor, size):
-        try:
-            data = _plain(numpy_helper.to_array(tensor), tensor.data_type)
-        except Exception as error:
-            raise ModelFileError(
-                f"ONNX tensor {tensor.name!r} cannot be read: {error}",
-                "The file is damaged; export it again.",
-            ) from error
-    is_weight = data is None or (size > 1 and tensor.data_type not in _SIZES)
-    return Tensor(
-        tensor.name, shape, tensor.data_type, data, is_learned=is_weight, is_parameter=is_weight
-    )
+    def open_scalars(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs of one number, without a value, if tensors depend on nothing else."""
+        found: dict[int, Tensor] = {}
+        seen: set[int] = set()
+        stack = list(tensors)
+        while stack:
+            tensor = stack.pop()
+            if id(tensor) in seen or tensor.data is not None or tensor.is_parameter:
+                continue
+            seen.add(id(tensor))
+            if tensor.producer is not None:
+                stack += [t for t in tensor.producer.inputs if t is not None]
+            elif prod(tensor.shape) == 1 or tensor.shape == (self.marker,):
+                found[id(tensor)] = tensor
+        return list(found.values())
 
 
-def _plain(data: Array, element_type: int) -> Array | None:
-    """Return numbers that NumPy computes with; None for the types of less than 16 bits."""
-    if element_type == TensorProto.BFLOAT16:
-        bits = data.astype(np.uint16) if data.dtype.fields else data.view(np.uint16)
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    return data if element_type in NUMPY_TYPES else None
+def _check_time(step: Step, marker: int) -> None:
+    """Raise if a recurrent layer would run over the batch."""
+    first = step.inputs[0] if step.inputs else None
+    if step.operator not in _RECURRENT or first is None or len(first.shape) != 3:
+        return
+    time_axis = 1 if step.attributes.get("layout") else 0
+    is_time = first.shape[time_axis] % marker == 0
+    if is_time and first.shape[1 - time_axis] % marker:
+        raise BatchIsTimeError(
+            f"operator {step.operator} {step.name!r} takes the assumed batch for its time steps"
+        )
 
 
-def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
-    return size <= MAX_KNOWN_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL
-
-
-def _constant(node: onnx.NodeProto) -> Tensor:
-    name, attribute = node.output[0], node.attribute[0]
-    if attribute.name == "sparse_value":
-        raise _UnsupportedError(node, "sparse constants are not supported")
-    value = _attribute(attribute)
-    if isinstance(value, onnx.TensorProto):
-        tensor = stored(value)
-        tensor.name = name
-        return tensor
-    is_float = attribute.name in ("value_float", "value_floats")
-    data = np.asarray(value, np.float32 if is_float else np.int64)
-    return Tensor(name, data.shape, TensorProto.FLOAT if is_float else TensorProto.INT64, data)
-
-
-def _attribute(attribute: onnx.AttributeProto) -> Any:
-    value = helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, onnx.GraphProto | onnx.TensorProto | int | float):
-        return value
-    try:
-        items = list(value)
-    except TypeError:
-        return None
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in items]
+def _restore(names: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        names.pop(name, None)
+    else:
+        names[name] = value
 
 
 def _fold(
     node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any], opset: int
 ) -> list[Array] | None:
-    if any(t is not None and t.data is None for t in inputs) or node.domain not in _DEFAULT_DOMAINS:
+    if any(t is not None and t.data is None for t in inputs) or node.domain not in DEFAULT_DOMAINS:
         return None
     values = dict(attributes)
     if isinstance(values.get("value"), onnx.TensorProto):
@@ -424,24 +401,6 @@ def _fold(
     if results is None or len(results) < len(node.output):
         return None
     return None if any(r.size > MAX_ELEMENTS for r in results) else results
-
-
-def _is_known(tensor: Tensor) -> bool:
-    return tensor.data is not None
-
-
-def _static(type_proto: onnx.TypeProto) -> tuple[tuple[int, ...], int] | None:
-    if not type_proto.HasField("tensor_type") or not type_proto.tensor_type.HasField("shape"):
-        return None
-    dims = type_proto.tensor_type.shape.dim
-    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
-        return None
-    return tuple(int(dim.dim_value) for dim in dims), type_proto.tensor_type.elem_type
-
-
-def _formal_names(schema: Any, count: int) -> list[str]:
-    formal = [f.name for f in schema.inputs] if schema is not None else []
-    return [formal[i] if i < len(formal) else f"input{i}" for i in range(count)]
 
 
 def _scales(shape: tuple[int, ...], marker: int) -> bool:
@@ -457,20 +416,5 @@ def _needed(steps: list[Step], outputs: list[Tensor]) -> list[Step]:
         if step is None or id(step) in wanted:
             continue
         wanted.add(id(step))
-        stack += [t.producer for t in step.inputs if t is not None and not is_constant(t)]
+        stack += [t.producer for t in step.inputs if t is not None and not t.is_constant]
     return [step for step in steps if id(step) in wanted]
-
-
-def is_constant(tensor: Tensor) -> bool:
-    """Return whether a value is a number of the graph rather than a weight or a result."""
-    return tensor.data is not None and not tensor.is_learned
-
-
-def _at(node: onnx.NodeProto) -> str:
-    return f"operator {node.op_type} {node.name!r}: "
-
-
-def _malformed(what: str) -> ModelFileError:
-    return ModelFileError(
-        what, "Check the file with onnx.checker.check_model, or export it again: it is damaged."
-    )

@@ -19,9 +19,10 @@ def convert(tmp_path):
     """Write a model and convert it in this process."""
 
     def run(model, shapes=None):
+        spec = InputSpec.parse(shapes) if isinstance(shapes, str) else InputSpec(shapes or {})
         path = tmp_path / "model.onnx"
         path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
-        return route.load(path, InputSpec(shapes or {}), trust=False)
+        return route.load(path, spec, trust=False)
 
     return run
 

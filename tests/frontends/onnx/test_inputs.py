@@ -32,16 +32,18 @@ def test_a_size_of_the_model_is_never_the_marker(convert, make):
     assert raw.batch == MARKER_BATCHES[1]
 
 
-def test_a_batch_in_an_inner_size_keeps_the_batch_of_the_file(convert, make):
-    nodes = [helper.make_node("Reshape", ["x", "sizes"], ["y"])]
+def test_a_batch_that_the_file_writes_as_a_number_is_any_batch(convert, make):
+    nodes = [helper.make_node("Reshape", ["x", "sizes"], ["y"], name="flat")]
     raw = convert(
         make(nodes, [("x", [4, 3, 8])], [("y", None)], constants={"sizes": np.array([4, 24])})
     )
-    assert (raw.batch, raw.batch_is_symbolic) == (4, False)
-    assert shapes(raw) == [(4, 3, 8)]
+    assert (raw.batch, raw.batch_is_symbolic) == (MARKER, True)
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 24)
+    assert "fixes batch 4" in raw.notes[0]
+    assert "'flat'" in raw.notes[0]
 
 
-def test_a_batch_that_leaks_into_a_product_keeps_the_batch_of_the_file(convert, make):
+def test_a_batch_that_would_leak_into_a_product_stays_in_its_place(convert, make):
     nodes = [
         helper.make_node("Reshape", ["x", "rows"], ["m"]),
         helper.make_node("Transpose", ["m"], ["t"], perm=[0, 2, 1]),
@@ -50,8 +52,35 @@ def test_a_batch_that_leaks_into_a_product_keeps_the_batch_of_the_file(convert, 
     raw = convert(
         make(nodes, [("x", [1, 7, 8])], [("y", None)], constants={"rows": np.array([1, -1, 8])})
     )
-    assert (raw.batch, raw.batch_is_symbolic) == (1, False)
-    assert raw.values[raw.outputs[0]].shape == (1, 7, 7)
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 7, 7)
+
+
+def test_a_class_token_is_repeated_for_the_batch_of_a_file_with_one(convert, make):
+    model = make(
+        [helper.make_node("Concat", ["token", "x"], ["y"], axis=1)],
+        [("x", [1, 7, 8])], [("y", None)], weights={"token": (1, 1, 8)},
+    )  # fmt: skip
+    raw = convert(model)
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Slice", ["x", "zero", "one", "zero"], ["y"], name="cut")],
+        [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+         helper.make_node("Reshape", ["t", "sizes"], ["y"], name="cut")],
+        [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Transpose", ["f"], ["t"]),
+         helper.make_node("MatMul", ["f", "t"], ["y"], name="cut")],
+    ],
+    ids=["first sample", "no place", "product over samples"],
+)  # fmt: skip
+def test_what_cannot_have_another_batch_keeps_its_own_and_says_why(convert, make, nodes):
+    numbers = {"zero": np.array([0]), "one": np.array([1]), "sizes": np.array([3, 2, 4, 4])}
+    raw = convert(make(nodes, [("x", [4, 3, 8])], [("y", None)], constants=numbers))
+    assert (raw.batch, raw.batch_is_symbolic) == (4, False)
+    assert "batch 4 only" in raw.notes[0]
+    assert "cut" in raw.notes[0]
 
 
 def test_open_sizes_are_given_by_the_request(convert, make):
@@ -59,7 +88,7 @@ def test_open_sizes_are_given_by_the_request(convert, make):
     assert shapes(convert(model, {"": (3, 16, 20)})) == [(MARKER, 3, 16, 20)]
     with pytest.raises(InputShapeError, match="height") as caught:
         convert(model)
-    assert 'input="x=3,128,128"' in caught.value.hint
+    assert "x=3,128,128" in caught.value.hint
 
 
 def test_one_request_binds_the_same_name_everywhere(convert, make):
@@ -79,7 +108,7 @@ def test_an_open_second_input_is_asked_for_by_name(convert, make):
     nodes = [helper.make_node("Concat", ["a", "b"], ["y"], axis=1)]
     with pytest.raises(InputShapeError, match="'b'") as caught:
         convert(make(nodes, inputs, [("y", None)]), {"": (4, 8)})
-    assert 'input="a=128,8;b=128,8"' in caught.value.hint
+    assert "a=128,8;b=128,8" in caught.value.hint
 
 
 def test_an_input_without_a_batch_beside_one_with(convert, make):

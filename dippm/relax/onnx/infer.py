@@ -1,0 +1,155 @@
+"""Shape and type of one ONNX operator's results, checked beyond what ONNX itself checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+
+from dippm.relax.onnx.fold import NUMPY_TYPES
+from dippm.relax.onnx.shapes import CONTRIBUTED, SHAPES, TYPES
+from dippm.relax.onnx.values import (
+    DEFAULT_DOMAINS,
+    MAX_KNOWN_ELEMENTS,
+    ShapeMismatchError,
+    Step,
+    Tensor,
+    malformed,
+    where,
+)
+
+Type = tuple[tuple[int, ...], int]
+"""Shape and ONNX element type."""
+
+
+class Inference:
+    """What is known of the operators that a file's opsets define."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._opsets = {o.domain: o.version for o in model.opset_import}
+        if "" not in self._opsets:
+            self._opsets[""] = self._opsets.get("ai.onnx", 1)
+        newest = onnx.defs.onnx_opset_version()
+        self._known = {d: min(v, newest) if d in DEFAULT_DOMAINS else v
+                       for d, v in self._opsets.items()}  # fmt: skip
+        self._imports = [helper.make_opsetid(d, v) for d, v in self._known.items()]
+        self._ir_version = min(model.ir_version, onnx.IR_VERSION)
+        self._schemas: dict[tuple[str, str], Any] = {}
+
+    def opset(self, node: onnx.NodeProto) -> int:
+        """Return the version of a node's domain."""
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        return int(self._opsets.get(domain, 1))
+
+    def is_newer(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the file's opset is newer than the installed `onnx`."""
+        return node.domain in DEFAULT_DOMAINS and self._opsets[""] != self._known[""]
+
+    def schema(self, node: onnx.NodeProto) -> Any:
+        """Return the definition of an operator; None if there is none."""
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        key = (domain, node.op_type)
+        if key not in self._schemas:
+            try:
+                version = self._known.get(domain, 1)
+                self._schemas[key] = onnx.defs.get_schema(node.op_type, version, domain)
+            except onnx.defs.SchemaError:
+                self._schemas[key] = None
+        return self._schemas[key]
+
+    def formal_names(self, node: onnx.NodeProto, count: int) -> list[str]:
+        """Return the names of the first arguments of an operator."""
+        schema = self.schema(node)
+        formal = [f.name for f in schema.inputs] if schema is not None else []
+        return [formal[i] if i < len(formal) else f"input{i}" for i in range(count)]
+
+    def infer(
+        self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Mapping[str, Type]:
+        """Return shape and element type of each output that can be inferred.
+
+        Raises:
+            ShapeMismatchError: if the inputs do not fit each other.
+            ModelFileError: if the node is not well formed.
+        """
+        schema = self.schema(node)
+        present = [t for t in inputs if t is not None]
+        rules = CONTRIBUTED if node.domain == "com.microsoft" else {}
+        own = rules.get(node.op_type) or SHAPES.get(node.op_type)
+        if own is not None and (schema is None or not schema.has_type_and_shape_inference_function):
+            shapes = own([t.shape if t else None for t in inputs], attributes)
+            first = present[0].element_type if present else TensorProto.FLOAT
+            typed = TYPES.get(node.op_type)
+            types = typed(inputs, attributes) if typed else [first]
+            types = (types * len(shapes))[: len(shapes)]
+            return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
+        if schema is None:
+            return {}
+        named = {name: t for name, t in zip(node.input, inputs, strict=True) if t is not None}
+        try:
+            inferred = shape_inference.infer_node_outputs(
+                schema,
+                node,
+                {k: helper.make_tensor_type_proto(t.element_type, t.shape)
+                 for k, t in named.items()},
+                {k: numpy_helper.from_array(t.data) for k, t in named.items()
+                 if t.data is not None and t.data.size <= MAX_KNOWN_ELEMENTS
+                 and t.element_type in NUMPY_TYPES},
+                opset_imports=self._imports,
+                ir_version=self._ir_version,
+            )  # fmt: skip
+        except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            raise ShapeMismatchError(where(node) + str(error).strip()[-300:]) from error
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise malformed(where(node) + str(error).strip()[-300:]) from error
+        found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
+        return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type | None:
+    """Return a declared type as numbers, None if it leaves a size open.
+
+    Args:
+        type_proto: of a value.
+        symbols: what named sizes stand for.
+    """
+    if not type_proto.HasField("tensor_type") or not type_proto.tensor_type.HasField("shape"):
+        return None
+    sizes = []
+    for dim in type_proto.tensor_type.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            sizes.append(int(dim.dim_value))
+        elif dim.dim_param in symbols:
+            sizes.append(symbols[dim.dim_param])
+        else:
+            return None
+    return tuple(sizes), type_proto.tensor_type.elem_type
+
+
+def check(step: Step) -> None:
+    """Check what ONNX's own inference lets pass.
+
+    Raises:
+        ShapeMismatchError: if the inputs do not fit each other.
+    """
+    shapes = [t.shape if t else () for t in step.inputs]
+    out = step.outputs[0].shape if step.outputs and step.outputs[0] else ()
+    operator, group = step.operator, int(step.attributes.get("group", 1))
+    wrong = False
+    if operator == "Reshape":
+        wrong = prod(shapes[0]) != prod(out)
+    elif operator == "Conv":
+        wrong = shapes[0][1] != shapes[1][1] * group or min(out, default=1) < 1
+    elif operator == "ConvTranspose":
+        wrong = shapes[0][1] != shapes[1][0]
+    elif operator == "Gemm":
+        a = shapes[0][0 if step.attributes.get("transA") else 1]
+        wrong = a != shapes[1][1 if step.attributes.get("transB") else 0]
+    elif operator in ("MaxPool", "AveragePool"):
+        wrong = min(out, default=1) < 1
+    if wrong:
+        at = f"operator {operator} {step.name!r}: "
+        raise ShapeMismatchError(at + f"inputs {shapes[:2]} do not fit result {out}")

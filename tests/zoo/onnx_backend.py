@@ -1,0 +1,104 @@
+"""The ONNX backend tests: every operator of the standard, and models of PyTorch and the zoo.
+
+They ship in the package `onnx`, each with inputs and outputs of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from dippm.graph.model_graph import ModelGraph
+from tests.zoo.case import Case, Inputs, Shape
+from tests.zoo.onnx_macs import macs
+
+_DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+_FOLDERS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+
+
+def cases() -> Iterator[Case]:
+    """Yield every test that is on this disk; those that are downloads are not."""
+    for kind in _FOLDERS:
+        for folder in sorted((_DATA / kind).iterdir()):
+            if (folder / "model.onnx").exists():
+                yield _case(f"{kind}/{folder.name}", folder / "model.onnx")
+    for file in sorted((_DATA / "light").glob("*.onnx")):
+        yield _case(f"light/{file.stem}", file)
+
+
+def _case(name: str, file: Path) -> Case:
+    return Case(
+        name,
+        lambda _: file,
+        batch=partial(_batch, file),
+        macs=partial(_macs, file),
+        tolerance=0,
+        out_shapes=partial(_out_shapes, file),
+    )
+
+
+def _batch(file: Path, graph: ModelGraph) -> int:
+    """Return the size that the test's own inputs have where the graph has its batch."""
+    feeds = _feeds(file)
+    for tensor in graph.inputs:
+        own = feeds[tensor.name].shape if tensor.name in feeds else ()
+        for got, want in zip(tensor.shape, own, strict=False):
+            if got == graph.batch and want:
+                return int(want)
+    return graph.batch
+
+
+def _macs(file: Path, _: Inputs) -> int | None:
+    return macs(onnx.load(file), _feeds(file))
+
+
+@cache
+def _feeds(file: Path) -> dict[str, np.ndarray]:
+    model = onnx.load(file)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    feeds = {}
+    for i, value in enumerate(v for v in model.graph.input if v.name not in weights):
+        data = file.parent / "test_data_set_0" / f"input_{i}.pb"
+        array = _tensor(data, value)
+        if array is None and value.type.HasField("tensor_type") and not data.exists():
+            sizes = [d.dim_value for d in value.type.tensor_type.shape.dim]
+            array = np.zeros(sizes, np.float32)
+        if array is not None:
+            feeds[value.name] = array
+    return feeds
+
+
+def _out_shapes(file: Path) -> tuple[Shape, ...] | None:
+    if any(0 in array.shape for array in _feeds(file).values()):
+        return None  # in a file, a size of 0 is an open one
+    alone = file.with_name(f"{file.stem}_output_0.pb")
+    found = [
+        shape
+        for i, value in enumerate(onnx.load(file).graph.output)
+        for shape in _result_shapes(
+            alone if alone.exists() else file.parent / "test_data_set_0" / f"output_{i}.pb", value
+        )
+    ]
+    known = tuple(shape for shape in found if shape is not None)
+    return known if len(known) == len(found) else None
+
+
+def _result_shapes(path: Path, value: onnx.ValueInfoProto) -> list[Shape | None]:
+    """Return the shape of a stored result; a sequence counts as its items."""
+    if value.type.HasField("sequence_type") and path.exists():
+        sequence = onnx.SequenceProto.FromString(path.read_bytes())
+        return [tuple(tensor.dims) for tensor in sequence.tensor_values]
+    array = _tensor(path, value)
+    return [None if array is None else array.shape]
+
+
+def _tensor(path: Path, value: onnx.ValueInfoProto) -> np.ndarray | None:
+    """Return a stored tensor; None for sequences, optionals and absent files."""
+    if not value.type.HasField("tensor_type") or not path.exists():
+        return None
+    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))

@@ -20,8 +20,6 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
-from dippm.frontends.worker import step
-from dippm.progress import listening
 from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights
 from dippm.relax.raw_graph import RawGraph
 
@@ -101,7 +99,7 @@ def load_bytes(
     from dippm.relax.onnx.inputs import Binding, requested
     from dippm.relax.without_torch import import_tvm
 
-    with _well_formed(name), listening(step):
+    with _well_formed(name):
         model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
         asked = requested(declared, inputs.shapes, inputs.batch_axes, inputs.values)
@@ -113,7 +111,7 @@ def load_bytes(
     import_tvm()
     from dippm.relax.onnx.importer import import_trace
 
-    with _well_formed(name), listening(step):
+    with _well_formed(name):
         raw = import_trace(traced.trace, traced.batch, batch_is_symbolic=traced.is_symbolic)
     return replace(raw, notes=traced.trace.notes)
 

@@ -150,8 +150,8 @@ def _activation(
 def _packed_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
     """Projection to queries, keys and values in one product, then attention."""
     attributes, result = _attributes(node), _output(node, 0)
-    if attributes.get("qkv_hidden_sizes"):
-        return [node]
+    if attributes.get("qkv_hidden_sizes") or _input(node, 4) or any(node.output[1:]):
+        return [node]  # see `fused`
     product, packed = f"{result}/product", f"{result}/packed"
     parts = [f"{result}/{name}" for name in ("query", "key", "value")]
     heads = int(attributes.get("num_heads", 1))
@@ -171,8 +171,9 @@ def _packed_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
 
 def _multi_head_attention(node: NodeProto, around: Surroundings) -> list[NodeProto]:
     data = list(node.input[:3])
-    if len(data) < 3 or not all(data) or any(node.output[1:]):
-        return [node]
+    is_more = any(_input(node, i) for i in (3, 6, 7)) or any(node.output[1:])
+    if len(data) < 3 or not all(data) or is_more:
+        return [node]  # see `fused`
     heads = int(_attributes(node).get("num_heads", 1))
     return [
         helper.make_node(
@@ -180,6 +181,41 @@ def _multi_head_attention(node: NodeProto, around: Surroundings) -> list[NodePro
             kv_num_heads=heads,
         )
     ]  # fmt: skip
+
+
+def _plain(operator: str, *positions: int) -> Rewrite:
+    """Return the rewrite of an 8-bit operator that costs what the standard one on bytes costs."""
+
+    def rewrite(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+        attributes = _attributes(node)
+        if attributes.pop("channels_last", 0):
+            return [node]
+        data = [name for i in positions if (name := _input(node, i))]
+        return [helper.make_node(operator, data, [_output(node, 0)], name=node.name, **attributes)]
+
+    return rewrite
+
+
+def _quantized_concat(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    """After scale and zero point of the result, each tensor comes with its own."""
+    axis = int(_attributes(node).get("axis", 0))
+    return [
+        helper.make_node(
+            "Concat", list(node.input[2::3]), [_output(node, 0)], name=node.name, axis=axis
+        )
+    ]
+
+
+def _bias_add(node: NodeProto, around: Surroundings) -> list[NodeProto]:
+    result, data = _output(node, 0), _input(node, 0)
+    nodes = [_add(data, _input(node, 1), f"{result}/biased", node)]
+    if node.op_type == "BiasSoftmax":
+        axis = int(_attributes(node).get("axis", -1))
+        last = helper.make_node(
+            "Softmax", [f"{result}/biased"], [result], name=node.name, axis=axis
+        )
+        return [*nodes, last]
+    return [*nodes, _add(f"{result}/biased", _input(node, 2), result, node)]
 
 
 _REWRITES: dict[str, Rewrite] = {
@@ -194,6 +230,16 @@ _REWRITES: dict[str, Rewrite] = {
     "FusedGemm": _fused("Gemm", None),
     "Attention": _packed_attention,
     "MultiHeadAttention": _multi_head_attention,
+    "TransposeMatMul": _plain("FusedMatMul", 0, 1),
+    "QuantizeLinear": _plain("QuantizeLinear", 0, 1, 2),
+    "DequantizeLinear": _plain("DequantizeLinear", 0, 1, 2),
+    "QLinearAveragePool": _plain("AveragePool", 0),
+    "QLinearGlobalAveragePool": _plain("GlobalAveragePool", 0),
+    "QLinearReduceMean": _plain("ReduceMean", 0),
+    "QLinearWhere": _plain("Where", 0, 1, 4),
+    "QLinearConcat": _quantized_concat,
+    "BiasAdd": _bias_add,
+    "BiasSoftmax": _bias_add,
 }
 
 _ANYWHERE = ("SimplifiedLayerNormalization",)

@@ -27,6 +27,13 @@ _SETTINGS = {
     "Pad": ("pads", "constant_value"), "OneHot": ("depth", "values"),
 }  # fmt: skip
 _MAX_SETTING = 64
+_BY_POSITION = frozenset(
+    """
+    QLinearConv QLinearMatMul QGemm QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu
+    QLinearSoftmax ConvInteger MatMulInteger
+    """.split()
+)
+"""Operators that are read by the position of their arguments: scales and zero points stay."""
 
 
 def import_trace(traced: Trace, batch: int, *, batch_is_symbolic: bool) -> RawGraph:
@@ -127,6 +134,8 @@ class _Importer:
         attributes = _attributes(step)
         kept = []
         for i, (tensor, argument) in enumerate(zip(step.inputs, arguments, strict=True)):
+            if tensor is None and step.operator in _BY_POSITION and i < len(step.inputs) - 1:
+                kept.append((step.input_names[i], relax.const(np.int8(0), "int8")))
             if tensor is None:
                 continue
             name = step.input_names[i]
@@ -182,6 +191,8 @@ def _is_setting(step: Step, position: int) -> bool:
     """Return whether an argument says how to compute rather than with what."""
     tensor = step.inputs[position]
     if tensor is None or tensor.data is None or tensor.data.size > _MAX_SETTING:
+        return False
+    if step.operator in _BY_POSITION:
         return False
     if step.input_names[position] in _SETTINGS.get(step.operator, ()):
         return True

@@ -36,19 +36,38 @@ def _attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) ->
     return [(*query[:2], heads * (value[2] // max(key_heads, 1)))]
 
 
-def _packed_attention(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-    """Attention of com.microsoft: the projection is inside, packed as (in, q + k + v)."""
-    data, weight = inputs[0] or (), inputs[1] or ()
-    sizes = attributes.get("qkv_hidden_sizes")
-    width = int(sizes[2]) if sizes else weight[-1] // 3
-    return [(*data[:-1], width)]
-
-
 def _matmul(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
     a, b = inputs[0] or (), inputs[1] or ()
     a = (*a[:-2], a[-1], a[-2]) if attributes.get("transA") else a
     b = (*b[:-2], b[-1], b[-2]) if attributes.get("transB") else b
     return [(*(a[:-2] if len(a) >= len(b) else b[:-2]), a[-2], b[-1])]
+
+
+def _elementwise_of(*positions: int) -> ShapeRule:
+    def rule(inputs: Sequence[Shape | None], _: Mapping[str, Any]) -> list[Shape]:
+        return [np.broadcast_shapes(*(inputs[i] or () for i in positions))]
+
+    return rule
+
+
+def _quantized_product(
+    inputs: Sequence[Shape | None], attributes: Mapping[str, Any]
+) -> list[Shape]:
+    """QGemm: a, its scale and zero point, b, ..."""
+    return _matmul([inputs[0], inputs[3]], attributes)
+
+
+def _recurrent(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    data, weight = inputs[0] or (), inputs[1] or ()
+    steps, batch, _ = data
+    directions, hidden = weight[0], int(attributes["hidden_size"])
+    last = (directions, batch, hidden)
+    return [(steps, directions, batch, hidden), last, last]
+
+
+def _widened(inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    """Blocks of few bits (N, blocks, bytes) as the matrix (K, N) that they hold."""
+    return [(int(attributes["K"]), int(attributes["N"]))]
 
 
 SHAPES: dict[str, ShapeRule] = {
@@ -68,7 +87,14 @@ SHAPES: dict[str, ShapeRule] = {
 }
 """Rule by operator name, whatever its domain."""
 
-CONTRIBUTED: dict[str, ShapeRule] = {"Attention": _packed_attention}
+CONTRIBUTED: dict[str, ShapeRule] = {
+    "QLinearAdd": _elementwise_of(0, 3),
+    "QLinearMul": _elementwise_of(0, 3),
+    **dict.fromkeys("QLinearSigmoid QLinearLeakyRelu QLinearSoftmax".split(), _same),
+    "QGemm": _quantized_product,
+    "DynamicQuantizeLSTM": _recurrent,
+    "DequantizeLinear": _widened,
+}
 """Rules that hold in the domain com.microsoft only."""
 
 
@@ -76,5 +102,21 @@ def _truths(_: Sequence[Tensor | None], __: Mapping[str, Any]) -> list[int]:
     return [TensorProto.BOOL]
 
 
-TYPES: dict[str, TypeRule] = {"GreaterOrEqual": _truths, "LessOrEqual": _truths}
+def _of_product(inputs: Sequence[Tensor | None], _: Mapping[str, Any]) -> list[int]:
+    """A product of bytes with a scale for its result is bytes again, without one a float."""
+    scale = inputs[7] if len(inputs) > 7 else None
+    first = inputs[0]
+    return [first.element_type if scale is not None and first else TensorProto.FLOAT]
+
+
+def _named(_: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> list[int]:
+    return [int(attributes["element_type"])]
+
+
+TYPES: dict[str, TypeRule] = {
+    "GreaterOrEqual": _truths,
+    "LessOrEqual": _truths,
+    "QGemm": _of_product,
+    "DequantizeLinear": _named,
+}
 """Element types of the results of operators whose results are not of the first input's type."""

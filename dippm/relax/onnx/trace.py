@@ -21,6 +21,7 @@ from dippm.progress import EACH, counted, tell
 from dippm.relax.onnx import control_flow, sequences
 from dippm.relax.onnx.block import Block
 from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
+from dippm.relax.onnx.fused import write_fused
 from dippm.relax.onnx.infer import Inference, Type, check, static_type
 from dippm.relax.onnx.inputs import check_size
 from dippm.relax.onnx.paths import path_of
@@ -161,6 +162,8 @@ class Tracer:
                 control_flow.TRACERS[node.op_type](self, node, attributes)
             elif node.op_type in sequences.TRACERS and node.domain in DEFAULT_DOMAINS:
                 sequences.TRACERS[node.op_type](self, node, attributes)
+            elif write_fused(self, node, attributes):
+                continue
             elif node.op_type in _SKIPPED and self._skips(node):
                 self._pass_on(node)
             else:
@@ -217,9 +220,29 @@ class Tracer:
         self, operator: str, inputs: Sequence[Tensor | None], name: str, **attributes: Any
     ) -> Tensor:
         """Trace an operator that the file does not spell out; return its only result."""
-        names = ["" if t is None else f"{name}<{i}" for i, t in enumerate(inputs)]
-        node = helper.make_node(operator, names, [name], name=name, **attributes)
-        return self._emit(node, attributes, list(inputs))[0]
+        return self.apply_all(operator, inputs, name, 1, **attributes)[0]
+
+    def apply_all(
+        self,
+        operator: str,
+        inputs: Sequence[Tensor | None],
+        name: str,
+        count: int,
+        *,
+        domain: str = "",
+        **attributes: Any,
+    ) -> list[Tensor]:
+        """Trace an operator that the file does not spell out; return its results."""
+        arguments = ["" if t is None else f"{name}<{i}" for i, t in enumerate(inputs)]
+        results = [name, *(f"{name}>{i}" for i in range(1, count))]
+        node = helper.make_node(
+            operator, arguments, results, name=name, domain=domain, **attributes
+        )
+        return self._emit(node, attributes, list(inputs))
+
+    def is_read(self, name: str) -> bool:
+        """Return whether an operator or the model's results read a name."""
+        return name in self._read
 
     def note(self, text: str) -> None:
         """Say what is assumed."""
@@ -252,7 +275,7 @@ class Tracer:
 
         Old exporters name the mask of a dropout that nothing reads.
         """
-        return not any(name in self._read for name in node.output[1:] if name)
+        return not any(self.is_read(name) for name in node.output[1:] if name)
 
     def _pass_on(self, node: onnx.NodeProto) -> None:
         items = self.lists.get(node.input[0]) if node.input else None

@@ -39,6 +39,19 @@ class Tracing(Protocol):
     ) -> Tensor:
         """Trace an operator that the file does not spell out; return its only result."""
 
+    def apply_all(
+        self,
+        operator: str,
+        inputs: Sequence[Tensor | None],
+        name: str,
+        count: int,
+        **attributes: Any,
+    ) -> list[Tensor]:
+        """Trace an operator that the file does not spell out; return its results."""
+
+    def is_read(self, name: str) -> bool:
+        """Return whether an operator or the model's results read a name."""
+
     def note(self, text: str) -> None:
         """Say what is assumed."""
 

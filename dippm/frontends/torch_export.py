@@ -18,6 +18,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.frontend import InputSpec, marker_batch
 from dippm.frontends.torch_inputs import bind, dtype_choices, float_dtype, shape_hint
 from dippm.frontends.torch_paths import note_paths
+from dippm.frontends.torch_recurrent import whole_recurrent_layers
 from dippm.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
 
 _Arguments = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
@@ -221,7 +222,8 @@ class _Attempt:
     def _export(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> ExportedProgram | None:
         args, kwargs = self._arguments(batch, dtypes)
         try:
-            program = torch.export.export(_Flat(self.module), args, kwargs, strict=False)
+            with whole_recurrent_layers():
+                program = torch.export.export(_Flat(self.module), args, kwargs, strict=False)
             return note_paths(program, self.module, "module")
         except MemoryError:
             raise

@@ -28,7 +28,7 @@ def post_order(draft: Draft) -> list[Node]:
 def _visit(root: Node, depth: dict[int, int], seen: set[int], ordered: list[Node]) -> None:
     if id(root) in seen:
         return
-    stack = [(root, _arguments(root, depth))]
+    stack = [(root, iter(_arguments(root, depth)))]
     seen.add(id(root))
     while stack:
         node, pending = stack[-1]
@@ -38,7 +38,7 @@ def _visit(root: Node, depth: dict[int, int], seen: set[int], ordered: list[Node
             stack.pop()
         else:
             seen.add(id(child))
-            stack.append((child, _arguments(child, depth)))
+            stack.append((child, iter(_arguments(child, depth))))
 
 
 def _arguments(node: Node, depth: dict[int, int]) -> list[Node]:

@@ -10,13 +10,17 @@ _REDUCE = {"reduce_mean": "global_avg_pool", "reduce_max": "global_max_pool"}
 
 def unify_pools(draft: Draft) -> None:
     """Means over all image axes and pools with one window become global pools; pads merge."""
-    for node in list(draft.nodes):
+    before: dict[int, Node] = {}
+    for node in draft.nodes:
         if node.op in _REDUCE:
-            _from_reduction(draft, node)
+            _from_reduction(draft, node, before)
         elif node.op in _GLOBAL and _has_one_window(node):
             node.op, node.attributes = _GLOBAL[node.op], {}
         if node.op.startswith(("conv", "max_pool", "avg_pool")):
             _merge_pad(draft, node)
+    if before:
+        pairs = ((before.get(id(node)), node) for node in draft.nodes)
+        draft.nodes = [node for pair in pairs for node in pair if node is not None]
 
 
 def _has_one_window(node: Node) -> bool:
@@ -29,7 +33,8 @@ def _has_one_window(node: Node) -> bool:
     )
 
 
-def _from_reduction(draft: Draft, node: Node) -> None:
+def _from_reduction(draft: Draft, node: Node, before: dict[int, Node]) -> None:
+    """Make a mean over the image axes a global pool, which goes before the node."""
     source = node.inputs[0]
     rank = len(source.shape)
     if rank not in (4, 5) or node.attributes["axes"] != tuple(range(2, rank)):

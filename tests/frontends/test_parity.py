@@ -17,12 +17,7 @@ Differences that are real, so that the twins or the comparison leave them out:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -30,6 +25,7 @@ from dippm.frontends import load
 from dippm.graph import ModelGraph, build
 from dippm.graph.operators import operator
 from tests.frontends.twins.sizes import INPUTS
+from tests.frontends.twins.writers import Writers
 
 COMPARED = ("compute", "recurrent", "pool", "activation")
 SMALL = ("encoder", "lstm")
@@ -42,39 +38,9 @@ ROUTES = [
     pytest.param("savedmodel", marks=pytest.mark.tensorflow),
     pytest.param("paddle", marks=pytest.mark.paddle),
 ]
-WRITERS = {
-    "onnx-old": ("torch_twins", "old"),
-    "onnx-new": ("torch_twins", "new"),
-    "keras": ("keras_twins", "keras"),
-    "savedmodel": ("keras_twins", "savedmodel"),
-    "paddle": ("paddle_twins",),
-}
 GMACS = {"resnet50": 4.089, "densenet121": 2.834, "vgg16": 15.470}
 
 Convert = Callable[..., ModelGraph]
-
-
-class Writers:
-    """One process for each framework: what it imports is paid once, and no two ever meet."""
-
-    def __init__(self) -> None:
-        self._pools: dict[str, ProcessPoolExecutor] = {}
-
-    def write(self, folder: Path, route: str, name: str, values: str) -> Path:
-        """Write a model file."""
-        writer, *kind = WRITERS[route]
-        if writer not in self._pools:
-            self._pools[writer] = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        return self._pools[writer].submit(_write, writer, folder, name, values, *kind).result()
-
-    def close(self) -> None:
-        """End the processes."""
-        for pool in self._pools.values():
-            pool.shutdown()
-
-
-def _write(writer: str, *arguments: Any) -> Path:
-    return import_module(f"tests.frontends.twins.{writer}").write(*arguments)
 
 
 def input_shape(route: str, name: str) -> tuple[int, ...]:
@@ -84,9 +50,8 @@ def input_shape(route: str, name: str) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def convert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Convert]:
-    """Yield what returns the graph of a twin by a route, at batch 1; each is made once."""
-    writers = Writers()
+def convert(tmp_path_factory: pytest.TempPathFactory, writers: Writers) -> Convert:
+    """Return what returns the graph of a twin by a route, at batch 1; each is made once."""
     made: dict[tuple[str, str, str], ModelGraph] = {}
 
     def graph(route: str, name: str, values: str = "random") -> ModelGraph:
@@ -106,8 +71,7 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Convert]:
                     file.unlink()
         return made[key]
 
-    yield graph
-    writers.close()
+    return graph
 
 
 def skeleton(graph: ModelGraph) -> dict[str, int]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dippm.frontends import load
 from dippm.graph import ModelGraph, build
-from tests.frontends.test_parity import Writers, input_shape
+from tests.frontends.test_parity import input_shape
+from tests.frontends.twins.writers import Writers
 
 SHAPE = (3, 16, 16)
 

@@ -171,8 +171,8 @@ ZOO = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
-def test_vision_models(tmp_path, name):
-    run_module("tests.frontends.twins.paddle_twins", tmp_path, name, "random")
+def test_vision_models(writers, tmp_path, name):
+    writers.write(tmp_path, "paddle", name, "random")
     graph = dippm.graph.build(convert(tmp_path))
     macs, counts = ZOO[name]
     assert graph.at_batch(1).macs == pytest.approx(macs, rel=0.01)

@@ -129,6 +129,7 @@ def build(name: str) -> keras.Model:
 
 
 def write(folder: Path, name: str, values: str, kind: str) -> Path:
+    keras.utils.clear_session()  # the process writes many
     keras.utils.set_random_seed(0)
     model = build(name)
     if values != "random":

@@ -19,6 +19,7 @@ separators of lines."""
 
 PLAIN = "dippm.plain"
 _PLAIN = {"–": "-", "·": "|", "×": "x", "≤": "<=", "…": "..."}
+_PLAIN |= dict.fromkeys("█▉▊▋▌", "#") | dict.fromkeys("▍▎▏", " ")
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -1,6 +1,6 @@
 """Fit how time and power change with the power limit, and say how wrong that is on other GPUs.
 
-Run: python -m training.power_limit nsdi23_power_limit_sweep.csv
+Run: python -m training.power_limit --data DATA
 
 The table is Zeus' (NSDI 2023, github.com/ml-energy/zeus, Apache-2.0): time per epoch and mean board
 power of training runs at several limits, A40, V100, P100 and Quadro RTX 6000. A run is compared
@@ -10,6 +10,7 @@ that they are tried on.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ import pandas as pd
 
 from dippm.models.power_limit import FILE, Band, PowerLimitLaw
 
+TABLE = Path("zeus", "nsdi23_power_limit_sweep.csv")
 OUT = Path(__file__).resolve().parents[1] / "dippm" / "models" / FILE
 RUN = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 START = PowerLimitLaw(0.15, 0.8, 4.0, 1.0, 1.0, 6.0)
@@ -103,7 +105,9 @@ def summary(rows: pd.DataFrame, wrong: pd.DataFrame) -> dict[str, dict[str, floa
 
 def main() -> int:
     """Write the law and print its errors."""
-    rows = points(pd.read_csv(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the measured tables")
+    rows = points(pd.read_csv(parser.parse_args().data / TABLE))
     by_gpu, by_network = left_out(rows, "gpu"), left_out(rows, "network")
     law = fit(rows)
     document = {
@@ -115,7 +119,7 @@ def main() -> int:
             "network left out": summary(rows, by_network.loc[rows.index]),
         },
         "points": len(rows),
-        "source": "ml-energy/zeus, trace of NSDI 2023 (Apache-2.0): nsdi23_power_limit_sweep.csv",
+        "source": f"ml-energy/zeus, trace of NSDI 2023 (Apache-2.0): {TABLE.name}",
     }
     OUT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document, indent=1))

@@ -219,6 +219,19 @@ def test_the_law_fits_what_was_measured():
         assert math.exp(law.log_slowdown(limit, power, highest)) == pytest.approx(ratio, rel=0.12)
 
 
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.29, 0.31, 0.6, 0.95, 1.0])
+@pytest.mark.parametrize("highest", [70, 300, 1000])
+def test_the_law_is_monotone_for_any_board(share, highest):
+    law, power = fitted().law, share * highest
+    limits = [highest * (0.33 + 0.67 * n / 50) for n in range(51)]
+    slow = [float(law.log_slowdown(limit, power, highest)) for limit in limits]
+    drawn = [float(law.log_power_ratio(limit, power)) for limit in limits]
+    assert slow == sorted(slow, reverse=True)
+    assert drawn == sorted(drawn)
+    assert all(0 <= value < 3 for value in slow)
+    assert all(-1.2 < value <= 0 for value in drawn)
+
+
 def test_the_law_states_its_errors():
     first, last = fitted().bands
     assert 0 < first.time_log_error < last.time_log_error
@@ -244,3 +257,10 @@ def test_bars_have_their_length():
     assert bar(10, 10) == "█" * 16
     assert len(bar(5, 10)) == 8
     assert bar(1, 0) == ""
+
+
+def test_bars_on_a_terminal_of_ascii():
+    from dippm.printable import PLAIN
+
+    assert bar(5, 10).encode("ascii", PLAIN) == b"########"
+    assert {len(bar(n, 128).encode("ascii", PLAIN)) - len(bar(n, 128)) for n in range(129)} == {0}

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dippm.errors import CheckpointError
+from dippm.features.kernel_features import N_FEATURES
+
 Array = NDArray[np.float32]
 SLOWDOWN_RANGE = (-1.5, 5.0)
 """Clamp of the log slow-down: Winograd convolutions beat the roofline, strided copies of small
@@ -36,7 +39,11 @@ class EfficiencyNetwork:
     def from_tensors(
         cls, tensors: Mapping[str, Any], members: int, depth: int
     ) -> EfficiencyNetwork:
-        """Read the arrays "mean", "scale" and "<member>.<layer>.weight|bias"."""
+        """Read the arrays "mean", "scale" and "<member>.<layer>.weight|bias".
+
+        Raises:
+            CheckpointError: if an array is missing, or shapes do not follow from one another.
+        """
         arrays = {name: np.asarray(t, dtype=np.float32) for name, t in tensors.items()}
         layers = tuple(
             tuple(
@@ -45,7 +52,24 @@ class EfficiencyNetwork:
             )
             for member in range(members)
         )
-        return cls(arrays["mean"], arrays["scale"], layers)
+        network = cls(arrays["mean"], arrays["scale"], layers)
+        if not network._fits():
+            raise CheckpointError(
+                "the shapes of the network's arrays do not fit together",
+                "Restore the checkpoint's folder from its release.",
+            )
+        return network
+
+    def _fits(self) -> bool:
+        """Tell whether layers chain from the features to one number."""
+        ok = self.mean.shape == self.scale.shape == (N_FEATURES,)
+        for member in self.layers:
+            width = N_FEATURES
+            for weight, bias in member:
+                ok = ok and weight.shape == (len(bias), width) and bias.ndim == 1
+                width = bias.shape[0] if bias.ndim else 0
+            ok = ok and width == 1
+        return ok
 
     def log_slowdown(self, features: Array) -> Array:
         """Return one value per member and kernel, shape (members, K).

@@ -31,6 +31,7 @@ from dippm.features.kernel_features import (
 from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.documents import HybridDocument, check
 from dippm.models.efficiency import EfficiencyNetwork
 from dippm.models.host import Host, latency_ms
 from dippm.models.memory import MemoryFootprint, MemoryModel
@@ -71,7 +72,12 @@ class Hybrid:
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Build from the arrays of `EfficiencyNetwork.from_tensors` and the configuration."""
+        """Build from the arrays of `EfficiencyNetwork.from_tensors` and the configuration.
+
+        Raises:
+            CheckpointError: if the configuration or the arrays are not as they should be.
+        """
+        check(config, HybridDocument, "the configuration")
         network = EfficiencyNetwork.from_tensors(tensors, config["members"], config["depth"])
         return cls(network, config)
 

@@ -16,6 +16,7 @@ from dippm.conditions import Conditions
 from dippm.errors import CheckpointError, ConditionsError
 from dippm.features import FEATURE_VERSION, collate
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.documents import PmgnsDocument, check
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from dippm.models.predictor import predictor
 from dippm.models.readings import encode_as
@@ -59,14 +60,17 @@ class PmgnsPredictor:
                 f"this is {FEATURE_VERSION}",
                 "Take a checkpoint of this version of DIPPM (`dippm models`), or train again.",
             )
-        network = Pmgns(PmgnsConfig.from_dict(config["network"]))
-        try:
-            network.load_state_dict(dict(tensors))
-        except RuntimeError as error:
+        check(config, PmgnsDocument, "the configuration")
+        switches = PmgnsConfig.from_dict(config["network"])
+        with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
+            wanted = {name: t.shape for name, t in Pmgns(switches).state_dict().items()}
+        if wanted != {name: tensor.shape for name, tensor in tensors.items()}:
             raise CheckpointError(
                 "the checkpoint's tensors do not fit its configuration",
                 "Its files are damaged or mixed; fetch the checkpoint again.",
-            ) from error
+            )
+        network = Pmgns(switches)
+        network.load_state_dict(dict(tensors))
         return cls(network, config)
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:

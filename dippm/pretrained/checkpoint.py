@@ -15,6 +15,7 @@ from dippm.errors import CheckpointError
 from dippm.graph import GRAPH_VERSION
 from dippm.pretrained import store
 from dippm.pretrained.model_card import render
+from dippm.pretrained.weights import open_weights
 
 if TYPE_CHECKING:
     import torch
@@ -60,23 +61,22 @@ def load(name_or_path: str | Path | None = None) -> Checkpoint:
             of the features.
     """
     info = store.find(name_or_path)
-    return _load(info.path.resolve(), str(info.config["sha256"]))
+    return _load(info.path.resolve(), info.config["sha256"])
 
 
 @lru_cache(maxsize=8)
 def _load(folder: Path, sha256: str) -> Checkpoint:
-    from safetensors import SafetensorError
-
     info = store.read_info(folder)
     kind = predictor_class(info.kind)
     check_versions(info, kind)
-    weights = (folder / store.WEIGHTS).read_bytes()
-    _check_hash(folder, weights, sha256)
+    with store.readable(folder), open_weights(folder) as file:
+        weights = file.read()
+    _check_hash(folder, hashlib.sha256(weights).hexdigest(), sha256)
     try:
         predictor = kind.from_checkpoint(_tensors(weights, kind), info.config)
     except CheckpointError:
         raise
-    except (KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever a predictor, perhaps not one of ours, makes of it
         raise CheckpointError(
             f"the checkpoint in {folder} does not fit its predictor {info.kind!r}: {error}",
             "Use the version of DIPPM that it was trained with, or train it again.",
@@ -102,7 +102,9 @@ def verify(info: store.CheckpointInfo) -> None:
     Raises:
         CheckpointError: if they are not.
     """
-    _check_hash(info.path, (info.path / store.WEIGHTS).read_bytes(), str(info.config["sha256"]))
+    with store.readable(info.path), open_weights(info.path) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    _check_hash(info.path, found, info.config["sha256"])
 
 
 def predictor_class(kind: str) -> type[Predictor]:
@@ -190,8 +192,8 @@ def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _check_hash(folder: Path, weights: bytes, sha256: str) -> None:
-    if hashlib.sha256(weights).hexdigest() != sha256:
+def _check_hash(folder: Path, found: str, sha256: str) -> None:
+    if found != sha256:
         raise CheckpointError(
             f"{folder / store.WEIGHTS} is not the published file: its sha256 differs",
             "Restore the folder from its release.",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ DEFAULT = "hybrid-gpu"
 """The predictor that is used when none is named."""
 
 WEIGHTS, CONFIG, METRICS, CARD = "model.safetensors", "config.json", "metrics.json", "README.md"
+MAX_JSON_BYTES = 16 << 20
+"""A hundred times the largest configuration or table of metrics that was ever shipped."""
+
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
 
@@ -48,7 +52,8 @@ class CheckpointInfo:
     @property
     def summary(self) -> str:
         """One sentence about the checkpoint, from its card; empty if there is none."""
-        return str(self.config.get("card", {}).get("summary", ""))
+        text = self.config.get("card", {}).get("summary", "")
+        return text if isinstance(text, str) else " ".join(text)
 
 
 def roots() -> tuple[Path, ...]:
@@ -88,7 +93,8 @@ def find(name_or_path: str | Path | None = None) -> CheckpointInfo:
     """
     wanted = DEFAULT if name_or_path is None else name_or_path
     if isinstance(wanted, Path) or os.sep in wanted or "/" in wanted:
-        return read_info(Path(wanted).expanduser())
+        with readable(Path(wanted)):
+            return read_info(Path(wanted).expanduser())
     name, _, version = wanted.partition("@")
     versions = {
         folder.name: folder
@@ -109,21 +115,24 @@ def read_info(folder: Path) -> CheckpointInfo:
     Raises:
         CheckpointError: if a file is missing or the configuration is not usable.
     """
+    with readable(folder):
+        return _read_info(folder)
+
+
+def _read_info(folder: Path) -> CheckpointInfo:
     for name in (WEIGHTS, CONFIG):
         if not (folder / name).is_file():
             raise CheckpointError(
                 f"{folder} is not a checkpoint: {name} is missing",
                 "Give the folder <name>/<version>, or a name that `dippm models` lists.",
             )
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except ValueError as error:
-        raise _damaged(folder, f"{CONFIG} is not JSON ({error})") from error
-    if not isinstance(config, dict) or not {"kind", "sha256"} <= config.keys():
-        raise _damaged(folder, f"{CONFIG} has no kind or no sha256")
+    from dippm.models.documents import Head, check
+
+    config = _read_json(folder / CONFIG)
+    check(config, Head, f"{CONFIG} of the checkpoint in {folder}")
     name, version = folder.resolve().parts[-2:]
     return CheckpointInfo(
-        str(config.get("name", name)), str(config.get("version", version)), folder, config
+        config.get("name") or name, config.get("version") or version, folder, config
     )
 
 
@@ -133,16 +142,62 @@ def read_metrics(folder: Path) -> Mapping[str, Any]:
     Raises:
         CheckpointError: if the file is damaged.
     """
+    from dippm.models.documents import MetricsDocument, check
+
     path = folder / METRICS
-    if not path.is_file():
-        return {}
-    try:
-        metrics = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise _damaged(folder, f"{METRICS} is not JSON ({error})") from error
-    if not isinstance(metrics, dict):
-        raise _damaged(folder, f"{METRICS} is not a mapping")
+    with readable(folder):
+        if not path.is_file():
+            return {}
+        metrics = _read_json(path)
+    check(metrics, MetricsDocument, f"{METRICS} of the checkpoint in {folder}")
     return metrics
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error of ours.
+
+    Raises:
+        CheckpointError: that says what the system said.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, RuntimeError) as error:  # a home that nobody has, a link to itself
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise CheckpointError(
+            f"the checkpoint in {path} cannot be read: {reason}",
+            "Give a folder that you may read, or a name that `dippm models` lists.",
+        ) from error
+
+
+def damaged() -> Iterator[tuple[Path, CheckpointError]]:
+    """Yield the shipped folders that `available` leaves out, and why."""
+    for folder in (folder for root in roots() for folder in sorted(_folders(root))):
+        try:
+            read_info(folder)
+        except CheckpointError as error:
+            yield folder, error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        text = file.read(MAX_JSON_BYTES + 1)
+    if len(text) > MAX_JSON_BYTES:
+        raise _damaged(path.parent, f"{path.name} has more than {MAX_JSON_BYTES:,} bytes")
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise _damaged(path.parent, f"{path.name} is not JSON ({why})") from None
+    if not isinstance(document, dict):
+        raise _damaged(path.parent, f"{path.name} is not a mapping")
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _folders(root: Path) -> list[Path]:

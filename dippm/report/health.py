@@ -101,6 +101,8 @@ def _checkpoints() -> Iterator[Finding]:
         find(store.DEFAULT)
     except DippmError as error:
         yield Finding(f"default checkpoint {store.DEFAULT}", "broken", error.message)
+    for folder, reason in store.damaged():
+        yield Finding(f"checkpoint in {folder}", "broken", reason.message)
     for info in available():
         what = f"checkpoint {info.name} {info.version}"
         try:

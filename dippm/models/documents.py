@@ -1,0 +1,219 @@
+"""What the `config.json` of a checkpoint must look like, checked once when it is read.
+
+A checkpoint can come from anybody. A model here names every key that a predictor reads, with its
+type and range; further keys are allowed, since a card may say more than a predictor needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dippm.conditions import Mode, Precision, Timer
+from dippm.errors import CheckpointError
+from dippm.models.power import POWER_FEATURES
+from dippm.models.targets import TARGETS
+
+DAMAGED = "Restore the checkpoint's folder from its release."
+
+
+class Document(BaseModel):
+    """A part of a checkpoint: types as they are written, and no number that is not finite."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+
+
+class Closed(Document):
+    """A part whose keys become arguments, so it has no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def check(document: Mapping[str, Any], kind: type[Document], what: str) -> None:
+    """Check a document against its model.
+
+    Raises:
+        CheckpointError: that names up to three places that are wrong.
+    """
+    try:
+        kind.model_validate(json.loads(json.dumps(document)))  # tuples count as lists
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        places = [f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in found[:3]]
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        raise CheckpointError(f"{what} is damaged: {'; '.join(places)}{more}", DAMAGED) from None
+
+
+def _rising(bounds: list[int]) -> list[int]:
+    if bounds[0] > bounds[1]:
+        raise ValueError("the first bound is above the second")
+    return bounds
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a name has characters that cannot be printed")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Count = Annotated[int, Field(ge=1, le=1 << 40)]
+Range = Annotated[list[Count], Field(min_length=2, max_length=2), AfterValidator(_rising)]
+LogError = Annotated[float, Field(ge=0, le=20)]
+Target = Literal["latency_ms", "memory_mb", "power_w", "energy_j"]
+Names = list[Name]
+Text = str | list[str]
+
+
+class Head(Document):
+    """What every `config.json` has; the rest depends on the kind."""
+
+    kind: Name
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    name: Name | None = None
+    version: Name | None = None
+    graph_version: Name | None = None
+    feature_version: Name | None = None
+    card: dict[str, Text] = Field(default_factory=dict)
+
+
+class HostPart(Closed):
+    """Arguments of `Host`."""
+
+    launch_ms: Annotated[float, Field(ge=0, le=1e6)]
+    copy_bytes_per_ms: Annotated[float, Field(gt=0, le=1e15)]
+
+
+class MemoryPart(Closed):
+    """Arguments of `MemoryModel`."""
+
+    context_mb: Annotated[float, Field(ge=0, le=1e7)]
+    activation_factor: Annotated[float, Field(ge=0, le=1e3)]
+    log_error: LogError
+
+
+class PowerPart(Document):
+    """Arguments of `PowerModel`."""
+
+    idle_fraction: Annotated[float, Field(ge=0, le=1)]
+    coefficients: Annotated[
+        list[float], Field(min_length=len(POWER_FEATURES), max_length=len(POWER_FEATURES))
+    ]
+    log_error: LogError
+
+
+class HybridIntervals(Document):
+    """Half widths of the intervals, by device."""
+
+    latency_ms: dict[str, LogError]
+
+    @model_validator(mode="after")
+    def _has_the_unseen(self) -> Self:
+        if "unseen GPU" not in self.latency_ms:
+            raise ValueError('latency_ms has no "unseen GPU"')
+        return self
+
+
+class HybridSeen(Document):
+    """What was measured."""
+
+    devices: dict[str, Names]
+    batch_range: Range
+    kernel_classes: Names
+
+
+class HybridDocument(Document):
+    """What the kind "hybrid" reads."""
+
+    members: Annotated[int, Field(ge=1, le=64)]
+    depth: Annotated[int, Field(ge=1, le=64)]
+    host: HostPart
+    memory: MemoryPart
+    power: PowerPart
+    intervals: HybridIntervals
+    seen: HybridSeen
+
+
+class PmgnsSwitches(Closed):
+    """Arguments of `PmgnsConfig`; one that is missing has its default."""
+
+    gnn: Name = "sage"
+    targets: Annotated[list[Target], Field(min_length=1, max_length=len(TARGETS))] = ["memory_mb"]
+    hidden: Annotated[int, Field(ge=1, le=1 << 14)] = 512
+    layers_per_block: Annotated[int, Field(ge=1, le=64)] = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    edges: Literal["dataflow", "chain"] = "dataflow"
+    nodes: Literal["all", "var_only"] = "all"
+    shape: Literal["output", "weight"] = "output"
+    static_order: Literal["eq1", "code"] = "eq1"
+    l2_normalise: bool = True
+    readout: Literal["sum", "mean"] = "mean"
+    target_space: Literal["log", "raw"] = "log"
+    loss: Literal["huber", "mse"] = "huber"
+    precisions: list[Precision] = []
+
+
+class PmgnsConditions(Document):
+    """What was measured, and nothing else is answered."""
+
+    devices: Annotated[Names, Field(min_length=1)]
+    precision: list[Precision]
+    mode: list[Mode]
+    timer: list[Timer]
+    channels_last: list[bool]
+
+
+class Residual(Document):
+    """Quantiles of the log error of one target."""
+
+    coverage: Annotated[float, Field(gt=0, lt=1)]
+    low: Annotated[float, Field(ge=-20, le=20)]
+    high: Annotated[float, Field(ge=-20, le=20)]
+    upper_99: Annotated[float, Field(ge=-20, le=20)]
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+class PmgnsSeen(Document):
+    """What was trained on."""
+
+    operators: Names
+    batch: Range
+    nodes: Range
+
+
+class PmgnsDocument(Document):
+    """What the kind "pmgns" reads."""
+
+    graph_version: Name
+    network: PmgnsSwitches
+    conditions: PmgnsConditions
+    residuals: dict[Target, Residual]
+    seen: PmgnsSeen
+    absent: dict[str, str] = Field(default_factory=dict)
+
+
+Scalar = str | bool | int | float | None
+Row = dict[str, Scalar | list[Scalar]]
+
+
+class SummaryRow(Document):
+    """One line of the accuracy table."""
+
+    n: Annotated[int, Field(ge=0)] | None = None
+    median_ape: Annotated[float, Field(ge=0)] | None = None
+    mape: Annotated[float, Field(ge=0)] | None = None
+
+
+class MetricsDocument(Document):
+    """`metrics.json`: a title and its table, list or text; "summary" is the accuracy table."""
+
+    __pydantic_extra__: dict[str, Row | list[Row] | list[str] | str | None]
+    summary: list[SummaryRow] = []

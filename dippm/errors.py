@@ -14,7 +14,7 @@
     │   └── OutOfMemoryError           the device's memory does not hold it
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning
+                 └─ SourceDroppedWarning · PluginWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -124,6 +124,10 @@ class OutOfRangeWarning(DippmWarning):
 
 class DeviceMismatchWarning(DippmWarning):
     """The prediction is for a device that was never measured."""
+
+
+class PluginWarning(DippmWarning):
+    """A frontend of another distribution is broken; files that others read are not harmed."""
 
 
 class SourceDroppedWarning(DippmWarning):

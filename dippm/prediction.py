@@ -125,7 +125,7 @@ class Prediction:
             intervals={target: e.interval for target, e in known.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
             warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
-            operators=estimates.operators,
+            operators=estimates.operators if "latency_ms" in known else (),
             conditions=conditions,
             provenance=provenance,
             source_graph=graph,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from dippm import frontends
 from dippm.errors import ModelFileError
 from dippm.frontends import InputSpec
+from dippm.relax.raw_graph import RawGraph
 
 BOUNDED = settings(
     max_examples=60,
@@ -88,6 +91,84 @@ json_values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
     max_leaves=5,
 )
+
+
+SHIPPED = Path(__file__).resolve().parents[1] / "checkpoints"
+odd_values = st.one_of(
+    json_values,
+    st.sampled_from([None, -1, 0, 1 << 70, 10**400, True, "", "\x1b[0m", [], {}, [[[]]], 1e308]),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+def places(document, path=()):
+    """Yield the path of every part of a document."""
+    yield path
+    parts = document.items() if isinstance(document, dict) else ()
+    if isinstance(document, list):
+        parts = enumerate(document[:3])
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def with_part(document, path, value):
+    if not path:
+        return value
+    copy = document.copy()
+    copy[path[0]] = with_part(copy[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["hybrid-gpu", "pmgns-cpu-epyc"])
+@BOUNDED
+@given(data=st.data())
+def test_a_part_of_a_shipped_configuration(name, data, onnx_graph, tmp_path):
+    """A checkpoint with odd parts is refused or predicts; nothing else."""
+    import dippm
+    from dippm.errors import DippmError
+
+    original = SHIPPED / name / "0.1.0"
+    file = data.draw(st.sampled_from(["config.json", "metrics.json"]))
+    document = json.loads((original / file).read_text())
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(list(places(document))))
+        document = with_part(document, path, data.draw(odd_values))
+    folder = tmp_path / "name" / "1"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(original, folder)
+    (folder / file).write_text(json.dumps(document))
+    device = "A100" if name == "hybrid-gpu" else "CPU-AMD-EPYC-2c"
+    with contextlib.suppress(DippmError):
+        answer = dippm.predict(onnx_graph, device=device, checkpoint=folder)
+        json.dumps(answer.to_dict(), allow_nan=False)
+        assert str(answer)
+
+
+@pytest.fixture(scope="module")
+def onnx_raw(onnx_file):
+    return json.loads(frontends.load(onnx_file, InputSpec.parse(None)).to_json())
+
+
+@pytest.fixture(scope="module")
+def onnx_graph(onnx_file):
+    import dippm
+
+    return dippm.read_graph(onnx_file)
+
+
+@settings(BOUNDED, max_examples=300)
+@given(data=st.data())
+def test_raw_graphs(onnx_raw, data):
+    """A changed raw graph is refused where it is read, or holds together."""
+    document = onnx_raw
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(places(document))))
+        document = with_part(document, path, data.draw(odd_values))
+    with contextlib.suppress(ValueError):
+        graph = RawGraph.from_json(json.dumps(document))
+        assert graph.batch >= 1
+        assert all(size >= 0 for value in graph.values for size in value.shape)
+        assert RawGraph.from_json(graph.to_json()) == graph
 
 
 @BOUNDED

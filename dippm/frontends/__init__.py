@@ -14,6 +14,7 @@ from dippm.frontends import cache as graph_cache
 from dippm.frontends import named, registry
 from dippm.frontends.frontend import Frontend, InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
+from dippm.frontends.unreadable import refusals_told
 from dippm.frontends.worker import POOL, Worker
 from dippm.relax.raw_graph import RawGraph
 
@@ -52,12 +53,13 @@ def load(
     if not isinstance(source, str | os.PathLike):
         return _load_object(source, spec, limits)
     where = source if isinstance(source, str) else Path(source)
-    entry = registry.find(where, framework)
-    name = graph_cache.key(where, entry, spec, trust=trust) if cache else ""
-    kept = graph_cache.read(name) if cache else None
-    if kept is not None:
-        return kept
-    graph = _convert(entry.module, _request(where, spec, trust), limits)
+    with refusals_told(source):
+        entry = registry.find(where, framework)
+        name = graph_cache.key(where, entry, spec, trust=trust) if cache else ""
+        kept = graph_cache.read(name) if cache else None
+        if kept is not None:
+            return kept
+        graph = _convert(entry.module, _request(where, spec, trust), limits)
     if cache:
         graph_cache.write(name, graph)
     return graph

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, cast
@@ -27,7 +26,7 @@ from dippm.errors import (
     UnknownFormatError,
     UnknownNameError,
 )
-from dippm.frontends import named
+from dippm.frontends import named, plugins
 from dippm.frontends.frontend import Frontend
 from dippm.frontends.zip_names import is_broken
 
@@ -48,6 +47,7 @@ class Entry:
         needs: packages that its worker imports.
         extra: what to install for them, as in `pip install "dippm[extra]"`.
         suffixes: how its files usually end, for messages only; content decides.
+        is_plugin: it comes from another distribution, and is asked with care.
     """
 
     framework: str
@@ -55,6 +55,7 @@ class Entry:
     needs: tuple[str, ...] = ()
     extra: str = ""
     suffixes: tuple[str, ...] = ()
+    is_plugin: bool = False
 
     def frontend(self) -> Frontend:
         """Import the frontend's module."""
@@ -100,8 +101,8 @@ ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorf
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all frontends, those of other distributions after ours."""
-    found = entry_points(group="dippm.frontends")
-    return (*BUILT_IN, *(Entry(point.name, point.value.partition(":")[0]) for point in found))
+    found = ((point.name, point.value.partition(":")[0]) for point in plugins.found())
+    return (*BUILT_IN, *(Entry(name, module, is_plugin=True) for name, module in found))
 
 
 def built_in(framework: str) -> Entry:
@@ -128,7 +129,9 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
         if entry.framework in wanted and _accepts(entry, path):
             entry.check_installed(path.name)
             return entry
-    raise _unknown_format(path, framework)
+    unknown = _unknown_format(path, framework)
+    unknown.hint += plugins.faults_hint()
+    raise unknown
 
 
 def _wanted(framework: str | None) -> tuple[str, ...]:
@@ -142,6 +145,8 @@ def _wanted(framework: str | None) -> tuple[str, ...]:
 
 
 def _accepts(entry: Entry, path: Path) -> bool:
+    if entry.is_plugin:
+        return plugins.accepts(entry.framework, entry.module, path)
     try:
         return bool(entry.frontend().accepts(path))
     except ModelFileError:

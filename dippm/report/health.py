@@ -13,7 +13,7 @@ from typing import Literal
 
 from dippm import __version__
 from dippm.errors import DippmError
-from dippm.frontends import cache
+from dippm.frontends import cache, plugins, registry
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
 from dippm.measure.sources.registry import survey
 from dippm.pretrained import store
@@ -56,7 +56,8 @@ def examine() -> tuple[Finding, ...]:
         Finding("dippm", "ok", __version__),
         Finding("python", "ok", platform.python_version()),
     )
-    return (*versions, *_packages(), *_checkpoints(), _gpu(), _memory(), _cache(), *sources())
+    ours = (*versions, *_packages(), *_plugins(), *_checkpoints())
+    return (*ours, _gpu(), _memory(), _cache(), *sources())
 
 
 def sources() -> Iterator[Finding]:
@@ -87,6 +88,15 @@ def _packages() -> Iterator[Finding]:
             found = next(filter(None, map(_version, names)), "")
             hint = f'absent: not installed, pip install "dippm[{extra}]"'
             yield Finding(names[0], "ok" if found else "absent", found or hint)
+
+
+def _plugins() -> Iterator[Finding]:
+    for entry in registry.entries():
+        if entry.is_plugin:
+            fault = plugins.fault(entry.module)
+            hint = f"{fault}; files that others read are not harmed. Reinstall or remove it."
+            state: State = "broken" if fault else "ok"
+            yield Finding(f"plug-in {entry.framework}", state, hint if fault else entry.module)
 
 
 def _version(distribution: str) -> str:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
-import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -227,45 +223,3 @@ def test_our_warnings_are_a_line(monkeypatch):
         warnings.simplefilter("default")
         answer = CliRunner().invoke(app, ["graph", "model.onnx"])
     assert answer.stderr == "warning: odd \\x1b[1m\n"
-
-
-def process(*words, **options):
-    command = [sys.executable, "-m", "dippm", *words]
-    return subprocess.run(command, stderr=subprocess.PIPE, check=False, **options)
-
-
-@pytest.mark.parametrize("words", [["devices"], ["devices", "--json"]])
-def test_a_full_device_is_one_error(words):
-    with open("/dev/full", "wb") as full:
-        answer = process(*words, stdout=full)
-    assert answer.returncode == 1
-    assert answer.stderr.decode().splitlines()[0] == (
-        "error: cannot write the answer: No space left on device"
-    )
-    assert b"Traceback" not in answer.stderr
-    assert b"Exception ignored" not in answer.stderr
-
-
-def test_a_reader_that_went_away_is_no_error():
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as gone:
-        for words in (["devices"], ["devices", "--json"]):
-            answer = process(*words, stdout=gone)
-            assert answer.returncode == 128 + signal.SIGPIPE
-            assert answer.stderr == b""
-
-
-def test_a_closed_stdout_is_no_error():
-    answer = process("devices", preexec_fn=lambda: os.close(1))
-    assert (answer.returncode, answer.stderr) == (0, b"")
-
-
-def test_ascii_gets_its_table(onnx_file):
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    words = ["predict", onnx_file, "--operators", "2"]
-    answer = process(*words, stdout=subprocess.PIPE, env=environment)
-    assert answer.returncode == 0, answer.stderr
-    assert "small.onnx | batch 1 | A100-40GB" in answer.stdout.decode("ascii")
-    answer = process(*words[:2], "--json", stdout=subprocess.PIPE, env=environment)
-    assert json.loads(answer.stdout.decode("ascii"))["source"] == "small.onnx"

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dippm import errors, files, process
+from dippm import process
 from dippm.errors import ConversionError, DippmError
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
-from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, is_out_of_memory
+from dippm.frontends.worker_errors import as_data, memory_words, revive, short_of_memory
+from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, tells_out_of_memory
 from dippm.progress import listening, sized, tell
 from dippm.relax.raw_graph import RawGraph
 
@@ -116,7 +117,7 @@ class Worker:
         self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
         if "error" in answer:
-            raise _revive(answer["error"])
+            raise revive(answer["error"])
         try:
             return RawGraph.from_json(answer["graph"])
         except ValueError as error:
@@ -159,8 +160,8 @@ class Worker:
         elif code == -signal.SIGSEGV:
             message = f"the converter crashed with a segmentation fault {where}"
             hint = "This is a fault of the framework's converter: export the model to ONNX instead."
-        elif code == -signal.SIGABRT and ("alloc" in words or "memory" in words.lower()):
-            message, hint = _memory_words(limit, where)
+        elif code is not None and tells_out_of_memory(words):
+            message, hint = memory_words(limit, where)
         elif code is None:
             message = f"the conversion process closed its pipe without an answer {where}"
             hint = "Try again; if it repeats, export the model to ONNX instead."
@@ -336,55 +337,7 @@ def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:
             graph = frontend.load(Path(request["source"]), spec, trust=request["trust"])
         return {"graph": graph.to_json()}
     except BaseException as error:
-        return {"error": _as_data(error), "worn_out": is_out_of_memory(error)}
-
-
-def _as_data(error: BaseException) -> dict[str, str]:
-    """Turn an error into what crosses the process border."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(error, DippmError):
-        return {**error.to_dict(), "cause": _words(cause) if cause else ""}
-    if is_out_of_memory(error):
-        limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
-        message, hint = _memory_words(limit, f"({_words(error)})")
-        return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
-    if isinstance(error, PermissionError) and error.filename:
-        return {**files.refused(Path(error.filename), error).to_dict(), "cause": _words(error)}
-    if isinstance(error, ImportError):
-        missing = getattr(error, "name", None) or str(error)
-        return {
-            "type": "FrameworkNotInstalledError",
-            "message": f"a library that reads this file does not load: {missing}",
-            "hint": 'Install what is missing, for instance with pip install "dippm[all]".',
-            "cause": _words(error),
-        }
-    return {
-        "type": "ConversionError",
-        "message": f"the converter failed: {_words(error)}",
-        "hint": "Export the model to ONNX and try that file; if it fails too, report it.",
-        "cause": _words(cause) if cause else _words(error),
-    }
-
-
-def _memory_words(limit: str, where: str) -> tuple[str, str]:
-    return (
-        f"the conversion needed more memory than {limit} {where}",
-        "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
-    )
-
-
-def _words(error: BaseException, characters: int = 1500) -> str:
-    return f"{type(error).__name__}: {error}"[:characters]
-
-
-def _revive(document: dict[str, str]) -> DippmError:
-    kind = getattr(errors, document["type"], ConversionError)
-    if not (isinstance(kind, type) and issubclass(kind, DippmError)):
-        kind = ConversionError
-    error: DippmError = kind(document["message"], document["hint"])
-    if document["cause"]:
-        error.__cause__ = RuntimeError(document["cause"])
-    return error
+        return {"error": as_data(error), "worn_out": short_of_memory(error) is not None}
 
 
 def _peak_memory_mb() -> float:

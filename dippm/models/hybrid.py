@@ -202,23 +202,28 @@ class Hybrid:
         quantities = table.quantities(batch)
         compute, memory = roofline_parts_ms(quantities, table.unit, view)
         launches = table.settings[:, SETTINGS.index("launches")]
-        rows = []
-        for node in sorted(set(table.node.tolist())):
-            mine = table.node == node
-            time_ms = float(times[mine].sum())
-            rows.append(
-                OperatorCost(
-                    node=node,
-                    op=graph.nodes[node].op,
-                    kernels=int(launches[mine].sum()),
-                    time_ms=time_ms,
-                    share=time_ms / total_ms,
-                    bound=_bound(float(compute[mine].sum()), float(memory[mine].sum())),
-                    macs=int(quantities[mine, 0].sum() / 2) if graph.nodes[node].macs else 0,
-                    bytes_moved=int(quantities[mine, 1:4].sum()),
-                    path=graph.nodes[node].path,
-                )
+        nodes, row = np.unique(table.node, return_inverse=True)
+
+        def by_node(values: Floats) -> list[float]:
+            return list(map(float, np.bincount(row, values, len(nodes))))
+
+        time_ms, kernels = by_node(times), by_node(launches)
+        compute_ms, memory_ms = by_node(compute), by_node(memory)
+        flop, moved = by_node(quantities[:, 0]), by_node(quantities[:, 1:4].sum(axis=1))
+        rows = [
+            OperatorCost(
+                node=node,
+                op=graph.nodes[node].op,
+                kernels=int(kernels[i]),
+                time_ms=time_ms[i],
+                share=time_ms[i] / total_ms,
+                bound=_bound(compute_ms[i], memory_ms[i]),
+                macs=int(flop[i] / 2) if graph.nodes[node].macs else 0,
+                bytes_moved=int(moved[i]),
+                path=graph.nodes[node].path,
             )
+            for i, node in enumerate(nodes.tolist())
+        ]
         host_ms = total_ms - float(times.sum())
         if host_ms > 1e-9 * total_ms:
             rows.append(OperatorCost(None, "host", 0, host_ms, host_ms / total_ms, "host", 0, 0))

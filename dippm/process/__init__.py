@@ -10,7 +10,7 @@ its limit (`end_after`), for a caller that no longer listens.
 Caller's side: `WorkerPipes`. Worker's side: the functions.
 """
 
-from dippm.process.ends import describe_exit, is_out_of_memory, signal_name
+from dippm.process.ends import describe_exit, is_out_of_memory, signal_name, tells_out_of_memory
 from dippm.process.frames import Message, own_pipes, read_frame, write_frame
 from dippm.process.guard import leave_guard, start_guard
 from dippm.process.limits import end_after, follow_parent, limit_memory
@@ -32,5 +32,6 @@ __all__ = [
     "read_frame",
     "signal_name",
     "start_guard",
+    "tells_out_of_memory",
     "write_frame",
 ]

@@ -7,7 +7,8 @@ import signal
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|not enough memory|cannot allocate memory"
-    r"|unable to allocate|ALLOC_FAILED|bad_alloc",
+    r"|unable to allocate|ALLOC_FAILED|bad_alloc|MemoryError|failed to map segment"
+    r"|memory allocation",
     re.IGNORECASE,
 )
 
@@ -15,7 +16,12 @@ OUT_OF_MEMORY = re.compile(
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception means that memory ran out or its limit was met."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"MemoryError", "OutOfMemoryError"} or OUT_OF_MEMORY.search(str(error)))
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or tells_out_of_memory(str(error))
+
+
+def tells_out_of_memory(text: str) -> bool:
+    """Return whether a library's words say that memory ran out."""
+    return OUT_OF_MEMORY.search(text) is not None
 
 
 def describe_exit(code: int) -> str:

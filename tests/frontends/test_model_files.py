@@ -168,6 +168,22 @@ def test_folders_are_hashed_without_waiting(tmp_path):
     assert cache.digest(tmp_path) != before
 
 
+def test_a_config_that_is_no_file(tmp_path):
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    fifo(tmp_path / "a" / "config.json")
+    device(tmp_path / "b" / "config.json")
+    fifo(tmp_path / "pipe")
+    for name in ("a", "b", "pipe", "a/config.json"):
+        refused(f"hf-config:{tmp_path / name}")
+
+
+def test_fields_without_end_are_not_read_to_their_end(tmp_path):
+    """A graph behind a hundred thousand fields is no ONNX file, whoever wrote it."""
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08" * 10_000_000 + b"\x3a\x00")
+    refused(tmp_path / "model.onnx", UnknownFormatError)
+
+
 # Archives
 
 

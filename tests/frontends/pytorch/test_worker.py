@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+import torch
 
+from dippm import frontends
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
@@ -39,6 +41,11 @@ FRONTEND = """
             time.sleep(60)
         if mood == "greedy":
             bytearray(3 << 30)
+        if mood == "hidden":
+            try:
+                bytearray(3 << 30)
+            except MemoryError as error:
+                raise InputShapeError("not readable", "write it again") from error
         if mood == "picky":
             raise InputShapeError("got 3", "give 4")
         if mood == "lost":
@@ -120,6 +127,19 @@ def test_memory_trouble_retires_the_process(pool):
     with pytest.raises(ConversionError):
         convert(pool, "greedy")
     assert convert(pool, "fine") != first
+
+
+@pytest.mark.parametrize("memory_limit_mb", [64, 90, 120, 180])
+def test_too_little_memory_for_the_libraries_is_said(tmp_path, memory_limit_mb):
+    torch.save(torch.nn.Linear(4, 4), path := tmp_path / "model.pt")
+    with pytest.raises(ConversionError, match=f"more memory than {memory_limit_mb} MB") as caught:
+        frontends.load(path, "4", cache=False, memory_limit_mb=memory_limit_mb)
+    assert "memory_limit_mb" in caught.value.hint
+
+
+def test_an_error_that_hides_the_lack_of_memory(pool):
+    with pytest.raises(ConversionError, match="more memory than 2048 MB"):
+        convert(pool, "hidden")
 
 
 def test_kinds_of_workers_are_never_mixed(pool, tmp_path):

@@ -1,0 +1,70 @@
+"""Errors of a conversion, on their way from the worker to its caller."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dippm import errors, files
+from dippm.errors import ConversionError, DippmError
+from dippm.process import is_out_of_memory
+
+
+def short_of_memory(error: BaseException) -> BaseException | None:
+    """Return what says that memory ran out: the error, or one that led to it in other words."""
+    link: BaseException | None = error
+    for _ in range(20):
+        if link is None or is_out_of_memory(link):
+            return link
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def as_data(error: BaseException) -> dict[str, str]:
+    """Turn an error into what crosses the process border."""
+    cause = error.__cause__ or error.__context__
+    if short := short_of_memory(error):
+        limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
+        message, hint = memory_words(limit, f"({_words(short)})")
+        return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
+    if isinstance(error, DippmError):
+        return {**error.to_dict(), "cause": _words(cause) if cause else ""}
+    if isinstance(error, PermissionError) and error.filename:
+        return {**files.refused(Path(error.filename), error).to_dict(), "cause": _words(error)}
+    if isinstance(error, ImportError):
+        missing = getattr(error, "name", None) or str(error)
+        return {
+            "type": "FrameworkNotInstalledError",
+            "message": f"a library that reads this file does not load: {missing}",
+            "hint": 'Install what is missing, for instance with pip install "dippm[all]".',
+            "cause": _words(error),
+        }
+    return {
+        "type": "ConversionError",
+        "message": f"the converter failed: {_words(error)}",
+        "hint": "Export the model to ONNX and try that file; if it fails too, report it.",
+        "cause": _words(cause) if cause else _words(error),
+    }
+
+
+def memory_words(limit: str, where: str) -> tuple[str, str]:
+    """Return message and hint for a conversion that needed more memory than it may use."""
+    return (
+        f"the conversion needed more memory than {limit} {where}",
+        "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
+    )
+
+
+def _words(error: BaseException, characters: int = 1500) -> str:
+    return f"{type(error).__name__}: {error}"[:characters]
+
+
+def revive(document: dict[str, str]) -> DippmError:
+    """Return the error that a worker described."""
+    kind = getattr(errors, document["type"], ConversionError)
+    if not (isinstance(kind, type) and issubclass(kind, DippmError)):
+        kind = ConversionError
+    error: DippmError = kind(document["message"], document["hint"])
+    if document["cause"]:
+        error.__cause__ = RuntimeError(document["cause"])
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -45,6 +46,7 @@ def compare(
         str | None, typer.Option("--mig", help="Slices: 1g.5gb,3g.20gb; full is the whole GPU.")
     ] = None,
     channels_last: options.ChannelsLast = False,
+    framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
     strict: Annotated[
@@ -73,11 +75,12 @@ def compare(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import compare as answer
         from dippm.batches import batches_of
-        from dippm.candidates import candidates_of
+        from dippm.candidates import Candidate, candidates_of
 
-        cases: list[Any] = list(models or ())
+        cases = [Candidate(model, framework=framework) for model in models or ()]
         if models_from is not None:
-            cases += candidates_of(_text(models_from))
+            listed = candidates_of(_text(models_from))
+            cases += [replace(case, framework=case.framework or framework) for case in listed]
         table = answer(
             cases,
             device=options.listed(device),

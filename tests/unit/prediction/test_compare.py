@@ -291,3 +291,10 @@ def test_what_fails_cannot_pass_for_another_line(tmp_path):
     answer = run("compare", f"{tmp_path}/x\n failed: other.onnx: because.onnx")
     assert answer.exit_code == 1
     assert "\n failed: other" not in answer.stderr
+
+
+def test_a_framework_for_all_models(onnx_file):
+    answer = run("compare", onnx_file, "--framework", "paddle", "--json")
+    assert answer.exit_code == 1
+    assert json.loads(answer.stdout)[0]["error"]["message"]
+    assert run("compare", onnx_file, "--framework", "onnx").exit_code == 0

@@ -199,7 +199,10 @@ _OPERATORS: list[Operator] = [
     *_elementwise("multiply_add=addcmul lerp", 2),
     *_elementwise("log2 log1p expm1 sqrt", 4),
     *_elementwise("power=pow exp log rsqrt", 4, autocast="float32"),
-    *_elementwise("erf erfc sin cos tan asin acos atan atan2 sinh cosh", 8),
+    *_elementwise(
+        "erf erfc sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh erfinv lgamma "
+        "digamma",
+        8),
 
     *_reductions(
         "reduce_mean=mean reduce_max=max,amax reduce_min=min,amin reduce_variance=var,variance "
@@ -219,24 +222,28 @@ _OPERATORS: list[Operator] = [
              "indexing"),
     *_copies(
         "scatter=scatternd,scatterelements,scatteradd,indexput,slicescatter,selectscatter,"
-        "maskedscatter,tensorscatteradd",
+        "maskedscatter,tensorscatteradd,tensorscatterupdate,tensorscattermax,tensorscattermin,"
+        "unsortedsegmentsum,unsortedsegmentmax,unsortedsegmentmin,unsortedsegmentprod,segmentsum,"
+        "segmentmean,segmentmax,segmentmin,segmentprod,dynamicstitch,paralleldynamicstitch",
         "gather", "indexing"),
     *_copies("nonzero", "copy", "indexing"),
     *_copies(
         "pad=padv2,mirrorpad,constantpadnd roll tile repeat=repeatinterleave "
-        "flip=reverse,reversev2 space_to_depth=pixelunshuffle depth_to_space=pixelshuffle "
-        "unfold im2col col2im triangle=triu,tril,trilu,matrixbandpart "
-        "dynamic_slice=dynamicstridedslice",
+        "flip=reverse,reversev2,reversesequence space_to_depth=pixelunshuffle "
+        "depth_to_space=pixelshuffle unfold im2col=extractimagepatches,extractvolumepatches "
+        "col2im triangle=triu,tril,trilu,matrixbandpart dynamic_slice=dynamicstridedslice",
         "copy"),
     *_copies(
         "resize=resize2d,resize3d,resizebilinear,resizenearestneighbor,resizebicubic,upsample,"
         "upsamplenearest1d,upsamplenearest2d,upsamplenearest3d,upsamplebilinear2d,"
-        "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler",
+        "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler,"
+        "cropandresize,imageprojectivetransformv3",
         "resize", "resampling", flops=4, attributes=("mode",)),
     *_copies(
         "create=arange,range,zeros,ones,full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
         "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
-        "random=randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint",
+        "random=randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
+        "randomstandardnormal,statelessrandomuniformv2,statelessrandomnormalv2",
         "none"),
 
     *_views("reshape=view,unsafeview,flatten,batchflatten,unflatten,squeeze,unsqueeze,expanddims",
@@ -246,7 +253,9 @@ _OPERATORS: list[Operator] = [
             attributes=("axis",)),
 
     *_rows("einsum", "other", "batch_matmul", "other", 8, attributes=("equation",)),
-    *_rows("fft=rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2", "other", "reduction", "other", 8),
+    *_rows(
+        "fft=rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2,fft2d,ifft,ifft2d,rfft2d,irfft2d",
+        "other", "reduction", "other", 8),
     *_rows("moe_dispatch", "other", "elementwise", "other", 1),
 ]  # fmt: skip
 

@@ -218,14 +218,19 @@ def static_type(tensor: tf.Tensor) -> tuple[tuple[int, ...], str]:
     """Return a tensor's shape and dtype.
 
     Raises:
-        ConversionError: if the shape is not static.
+        ConversionError: if the shape is not static, or it holds complex numbers.
     """
     if not tensor.shape.is_fully_defined():
         raise ConversionError(
             f"the shape of {tensor.op.type} ({tensor.name}) depends on data: {tensor.shape}",
             "Export the model with static sizes apart from the batch.",
         )
-    return tuple(tensor.shape.as_list()), tensor.dtype.name
+    if tensor.dtype.is_complex:
+        raise ConversionError(
+            f"{tensor.op.type} ({tensor.op.name}) makes complex numbers, which have no price here",
+            "Export the part of the model that works on real numbers.",
+        )
+    return tuple(tensor.shape.as_list()), tensor.dtype.name.removeprefix("q")
 
 
 def attributes(operation: tf.Operation) -> dict[str, Attribute]:

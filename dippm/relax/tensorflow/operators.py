@@ -77,6 +77,13 @@ def _squared_difference(call: Call) -> Results:
     return op.square(call.emit(op.subtract(call.x(0), call.x(1))))
 
 
+@converts(CONVERTERS, "EuclideanNorm", reads=(0,))
+def _norm(call: Call) -> Results:
+    axes = [a % max(len(call.shape()), 1) for a in call.required(1)]
+    total = call.emit(op.sum(call.emit(op.square(call.x())), axes, call.attr("keep_dims")))
+    return op.sqrt(total)
+
+
 @converts(CONVERTERS, "AddN")
 def _add_n(call: Call) -> Results:
     total = call.x(0)

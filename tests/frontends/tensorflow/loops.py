@@ -144,6 +144,21 @@ def _edges(tf, w, x, edges):
     return tf.matmul(sums, w)
 
 
+def _signal(tf, w, x):
+    spectrum = tf.signal.rfft(x, [WIDTH])
+    return tf.matmul(tf.signal.irfft(spectrum, [WIDTH]), w)
+
+
+def _sparse_updates(tf, w, x):
+    rows = tf.tensor_scatter_nd_update(x, [[0]], x[:1] * 2.0)
+    return tf.matmul(tf.asinh(rows), w) / tf.norm(x, axis=1, keepdims=True)
+
+
+def _patches(tf, w, x):
+    crops = tf.image.extract_patches(x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
+    return tf.matmul(crops, w)
+
+
 def _masked(tf, w, x, mask):
     return tf.matmul(tf.where(mask, x, 0.0), w)
 
@@ -178,6 +193,9 @@ MODELS: dict[str, Any] = {
     "edges": (_edges, {"x": _ROW, "edges": ([2, 30], "int32")}),
     "free_edges": (_edges, {"x": _ROW, "edges": ([2, None], "int32")}),
     "fixed_edges": (_edges, {"x": ([300, WIDTH], "float32"), "edges": ([2, 30], "int32")}),
+    "signal": (_signal, {"x": _ROW}),
+    "sparse_updates": (_sparse_updates, {"x": _ROW}),
+    "patches": (_patches, {"x": ([None, 8, 8, 4], "float32")}),
     "masked": (_masked, {"x": _ROW, "mask": ([None, WIDTH], "bool")}),
     "text": (_text, {"x": ([None], "string")}),
 }

@@ -156,6 +156,28 @@ def test_two_fixed_first_sizes_are_a_question(convert):
     assert "edges=fixed:2,30" in hint
 
 
+@pytest.mark.parametrize(
+    ("name", "products", "named"),
+    [
+        ("edges", 1, "scatter"),
+        ("sparse_updates", 1, "scatter"),
+        ("patches", 16, "im2col"),
+    ],
+)
+def test_operators_that_only_tensorflow_spells_so(name, products, named, convert):
+    graph = build(read(convert(name)))
+    assert not graph.unknown_ops
+    assert graph.histogram()[named] >= 1
+    assert graph.at_batch(1).macs == products * PRODUCT
+
+
+def test_complex_numbers_are_refused_by_name(convert):
+    error, message, hint = convert("signal")
+    assert error == "ConversionError"
+    assert "complex" in message
+    assert hint
+
+
 def test_truth_values_and_text(convert):
     graph = read(convert("masked"))
     assert {graph.values[i].dtype for i in graph.inputs} == {"float32", "bool"}

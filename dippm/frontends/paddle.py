@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from dippm.errors import (
 )
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.paddle_layers import layers_of, name_nodes
+from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ OPSET = 17
 
 _PROGRAM_SUFFIXES = (".json", ".pdmodel")
 _PARAMETER_SUFFIX = ".pdiparams"
+_LISTS = re.compile(r"\d+\.(create_array(_like)?|array_(write|read|to_tensor|length|pop)_?)")
 _MAGIC = b'"magic":"pir"'
 _ELEMENT_TYPES = {
     "t_f32": 1, "t_ui8": 2, "t_i8": 3, "t_i16": 5, "t_i32": 6, "t_i64": 7, "t_bool": 9,
@@ -108,7 +111,10 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
     exporter = _exporter()
     from dippm.frontends.onnx import load_bytes
 
+    step("reading the program")
     with _as_json(program) as (document, parameters):
+        _check_operators(_document(document), program)
+        step("exporting with Paddle2ONNX")
         data = _export(exporter, document, parameters, program)
     return load_bytes(data, inputs, name=program.name)
 
@@ -151,6 +157,32 @@ def _document(program: Path) -> dict[str, Any]:
             "The file is cut short or damaged; copy or save it again.",
         ) from error
     return dict(document)
+
+
+def _check_operators(document: dict[str, Any], program: Path) -> None:
+    """Refuse lists of tensors: Paddle2ONNX ends its whole process when it meets one."""
+    lists = sorted(set(filter(_LISTS.fullmatch, _operators(document["program"]))))
+    if lists:
+        names = ", ".join(name.partition(".")[2] for name in lists)
+        raise ConversionError(
+            f"{program.name}: Paddle2ONNX cannot export lists of tensors ({names})",
+            "They come from a loop around a cell: use paddle.nn.LSTM, GRU or SimpleRNN, or write "
+            "the steps out, and save the model again.",
+        )
+
+
+def _operators(program: Any) -> Iterator[str]:
+    """Yield the names of the operators of a program, of inner blocks as well."""
+    stack = [program]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            name = item.get("#")
+            if isinstance(name, str):
+                yield name
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
 
 
 def _stored_shapes(document: dict[str, Any]) -> Iterator[tuple[str, list[int], int]]:

@@ -13,7 +13,7 @@ import pytest
 
 import dippm.frontends
 import dippm.graph
-from dippm.errors import InputShapeError, ModelFileError, ModelNotFoundError
+from dippm.errors import ConversionError, InputShapeError, ModelFileError, ModelNotFoundError
 from dippm.frontends import paddle as route
 from dippm.frontends.frontend import MARKER_BATCHES
 
@@ -85,6 +85,17 @@ def test_recurrent_layers_stay_whole(models, kind, gates):
     assert names(raw)[f"onnx.{kind}"] == 2
     cells = 10 * 2 * gates * 32 * ((16 + 32) + (64 + 32))
     assert dippm.graph.build(raw).at_batch(1).macs == cells + 64 * 5
+
+
+def test_a_decoder_keeps_its_encoder(models):
+    graph = dippm.graph.build(convert(models / "encoder_decoder.json")).at_batch(1)
+    assert graph.macs == (10 + 7) * 4 * 24 * (16 + 24)
+
+
+def test_lists_of_tensors_are_refused_before_the_exporter_aborts(models):
+    with pytest.raises(ConversionError, match="array_write_") as caught:
+        convert(models / "own_cell.json")
+    assert "paddle.nn.LSTM" in caught.value.hint
 
 
 def test_a_transformer_encoder(models):

@@ -22,6 +22,33 @@ class Recurrent(nn.Layer):
         return self.head(self.layer(x)[0][:, -1])
 
 
+class TimeMajor(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(16, 24, time_major=True, direction="bidirect")
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class EncoderDecoder(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.LSTM(16, 24), nn.LSTM(16, 24)
+
+    def forward(self, source, target):
+        return self.decoder(target, self.encoder(source)[1])[0]
+
+
+class OwnCell(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.RNN(nn.LSTMCell(16, 24))
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
 class TwoInputs(nn.Layer):
     def __init__(self):
         super().__init__()
@@ -78,6 +105,10 @@ def main(folder: Path) -> None:
     save(
         folder, "two", TwoInputs(), ("ids", [None, 6], "int64"), ("scale", [None, 6, 8], "float32")
     )
+    save(folder, "time_major", TimeMajor(), ("x", [10, None, 16], "float32"))
+    sequences = [(n, [None, length, 16], "float32") for n, length in (("x", 10), ("y", 7))]
+    save(folder, "encoder_decoder", EncoderDecoder(), *sequences)
+    save(folder, "own_cell", OwnCell(), sequences[0])
     zeros = small_cnn()
     for tensor in (*zeros.parameters(), *zeros.buffers()):
         tensor.set_value(paddle.zeros_like(tensor))

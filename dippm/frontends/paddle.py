@@ -270,7 +270,7 @@ def _with_shapes(
     import onnx
 
     model: onnx.ModelProto = onnx.load_from_string(data)
-    read = {name for node in model.graph.node for name in node.input}
+    read = set(_read_in(model.graph))
     for name, shape, element_type in stored:
         if name in read:
             tensor = model.graph.initializer.add(name=name, data_type=element_type, dims=shape)
@@ -283,6 +283,16 @@ def _with_shapes(
     if missing and not any(_has_subgraph(node) for node in model.graph.node):
         raise ValueError(f"without weights the exporter leaves out {missing[:3]}")
     return bytes(model.SerializeToString())
+
+
+def _read_in(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield what the nodes of a graph read, those of loops and branches as well."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _read_in(attribute.g)
+                yield from (value.name for value in attribute.g.output)
 
 
 def _has_subgraph(node: onnx.NodeProto) -> bool:

@@ -87,9 +87,23 @@ def test_recurrent_layers_stay_whole(models, kind, gates):
     assert dippm.graph.build(raw).at_batch(1).macs == cells + 64 * 5
 
 
+def test_a_batch_that_is_not_first(models):
+    raw = convert(models / "time_major.json", "10,N,16")
+    assert raw.values[raw.inputs[0]].shape == (10, MARKER, 16)
+    assert dippm.graph.build(raw).at_batch(3).macs == 3 * 10 * 2 * 3 * 24 * (16 + 24)
+    with pytest.raises(InputShapeError):
+        convert(models / "time_major.json")
+
+
 def test_a_decoder_keeps_its_encoder(models):
     graph = dippm.graph.build(convert(models / "encoder_decoder.json")).at_batch(1)
     assert graph.macs == (10 + 7) * 4 * 24 * (16 + 24)
+
+
+def test_a_loop_reads_its_weights_and_is_counted_by_steps(models):
+    graph = dippm.graph.build(convert(models / "loop.json")).at_batch(1)
+    assert graph.macs == 3 * 16 * 16
+    assert not graph.unknown_ops
 
 
 def test_lists_of_tensors_are_refused_before_the_exporter_aborts(models):

@@ -40,6 +40,18 @@ class EncoderDecoder(nn.Layer):
         return self.decoder(target, self.encoder(source)[1])[0]
 
 
+class Loop(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(16, 16, bias_attr=False)
+
+    def forward(self, x):
+        start = [paddle.zeros([1], "int64"), x]
+        return paddle.static.nn.while_loop(
+            lambda i, x: i < 3, lambda i, x: [i + 1, self.dense(x)], start
+        )[1]
+
+
 class OwnCell(nn.Layer):
     def __init__(self):
         super().__init__()
@@ -108,6 +120,7 @@ def main(folder: Path) -> None:
     save(folder, "time_major", TimeMajor(), ("x", [10, None, 16], "float32"))
     sequences = [(n, [None, length, 16], "float32") for n, length in (("x", 10), ("y", 7))]
     save(folder, "encoder_decoder", EncoderDecoder(), *sequences)
+    save(folder, "loop", Loop(), ("x", [None, 16], "float32"))
     save(folder, "own_cell", OwnCell(), sequences[0])
     zeros = small_cnn()
     for tensor in (*zeros.parameters(), *zeros.buffers()):

@@ -8,7 +8,8 @@ Errors are raised below the command line and name Python's arguments: `trust=Tru
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,16 @@ class Option:
 
 OPTIONS: ContextVar[Mapping[str, Option]] = ContextVar("OPTIONS")
 """The options of the running command, by the name of their argument in Python."""
+
+
+@contextmanager
+def one_command() -> Iterator[None]:
+    """Forget the options of a command when it ends: after it, hints are Python's again."""
+    token = OPTIONS.set({})
+    try:
+        yield
+    finally:
+        OPTIONS.reset(token)
 
 
 def options_of(command: Any) -> dict[str, Option]:

@@ -160,8 +160,8 @@ class Prediction:
         lines = [" " + self.title, f"{'':14}{'predicted':<14}{_coverage(self.intervals)}"]
         for label, value, rest in self._rows():
             lines.append(f" {label:<13}{value:<13} {rest}".rstrip())
-            if label == LABELS["memory_mb"] and self.memory_parts is not None:
-                lines.append(f"   {self._memory_text()}")
+            if label == LABELS["memory_mb"]:
+                lines += [f"   {line}" for line in self._memory_lines()]
         lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
 
@@ -228,7 +228,9 @@ class Prediction:
         )
         head = f"<tr><th></th><th>predicted</th><th>{_coverage(self.intervals)}</th></tr>"
         notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
-        memory = f"<p>memory: {escape(self._memory_text())}</p>" if self.memory_parts else ""
+        memory = (
+            f"<p>memory: {escape('; '.join(self._memory_lines()))}</p>" if self.memory_parts else ""
+        )
         return (
             f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>{memory}"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
@@ -245,15 +247,16 @@ class Prediction:
             yield label, f"{show(value)} {UNITS[target]}", between
         yield "MIG slice", *self._mig_row()
 
-    def _memory_text(self) -> str:
-        """Return the parts of the memory in one printable line."""
+    def _memory_lines(self) -> tuple[str, ...]:
+        """Return the parts of the memory, and where the peak stands, as printable lines."""
         parts = self.memory_parts
-        assert parts is not None
+        if parts is None:
+            return ()
         place = f"{parts.peak_path} {parts.peak_op}".strip() or "the inputs"
         return (
             f"weights {show(parts.weights_mb)} + activations {show(parts.activations_mb)} "
-            f"(at {printable(place)}) + allocator {show(parts.allocator_mb)} "
-            f"+ context {show(parts.context_mb)}"
+            f"+ allocator {show(parts.allocator_mb)} + context {show(parts.context_mb)}",
+            f"peak at {printable(place)}",
         )
 
     def _mig_row(self) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """The module path of each operator of an exported program, as the user's model spells it.
 
 `torch.export` notes the stack of modules that ran. What it cannot look into keeps its names by
-other ways: a program from a file has them from its first export, and the weights of a scripted
-module still stand in the tree of its submodules.
+other ways: a program from a file has them from its first export, and a scripted module in its own
+graph and in the tree that its weights stand in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
+
+from dippm.frontends.torch_script_paths import Owners, of_script
 
 STACK = "nn_module_stack"
 _REPEATED = re.compile(r"@\d+")
@@ -34,7 +36,8 @@ def note_paths(
     paths = [path_of(node) for node in nodes]
     inner = [path.removeprefix(prefix).removeprefix(".") for path in paths]
     if not any(inner):
-        inner = _of_first_export(nodes, module) or _by_weights(program, nodes, module)
+        owners = _owners(program, nodes, module)
+        inner = _of_first_export(nodes, module) or of_script(nodes, module, owners)
     for node, path in zip(nodes, inner, strict=True):
         node.meta[STACK] = {"": (path, "")}
     return program
@@ -60,22 +63,24 @@ def _of_first_export(nodes: list[Node], module: torch.nn.Module) -> list[str] | 
     return [path_of(node) for node in before]
 
 
-def _by_weights(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module) -> list[str]:
-    """Return, for operators that read weights, the path of the module that owns the first."""
-    names = {id(tensor): name for name, tensor in _weights(module)}
+def _owners(program: ExportedProgram, nodes: list[Node], module: torch.nn.Module) -> Owners:
+    """Return, for each operator, the modules that own the first weight that it reads."""
+    found: dict[int, list[str]] = {}
+    for name, tensor in _weights(module):
+        found.setdefault(id(tensor), []).append(name.rpartition(".")[0])
     kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     held: Mapping[str, object] = {**program.state_dict, **program.constants}
-    owners = {
-        spec.arg.name: names[id(held[spec.target])].rpartition(".")[0]
+    by_input = {
+        spec.arg.name: tuple(found[id(held[spec.target])])
         for spec in program.graph_signature.input_specs
-        if spec.kind in kinds and spec.target in held and id(held[spec.target]) in names
+        if spec.kind in kinds and spec.target in held and id(held[spec.target]) in found
     }
     return [
-        next((owners[read.name] for read in node.all_input_nodes if read.name in owners), "")
+        next((by_input[read.name] for read in node.all_input_nodes if read.name in by_input), ())
         for node in nodes
     ]
 
 
 def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

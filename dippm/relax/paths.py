@@ -13,6 +13,8 @@ import tvm
 from tvm import relax
 
 ATTRIBUTE = "dippm.paths"
+LONGEST = 400
+"""Characters of a path that are kept: a name in a file can be of any length."""
 
 
 class PathBuilder(relax.BlockBuilder):
@@ -38,7 +40,8 @@ class PathBuilder(relax.BlockBuilder):
 def with_paths(module: tvm.IRModule, paths: Mapping[str, str]) -> tvm.IRModule:
     """Attach paths by variable name to the function "main"."""
     if any(paths.values()):
-        module["main"] = module["main"].with_attr(ATTRIBUTE, dict(paths))
+        kept = {name: path[:LONGEST] for name, path in paths.items()}
+        module["main"] = module["main"].with_attr(ATTRIBUTE, kept)
     return module
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm.frontends import load
+from dippm.frontends import load, torch_script_paths
 from dippm.graph import ModelGraph, build
 from tests.frontends.test_parity import input_shape
 from tests.frontends.twins.writers import Writers
@@ -88,21 +88,50 @@ def test_a_program_from_a_file_keeps_the_paths_of_its_first_export(tmp_path: Pat
     assert [(n.op, n.path) for n in again.nodes] == [(n.op, n.path) for n in graph_of(net).nodes]
 
 
-@pytest.mark.parametrize("compiler", [torch.jit.script, "trace"])
-def test_torchscript_names_what_reads_weights(tmp_path: Path, compiler: object):
-    net = Net().eval()
+def scripted(net: nn.Module, compiler: str) -> torch.jit.ScriptModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scripted = (
-            torch.jit.trace(net, torch.zeros(2, *SHAPE))
-            if compiler == "trace"
-            else torch.jit.script(net)
-        )
-        scripted.save(str(tmp_path / "net.pt"))
+        if compiler == "trace":
+            return torch.jit.trace(net, torch.zeros(2, *SHAPE))
+        return torch.jit.script(net)
+
+
+@pytest.mark.parametrize("compiler", ["script", "trace"])
+def test_torchscript_has_the_paths_of_its_source(tmp_path: Path, compiler: str):
+    net = Net().eval()
+    scripted(net, compiler).save(str(tmp_path / "net.pt"))
     graph = graph_of(tmp_path / "net.pt")
-    assert paths(graph, "conv2d") == CONVOLUTIONS
-    assert paths(graph, "batch_norm") == ["stages.0.norm", "stages.1.0.norm"]
-    assert paths(graph, "dense") == ["head"]
+    assert [(n.op, n.path) for n in graph.nodes] == [(n.op, n.path) for n in graph_of(net).nodes]
+
+
+def test_naming_leaves_a_scripted_module_as_it_was():
+    module = scripted(Net().eval(), "script")
+    stages = dict(module.named_modules())["stages"]
+    before = str(module.graph), str(stages.graph)
+    assert torch_script_paths.scripted(module)
+    assert (str(module.graph), str(stages.graph)) == before
+
+
+class Branches(nn.Module):
+    """One of two branches runs, and the loop's length stands in no graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.last = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.left(x)) if x.shape[1] > 3 else torch.tanh(self.right(x))
+        for _ in range(x.shape[1]):
+            x = torch.relu(x)
+        return torch.sigmoid(self.last(x))
+
+
+def test_scripted_control_flow_is_never_guessed(tmp_path: Path):
+    scripted(Branches().eval(), "script").save(str(tmp_path / "net.pt"))
+    graph = graph_of(tmp_path / "net.pt")
+    assert paths(graph, "conv2d") == ["right", "last"]
+    assert set(paths(graph, "relu") + paths(graph, "tanh") + paths(graph, "sigmoid")) <= {""}
 
 
 def test_in_place_updates_of_slices_keep_paths():
@@ -130,6 +159,17 @@ def test_onnx_of_either_exporter(tmp_path: Path, dynamo: bool):
     assert paths(graph, "add") == ["stages.0"] * 2 + ["stages.1.0"] * 2
     assert paths(graph, "dense") == ["head"]
     assert paths(graph, "sigmoid") == [""]
+
+
+def test_a_name_of_any_length_stays_readable(tmp_path: Path, onnx_file: Path):
+    import onnx
+
+    model = onnx.load(onnx_file)
+    for node in model.graph.node:
+        node.name = "x" * 1_000_000
+    onnx.save(model, tmp_path / "long.onnx")
+    graph = build(load(tmp_path / "long.onnx", None, cache=False))
+    assert {len(node.path) for node in graph.nodes} == {400}
 
 
 @pytest.mark.tensorflow

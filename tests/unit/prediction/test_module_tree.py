@@ -167,7 +167,8 @@ def test_a_prediction_has_its_tree_everywhere():
 
 def test_memory_is_explained_everywhere():
     answer = prediction()
-    assert "weights 4.000 + activations 2.000 (at layers.0.mlp.up<b> dense)" in str(answer)
+    line = "weights 4.000 + activations 2.000 + allocator 1.000 + context 100.0"
+    assert f"   {line}\n   peak at layers.0.mlp.up<b> dense\n" in str(answer)
     assert "&lt;b&gt; dense" in answer._repr_html_()
     assert "<b>" not in render_report(answer)
     assert answer.to_dict()["memory_parts"]["context_mb"] == 100.0

@@ -187,6 +187,20 @@ def test_slice_of_a_gpu_without_slices(fails, onnx_file):
     assert "cannot be sliced" in fails(onnx_file, UnknownNameError, device="T4", mig="1g.5gb").hint
 
 
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [("timeout_s", 0.0), ("timeout_s", float("nan")), ("memory_limit_mb", 0)],
+)
+def test_limits_that_are_none(fails, onnx_file, asked, value):
+    assert asked in fails(onnx_file, ConditionsError, **{asked: value}).hint
+
+
+def test_no_time_limit(onnx_file, checkpoint_folder):
+    words = ["predict", onnx_file, "--checkpoint", checkpoint_folder, "--timeout-s", "inf"]
+    answer = CliRunner().invoke(app, [str(word) for word in words])
+    assert answer.exit_code == 0, answer.output
+
+
 def test_time_limit(fails, tmp_path):
     path = tmp_path / "model.pt"
     torch.save(torch.nn.Sequential(torch.nn.Linear(4, 4)), path)

@@ -118,8 +118,16 @@ Tree = Annotated[
 ]
 Depth = Annotated[int, typer.Option("--depth", min=0, help="Levels of modules that --tree lists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Timeout = Annotated[float, typer.Option("--timeout-s", help="Limit of the conversion.")]
-MemoryLimit = Annotated[int, typer.Option("--memory-limit-mb", help="Limit of the conversion.")]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout-s",
+        help="Seconds that a conversion may take; more above 100,000 operators, inf for no limit.",
+    ),
+]
+MemoryLimit = Annotated[
+    int, typer.Option("--memory-limit-mb", help="Memory in MB that a conversion may use.")
+]
 Html = Annotated[Path | None, typer.Option("--html", help="Also write a page that opens offline.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress; files and pipes never get any.")

@@ -69,8 +69,8 @@ class Worker:
     step: str = "starting"
     worn_out: bool = False
     _pipes: WorkerPipes = field(init=False, repr=False)
-    _began: float = 0.0
-    _limit_s: float = DEFAULT_TIMEOUT_S
+    _began: float = field(default=0.0, init=False, repr=False)
+    _limit_s: float = field(default=DEFAULT_TIMEOUT_S, init=False, repr=False)
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,8 +12,10 @@ INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c constraints
 demo: setup
 	$(RUN) scripts.demo
 
+# Files stay together, because what a file's fixtures make (written models, warm workers) serves all of
+# its tests; more than four processes would be short of memory before they are short of cores.
 test: setup-test check
-	$(RUN) pytest
+	$(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
 
 check:
 	$(RUN) ruff check .

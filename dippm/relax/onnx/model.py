@@ -11,6 +11,7 @@ from onnx import TensorProto, external_data_helper
 from dippm import files
 from dippm.errors import ConversionError
 from dippm.relax.onnx.contributed import write_standard
+from dippm.relax.onnx.functions import inline
 from dippm.relax.onnx.values import MAX_KNOWN_ELEMENTS
 from dippm.relax.onnx.wire import without_weights
 
@@ -36,19 +37,10 @@ def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
     if not model.graph.node:
         raise ValueError("the graph has no operators")
     if model.functions:
-        model = _inline(model)
+        model = inline(model)
     write_standard(model)
     _fetch_small_tensors(model.graph, file)
     return model
-
-
-def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnx import inliner
-
-    try:
-        return inliner.inline_local_functions(model)
-    except Exception as error:
-        raise ValueError(f"its functions cannot be inlined: {error}") from error
 
 
 def _fetch_small_tensors(graph: onnx.GraphProto, file: Path | None) -> None:

@@ -214,3 +214,41 @@ def test_large_weights_are_left_on_the_disk():
     read = onnx.ModelProto.FromString(kept)
     assert read.graph.initializer[-1].dims == [512, 512]
     assert without_weights(WHOLE) == WHOLE
+
+
+def _function(name, callees):
+    names = ["a", *(f"m{i}" for i in range(len(callees) - 1)), "b"]
+    domains = ["" if callee == "Relu" else "local" for callee in callees]
+    nodes = [
+        helper.make_node(callee, [names[i]], [names[i + 1]], domain=domains[i])
+        for i, callee in enumerate(callees)
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_function("local", name, ["a"], ["b"], nodes, opsets)
+
+
+def _with_functions(make, functions, called):
+    node = helper.make_node(called, ["x"], ["y"], domain="local")
+    model = make([node], [("x", ["N", 8])], [("y", None)], domains=["local"])
+    model.functions.extend(functions)
+    return model
+
+
+def test_functions_that_grow_without_bound_are_refused_at_once(convert, make):
+    doubling = [_function(f"F{i + 1}", [f"F{i}", f"F{i}"]) for i in range(60)]
+    model = _with_functions(make, [_function("F0", ["Relu"]), *doubling], "F60")
+    with pytest.raises(ConversionError, match="written out"):
+        convert(model)
+
+
+@pytest.mark.parametrize("callees", [["F0"], ["F1"]])
+def test_functions_that_call_themselves_are_refused(convert, make, callees):
+    functions = [_function("F0", callees), _function("F1", ["F0"])]
+    with pytest.raises(ConversionError, match="calls itself"):
+        convert(_with_functions(make, functions, "F0"))
+
+
+def test_functions_in_functions_are_inlined(convert, make, count):
+    chain = [_function(f"F{i + 1}", [f"F{i}"]) for i in range(300)]
+    model = _with_functions(make, [_function("F0", ["Relu", "Relu"]), *chain], "F300")
+    assert count(convert(model)) == {"nn.relu": 2}

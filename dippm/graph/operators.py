@@ -130,8 +130,8 @@ _OPERATORS: list[Operator] = [
         "conv_transpose=conv1dtranspose,conv2dtranspose,conv3dtranspose,convtranspose1d,"
         "convtranspose2d,convtranspose3d",
         "conv_transpose", "convolution", attributes=_CONV, macs=macs.transposed_convolution),
-    *_products("deform_conv2d", "conv", "other", 8, attributes=_CONV, macs=macs.convolution,
-               autocast="promote"),
+    *_products("deform_conv2d=deformconv", "conv", "other", 8, attributes=_CONV,
+               macs=macs.convolution, autocast="promote"),
     *_products("dense=linear", "dense", "gemm",
                attributes=("in_features", "out_features"), macs=macs.dense),
     *_products("batch_matmul=matmul,batchmatmulv2,bmm,mm,mv,gemm,addmm,baddbmm,"
@@ -164,11 +164,12 @@ _OPERATORS: list[Operator] = [
             attributes=("normalized_size",), autocast="float32"),
     *_norms("group_norm=nativegroupnorm,groupnormalization", "group_norm", 6,
             attributes=("normalized_size", "groups"), autocast="float32"),
+    *_norms("local_response_norm=lrn,localresponsenorm", "layer_norm", 9, autocast="float32"),
     *_norms("l2_normalize", "layer_norm", 3, attributes=("axes",), autocast="float32"),
 
-    *_activations("softmax log_softmax", 4, feature="softmax", kernel="softmax",
+    *_activations("softmax=hardmax log_softmax", 4, feature="softmax", kernel="softmax",
                   attributes=("axis",), autocast="float32", along_axis=True),
-    *_activations("relu leaky_relu prelu threshold", 1, kernel="activation"),
+    *_activations("relu leaky_relu prelu threshold=thresholdedrelu,shrink", 1, kernel="activation"),
     *_activations("relu6 clip=clamp,hardtanh,clampmin,clampmax,clipbyvalue", 2,
                   kernel="activation"),
     *_activations("hard_sigmoid hard_swish sigmoid tanh elu selu celu silu=swish", 4),
@@ -187,7 +188,8 @@ _OPERATORS: list[Operator] = [
     *_elementwise(
         "floor_divide=floordiv mod=floormod remainder=truncatemod fill_like abs neg=negative sign "
         "floor ceil round trunc square greater=gt greater_equal=ge less=lt less_equal=le "
-        "logical_not bitwise_not where=select,selectv2 is_nan is_inf is_finite masked_fill",
+        "logical_not bitwise_not bit_shift=bitshift where=select,selectv2 is_nan is_inf is_finite "
+        "masked_fill",
         1),
     *_elementwise("reciprocal=inv", 1, autocast="float32"),
     *_elementwise("cast=astype,to,tocopy,typeas,float", 1, kernel="cast"),
@@ -197,6 +199,7 @@ _OPERATORS: list[Operator] = [
         2, kernel="cast"),
     *_elementwise("one_hot", 1, along_axis=True),
     *_elementwise("multiply_add=addcmul lerp", 2),
+    *_elementwise("rotary_embedding", 3),
     *_elementwise("log2 log1p expm1 sqrt", 4),
     *_elementwise("power=pow exp log rsqrt", 4, autocast="float32"),
     *_elementwise(
@@ -222,13 +225,13 @@ _OPERATORS: list[Operator] = [
              "indexing"),
     *_copies(
         "scatter=scatternd,scatterelements,scatteradd,indexput,slicescatter,selectscatter,"
-        "maskedscatter,tensorscatteradd,tensorscatterupdate,tensorscattermax,tensorscattermin,"
+        "maskedscatter,maxunpool,tensorscatteradd,tensorscatterupdate,tensorscattermax,tensorscattermin,"
         "unsortedsegmentsum,unsortedsegmentmax,unsortedsegmentmin,unsortedsegmentprod,segmentsum,"
         "segmentmean,segmentmax,segmentmin,segmentprod,dynamicstitch,paralleldynamicstitch",
         "gather", "indexing"),
     *_copies("nonzero", "copy", "indexing"),
     *_copies(
-        "pad=padv2,mirrorpad,constantpadnd roll tile repeat=repeatinterleave "
+        "pad=padv2,mirrorpad,constantpadnd,centercroppad roll tile repeat=repeatinterleave "
         "flip=reverse,reversev2,reversesequence space_to_depth=pixelunshuffle "
         "depth_to_space=pixelshuffle unfold im2col=extractimagepatches,extractvolumepatches "
         "col2im triangle=triu,tril,trilu,matrixbandpart dynamic_slice=dynamicstridedslice",
@@ -237,12 +240,13 @@ _OPERATORS: list[Operator] = [
         "resize=resize2d,resize3d,resizebilinear,resizenearestneighbor,resizebicubic,upsample,"
         "upsamplenearest1d,upsamplenearest2d,upsamplenearest3d,upsamplebilinear2d,"
         "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler,"
-        "cropandresize,imageprojectivetransformv3",
+        "cropandresize,imageprojectivetransformv3 roi_align=roialign,maxroipool",
         "resize", "resampling", flops=4, attributes=("mode",)),
     *_copies(
         "create=arange,range,zeros,ones,full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
+        "eyelike,hannwindow,hammingwindow,blackmanwindow,melweightmatrix,affinegrid,"
         "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
-        "random=randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
+        "random=randomuniformlike,randomnormallike,randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
         "randomstandardnormal,statelessrandomuniformv2,statelessrandomnormalv2",
         "none"),
 
@@ -254,7 +258,7 @@ _OPERATORS: list[Operator] = [
 
     *_rows("einsum", "other", "batch_matmul", "other", 8, attributes=("equation",)),
     *_rows(
-        "fft=rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2,fft2d,ifft,ifft2d,rfft2d,irfft2d",
+        "fft=dft,stft,rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2,fft2d,ifft,ifft2d,rfft2d,irfft2d",
         "other", "reduction", "other", 8),
     *_rows("moe_dispatch", "other", "elementwise", "other", 1),
 ]  # fmt: skip

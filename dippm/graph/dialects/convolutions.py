@@ -64,6 +64,26 @@ def _conv(call: Call) -> bool:
     return channels_first(call, build)
 
 
+def _deformable(call: Call) -> bool:
+    """ONNX's DeformConv: offsets follow the weight, then perhaps a bias and a mask."""
+    weight = call.inputs[1]
+    named = call.text("input_names").split(",")
+    given = dict(zip(named, call.inputs, strict=False))
+    more = [given[name] for name in ("offset", "mask") if name in given]
+    out_channels, _, *kernel = weight.shape
+    if len(kernel) != 2 or not more:
+        return False
+
+    def build(source: Value, shape: Shape) -> Value:
+        result = _emit(call, source, weight, shape, kernel=tuple(kernel), channels=out_channels)
+        assert result.producer is not None
+        result.producer.op = "deform_conv2d"
+        call.draft.set_inputs(result.producer, [source, weight, *more])
+        return result
+
+    return channels_first(call, build)
+
+
 def _emit(
     call: Call, source: Value, weight: Value, shape: Shape, *, kernel: Ints, channels: int
 ) -> Value:
@@ -180,6 +200,7 @@ READERS: dict[str, Callable[[Call], bool]] = {
     **{f"conv{rank}d": _conv for rank in (1, 2, 3)},
     "conv": _conv,
     "convolution": _convolution,
+    "onnx.deformconv": _deformable,
     "depthwiseconv2d": _depthwise,
     "depthwiseconv2dnative": _depthwise,
     "conv_transpose": _conv_transpose,

@@ -103,7 +103,8 @@ class Rebatch:
         """
         if any(t.data is not None or self._batch_axis(t.shape) is not None for t in outputs):
             return
-        if any(t is not None and self._batch_axis(t.shape) is not None for t in inputs):
+        read = inputs[:1] if node.op_type == "CastLike" else inputs  # its second is but a type
+        if any(t is not None and self._batch_axis(t.shape) is not None for t in read):
             raise BatchFixedError(where(node) + "its result holds nothing of the batch")
 
     def _is_scaled(self, size: int) -> bool:

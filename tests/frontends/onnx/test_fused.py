@@ -136,3 +136,28 @@ def test_numbers_of_products_of_bytes_with_scales(built):
     )  # fmt: skip
     assert found.macs == STEPS * WIDTH * 5
     assert found.outputs[0].dtype == "float32"
+
+
+def test_a_deformable_convolution(built):
+    node = helper.make_node("DeformConv", ["x", "w", "o", "", "m"], ["y"], pads=[1, 1, 1, 1])
+    inputs = [("x", ["N", 4, 8, 8]), ("o", ["N", 18, 8, 8]), ("m", ["N", 9, 8, 8])]
+    found = built(node, inputs, weights={"w": (6, 4, 3, 3)}, opset=19)
+    assert found.histogram() == {"deform_conv2d": 1}
+    assert found.macs == 8 * 8 * 6 * 36
+    assert len(found.nodes[0].in_shapes) == 3
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "name"),
+    [
+        ("LRN", {"size": 5}, "local_response_norm"),
+        ("Shrink", {}, "threshold"),
+        ("Hardmax", {"axis": 1}, "softmax"),
+        ("Acosh", {}, "acosh"),
+        ("EyeLike", {}, "create"),
+    ],
+)
+def test_rare_operators_have_a_name(built, operator, given, name):
+    sizes = [1, 8] if operator == "EyeLike" else ["N", 8, 6, 6]
+    found = built(helper.make_node(operator, ["x"], ["y"], **given), [("x", sizes)])
+    assert set(found.histogram()) == {name}

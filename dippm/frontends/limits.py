@@ -34,12 +34,12 @@ class Limits:
         if not _is_number(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise ConditionsError(
                 f"the time limit is {self.timeout_s!r}",
-                "Give timeout_s (--timeout-s) as seconds above 0; inf is no limit.",
+                "Give seconds above 0, as timeout_s=...; timeout_s=inf is no limit.",
             )
         if not _is_number(self.memory_limit_mb, int) or self.memory_limit_mb < LEAST_MEMORY_MB:
             raise ConditionsError(
                 f"the memory limit is {self.memory_limit_mb!r} MB",
-                f"Give memory_limit_mb (--memory-limit-mb) as a whole number from {LEAST_MEMORY_MB}"
+                f"Give a whole number, as memory_limit_mb=..., from {LEAST_MEMORY_MB}"
                 f" on; most models need less than {DEFAULT_MEMORY_LIMIT_MB}.",
             )
 

@@ -238,10 +238,11 @@ def _explained(error: Exception, source: Any, batch: int) -> DippmError:
     if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY):
         return OutOfMemoryError(
             f"{name} does not fit at batch {batch}: {words}",
-            "Give a smaller --batch; `dippm predict` says beforehand what fits.",
+            "Give a smaller batch=...; `dippm predict` says beforehand what fits.",
         )
     return MeasurementError(
-        f"{name} failed while it ran: {words}", "Check --input, and that the model runs by itself."
+        f"{name} failed while it ran: {words}",
+        "Check input=..., and that the model runs by itself.",
     )
 
 

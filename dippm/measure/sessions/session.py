@@ -65,7 +65,7 @@ def _array(argument: Argument, shape: tuple[int, ...] | None, batch: int) -> Any
     fixed = argument.shape[0] if argument.shape else None
     if fixed is not None and fixed != batch:
         raise InputShapeError(
-            f"the file fixes the batch of {argument.name!r} at {fixed}", f"Give --batch {fixed}."
+            f"the file fixes the batch of {argument.name!r} at {fixed}", f"Give batch={fixed}."
         )
     kind = np.dtype(argument.dtype)
     generator = np.random.default_rng(0)

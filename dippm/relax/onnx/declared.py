@@ -100,6 +100,6 @@ def where_batch(declared: Iterable[DeclaredInput]) -> str:
         place = min(1, len(sizes) - 1)
         marked.append(f"{d.name}={','.join([*sizes[:place], 'N', *sizes[place + 1 :]])}")
     return (
-        f'Say where the batch is, N marking its place: --input "{";".join(marked)}"; or that an '
-        f'input has none: --input "{";".join(fixed)}".'
+        f'Say where the batch is, N marking its place: input="{";".join(marked)}"; or that an '
+        f'input has none: input="{";".join(fixed)}".'
     )

@@ -211,4 +211,4 @@ def where(node: onnx.NodeProto) -> str:
 def give_values(names: Sequence[str]) -> str:
     """Return how a user gives the numbers of scalar inputs."""
     text = ";".join(f"{name}=value:16000" for name in names)
-    return f'Give its number, for instance --input "{text}" beside the sizes of other inputs.'
+    return f'Give its number, for instance input="{text}" beside the sizes of other inputs.'

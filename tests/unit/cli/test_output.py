@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import warnings
 from pathlib import Path
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import dippm.cli.graph
@@ -112,6 +114,26 @@ def hintless_errors():
             empty = given and isinstance(given[0], ast.Constant) and not given[0].value
             if not given or empty:
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)[:90]}"
+
+
+def words_of_the_command_line():
+    """Yield hints below the command line that name options instead of arguments."""
+    commands = get_command(app).commands.values()
+    words = {option.word for c in commands for option in spelling.options_of(c).values()}
+    pattern = re.compile(rf"(?<![\w`-])(?:{'|'.join(sorted(words))})\b")
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.is_relative_to(PACKAGE / "cli"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Constant) and pattern.search(str(part.value)):
+                        yield f"{file.relative_to(PACKAGE)}:{part.lineno}: {part.value}"
+
+
+def test_hints_below_the_command_line_are_python():
+    found = list(words_of_the_command_line())
+    assert not found, "\n".join(["write argument=value, the command line respells it:", *found])
 
 
 WITHOUT_A_STEP: dict[str, str] = {}

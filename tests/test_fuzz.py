@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dippm import frontends
 from dippm.errors import ModelFileError
 from dippm.frontends import InputSpec
+from dippm.graph import build
 from dippm.relax.raw_graph import RawGraph
 
 BOUNDED = settings(
@@ -159,7 +160,7 @@ def onnx_graph(onnx_file):
 @settings(BOUNDED, max_examples=300)
 @given(data=st.data())
 def test_raw_graphs(onnx_raw, data):
-    """A changed raw graph is refused where it is read, or holds together."""
+    """A changed raw graph is refused where it is read, or becomes a graph, or says why not."""
     document = onnx_raw
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(list(places(document))))
@@ -169,6 +170,8 @@ def test_raw_graphs(onnx_raw, data):
         assert graph.batch >= 1
         assert all(size >= 0 for value in graph.values for size in value.shape)
         assert RawGraph.from_json(graph.to_json()) == graph
+        with contextlib.suppress(ModelFileError):
+            assert build(graph).batch == graph.batch
 
 
 @BOUNDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from dippm.errors import ConversionError, DippmError
 from dippm.graph.bounds import refuse_absurd_sizes
 from dippm.graph.dialects import read
 from dippm.graph.draft import Draft, Node, Value, item_bytes
@@ -27,6 +28,11 @@ from dippm.relax.raw_graph import RawGraph
 _WEIGHTED = ("compute", "recurrent")
 _ALWAYS_WEIGHTED = ("embedding", "gather")
 
+_CONTRADICTIONS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+
 
 def build(raw: RawGraph) -> ModelGraph:
     """Return the canonical graph of a model, at the batch that it was converted with.
@@ -36,15 +42,28 @@ def build(raw: RawGraph) -> ModelGraph:
 
     Raises:
         ModelFileError: if sizes are beyond what any machine holds.
+        ConversionError: if operators and attributes contradict each other.
     """
+    try:
+        graph = _build(raw)
+    except DippmError:
+        raise
+    except _CONTRADICTIONS as error:
+        raise ConversionError(
+            f"the operators of the model do not fit together ({type(error).__name__}: {error})",
+            "Report the model, to the plug-in if one reads it; perhaps an export to ONNX works.",
+        ) from error
+    refuse_absurd_sizes(graph)
+    return graph
+
+
+def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
     for rule in RULES:
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    graph = _freeze(draft, raw)
-    refuse_absurd_sizes(graph)
-    return graph
+    return _freeze(draft, raw)
 
 
 def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:

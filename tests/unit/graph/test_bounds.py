@@ -6,7 +6,7 @@ import pytest
 
 import dippm
 from dippm import graph
-from dippm.errors import InputShapeError, ModelFileError
+from dippm.errors import ConversionError, InputShapeError, ModelFileError
 from dippm.graph import ModelGraph
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.models.targets import NOTHING_RUNS
@@ -52,6 +52,14 @@ def test_the_batch_does_not_count():
     assert graph.build(raw(squared, squared)).batch == 1009
     with pytest.raises(ModelFileError):
         graph.build(raw(big, big, batch=1))
+
+
+def test_operators_that_do_not_fit_together_are_an_error_of_ours():
+    flat = raw((1009, 3), (4,), (1009,), name="nn.conv2d")
+    with pytest.raises(ConversionError, match="do not fit together") as caught:
+        graph.build(flat)
+    assert caught.value.hint
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.fixture(params=["view", "empty", "only an input"])

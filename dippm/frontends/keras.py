@@ -283,8 +283,26 @@ def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
     from keras.src.legacy.saving.saving_utils import model_from_config
     from keras.src.saving.serialization_lib import SafeModeScope
 
-    with keras_option_scope(use_legacy_config=True), SafeModeScope(not trust):
+    with (
+        keras_option_scope(use_legacy_config=True),
+        SafeModeScope(not trust),
+        keras.saving.custom_object_scope(_operations()),
+    ):
         return model_from_config(config)
+
+
+def _operations() -> dict[str, Any]:
+    """Return Keras' own operations by name: HDF5 files hold those of a mask, but not where from."""
+    import keras
+
+    found: dict[str, Any] = {}
+    stack = list(keras.Operation.__subclasses__())
+    while stack:
+        one = stack.pop()
+        stack.extend(one.__subclasses__())
+        if one.__module__.startswith("keras.src.ops.") and not hasattr(keras.layers, one.__name__):
+            found[one.__name__] = one
+    return found
 
 
 def _declared(model: Any, spec: InputSpec) -> list[Declared]:

@@ -114,7 +114,7 @@ def convert(
     from dippm.relax.tensorflow.control_flow import Unfolding
     from dippm.relax.tensorflow.graph import Feed, flatten
     from dippm.relax.tensorflow.importer import import_graph
-    from dippm.relax.tensorflow.recurrent import is_layer
+    from dippm.relax.tensorflow.recurrent import Layers
     from dippm.relax.walk import walk
 
     marker = bound.batch if bound.batch_is_symbolic else None
@@ -124,7 +124,7 @@ def convert(
     ]
     step("reading the graph")
     try:
-        flat = flatten(graph, feeds, outputs, Unfolding(is_layer, marker))
+        flat = flatten(graph, feeds, outputs, Unfolding(Layers().is_layer, marker))
     except ModelFileError:
         raise
     except (ValueError, tf.errors.OpError) as error:

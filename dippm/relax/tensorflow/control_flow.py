@@ -10,7 +10,7 @@ to be written out: these stay whole, and a note says that nobody counted them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Protocol
 
@@ -30,6 +30,8 @@ MAX_STEPS = 4200
 """Of one loop; above four times the largest marker batch, so that loops over samples are seen."""
 MAX_GROWING_STEPS = 300
 """Of a loop whose states change their sizes, so that each step is looked at by itself."""
+BRANCH_OPERATIONS = 20
+"""That a branch counts as, so that functions that call themselves come to an end."""
 MAX_OPERATIONS = 100_000
 """That all loops of a model may be written out to."""
 
@@ -38,6 +40,8 @@ _ENDS = {
     "data": "runs as long as its data say",
     "long": f"has more than {MAX_STEPS:,} steps",
 }
+
+_REST = "further loops and branches are not written out: what they compute is not counted"
 
 Known = dict[int, np.ndarray[Any, Any]]
 
@@ -53,10 +57,12 @@ class Unfolding:
     Attributes:
         keeps: whether a loop shall stay as it is, given the functions of the graph.
         batch: the marker batch; None if the batch is one that the file fixes.
+        costs: of branches, by function and shapes; filled on the way.
     """
 
     keeps: Callable[[tf.Operation, Mapping[str, FunctionDef]], bool]
     batch: int | None = None
+    costs: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
 
 class Body(Protocol):
@@ -117,6 +123,9 @@ class Unfolder:
         self.notes[operation.name] = words.format(path_of(operation.name + "/") or operation.name)
 
     def _loop(self, loop: tf.Operation, statics: Statics) -> list[str] | None:
+        if self.left <= 0:
+            self.notes[_REST] = _REST
+            return None
         course = _Course(self.flattener, loop, statics)
         course.run()
         steps = course.steps
@@ -134,6 +143,7 @@ class Unfolder:
         if size > self.left:
             words = f"of {len(steps):,} steps is too long to be written out: {_UNCOUNTED}"
             self._note(loop, "the loop {} " + words)
+            self.left = 0  # so that a thousand of its kind take no time
             return None
         self.left -= size
         self.notes.pop(loop.name, None)
@@ -155,6 +165,10 @@ class Unfolder:
         return str(node.name) + ":0"
 
     def _branch(self, branch: tf.Operation, statics: Statics) -> list[str] | None:
+        if self.left <= 0:
+            self.notes[_REST] = _REST
+            return None
+        self.left -= BRANCH_OPERATIONS
         names = _branch_names(branch)
         chosen = _chosen(branch, statics.value(branch.inputs[0]), len(names))
         if chosen is None:
@@ -169,13 +183,18 @@ class Unfolder:
 
     def _cost(self, name: str, branch: tf.Operation) -> int:
         given = branch.inputs[1:]
-        unfolding = Unfolding(lambda *_: False, self.unfolding.batch)
-        try:
-            body = self.flattener.body(name, given, [shape_or_none(t) for t in given], unfolding)
-        except (ValueError, tf.errors.OpError):
-            return -1
-        needed = _ancestors(body.outputs)
-        return sum(_work(operation) for operation in needed)
+        shapes = [shape_or_none(t) for t in given]
+        key = (name, *shapes)
+        if key not in self.unfolding.costs:
+            self.unfolding.costs[key] = 0  # what a function costs that calls itself
+            unfolding = replace(self.unfolding, keeps=lambda *_: False)
+            try:
+                body = self.flattener.body(name, given, shapes, unfolding)
+                cost = sum(_work(operation) for operation in _ancestors(body.outputs))
+            except (ValueError, tf.errors.OpError):
+                cost = -1
+            self.unfolding.costs[key] = cost
+        return self.unfolding.costs[key]
 
 
 class _Course:

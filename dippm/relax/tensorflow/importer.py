@@ -50,6 +50,7 @@ class _Importer:
     def __init__(self, flat: FlatGraph) -> None:
         self.flat = flat
         self.statics = Statics()
+        self.layers = recurrent.Layers()
         self.builder = relax.BlockBuilder()
         self.bindings: list[relax.VarBinding] = []
         self.path, self.paths = "", dict[str, str]()
@@ -120,7 +121,7 @@ class _Importer:
             if match is None:
                 match = convolutions.match(operation, self.statics)
             if operation.type in LOOPS:
-                match = recurrent.match(operation, self.flat, self.depends_on_input)
+                match = recurrent.match(operation, self.flat, self.layers, self.depends_on_input)
             elif operation.type in BRANCHES:
                 match = recurrent.carry_whole(operation, self.flat)
             self.matches[operation.name] = match

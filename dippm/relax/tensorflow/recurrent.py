@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tvm import relax
 
 from dippm.errors import ConversionError
@@ -27,6 +29,7 @@ from dippm.relax.tensorflow.call import (
     dtype_of,
     shape_of,
 )
+from dippm.relax.tensorflow.control_flow import shape_or_none
 from dippm.relax.tensorflow.graph import FlatGraph, flatten_function
 
 CONVERTERS: dict[str, Converter] = {}
@@ -57,14 +60,45 @@ class _Cell:
     states: tuple[int, ...]
 
 
-def is_layer(loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> bool:
-    """Return whether a loop is a recurrent layer."""
-    return _layer(loop, functions) is not None
+class Layers:
+    """Finds recurrent layers among loops; looks at each loop body once."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[Any, ...], _Cell | None] = {}
+
+    def find(
+        self, loop: tf.Operation, functions: Mapping[str, FunctionDef]
+    ) -> tuple[_Cell, tf.Tensor] | None:
+        """Return the cell of a recurrent layer, and its input with the steps first."""
+        cell = self._cell(loop, functions)
+        source = loop.inputs[cell.sequence].op if cell else None
+        if cell is None or source is None or source.type != "TensorListFromTensor":
+            return None
+        rows, start = source.inputs[0], tf.get_static_value(loop.inputs[cell.counter])
+        starts_at_zero = start is not None and start == 0
+        return (cell, rows) if starts_at_zero and rows.shape.is_fully_defined() else None
+
+    def is_layer(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> bool:
+        """Return whether a loop is a recurrent layer."""
+        return self.find(loop, functions) is not None
+
+    def _cell(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> _Cell | None:
+        handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if _is_handle(t)}
+        sizes = [str(node.attr["shape"].shape) for node in handles.values()]
+        key = (loop.get_attr("body").name, *map(shape_or_none, loop.inputs), *handles, *sizes)
+        if key not in self.cells:
+            self.cells[key] = _read_cell(loop, functions, handles)
+        return self.cells[key]
 
 
-def match(loop: tf.Operation, flat: FlatGraph, is_activation: Callable[[tf.Tensor], bool]) -> Match:
+def match(
+    loop: tf.Operation,
+    flat: FlatGraph,
+    layers: Layers,
+    is_activation: Callable[[tf.Tensor], bool],
+) -> Match:
     """Return the recurrent layer that a loop is; any other loop is carried whole."""
-    layer = _layer(loop, flat.functions)
+    layer = layers.find(loop, flat.functions)
     if layer is None:
         return carry_whole(loop, flat)
     cell, rows = layer
@@ -174,25 +208,17 @@ def _item(call: Call) -> Results:
     return relax.op.squeeze(row, [0])
 
 
-def _layer(
-    loop: tf.Operation, functions: Mapping[str, FunctionDef]
-) -> tuple[_Cell, tf.Tensor] | None:
-    """Return the cell of a recurrent layer, and its input with the steps first."""
-    cell = _read_cell(loop, functions)
-    source = loop.inputs[cell.sequence].op if cell else None
-    if cell is None or source is None or source.type != "TensorListFromTensor":
-        return None
-    rows, start = source.inputs[0], tf.get_static_value(loop.inputs[cell.counter])
-    starts_at_zero = start is not None and start == 0
-    return (cell, rows) if starts_at_zero and rows.shape.is_fully_defined() else None
+def _is_handle(tensor: tf.Tensor) -> bool:
+    return bool(tensor.op.type == "VarHandleOp")
 
 
-def _read_cell(loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> _Cell | None:
+def _read_cell(
+    loop: tf.Operation, functions: Mapping[str, FunctionDef], handles: Mapping[int, NodeDef]
+) -> _Cell | None:
     function = functions.get(loop.get_attr("body").name)
     if function is None:
         return None
-    shapes = [tuple(t.shape.as_list()) if t.shape.rank is not None else None for t in loop.inputs]
-    handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if t.op.type == "VarHandleOp"}
+    shapes = [shape_or_none(t) for t in loop.inputs]
     body = flatten_function(function, functions, shapes, handles)
     changed = [a is not b for a, b in zip(body.inputs, body.outputs, strict=True)]
     states = [i for i, given in enumerate(body.inputs) if changed[i] and _is_state(given)]

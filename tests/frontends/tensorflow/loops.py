@@ -107,6 +107,24 @@ def _endless(tf, w, x):
     return x
 
 
+def _thousands(tf, w, x):
+    for _ in tf.range(1_100):
+        for _ in tf.range(3_000):
+            x = tf.matmul(x, w)
+    return x
+
+
+def _deep(tf, w, x):
+    """Twelve branches in one another."""
+
+    def branch(depth):
+        if depth == 0:
+            return tf.matmul(x, w)
+        return tf.cond(tf.reduce_sum(x) > depth, lambda: branch(depth - 1), lambda: x * 2.0)
+
+    return branch(12)
+
+
 def _unknown_sizes(tf, w, ids):
     def body(ids):
         return (tf.concat([ids, ids[:, -1:] + tf.cast(w[0, 0], tf.int32)], 1),)
@@ -184,6 +202,8 @@ MODELS: dict[str, Any] = {
     "data": (_data, {"x": _ROW}),
     "at_most": (_at_most, {"x": _ROW}),
     "endless": (_endless, {"x": _ROW}),
+    "thousands": (_thousands, {"x": _ROW}),
+    "deep": (_deep, {"x": _ROW}),
     "unknown_sizes": (_unknown_sizes, {"ids": ([None, 2], "int32")}),
     "branch": (_branch, {"x": _ROW}),
     "known_branch": (_known_branch, {"x": _ROW}),

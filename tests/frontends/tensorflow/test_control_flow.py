@@ -80,6 +80,19 @@ def test_a_loop_that_is_too_long_is_named(convert):
     assert "steps" in graph.notes[0]
 
 
+def test_thousands_of_loops_are_carried_and_named_once(convert):
+    graph = read(convert("thousands"))
+    assert histogram(graph)["tf.While"] > 1_000
+    assert len(graph.notes) == 2
+    assert all("not counted" in note for note in graph.notes)
+
+
+def test_branches_in_branches(convert):
+    graph = read(convert("deep"))
+    assert macs(graph) == PRODUCT
+    assert len(graph.notes) == 12
+
+
 def test_sizes_that_data_decide_are_refused(convert):
     error, message, hint = convert("unknown_sizes")
     assert error == "ConversionError"

@@ -85,15 +85,11 @@ LAYERS = {
     "conv_lstm_3d": 5 * 4**3 * 3**3 * (3 + 4) * 4 * 4,
     "conv_lstm_both": 2 * 5 * 8**2 * 3**2 * (3 + 4) * 4 * 4,
 }
-UNKNOWN_TO_HDF5 = ("zero_output", "masked_both")
-"""Keras itself cannot load these: the mask's operator is no layer there."""
 
 
 @KINDS
 @pytest.mark.parametrize("name", LAYERS)
 def test_multiplications_of_every_kind_of_layer(name, kind, converted):
-    if kind == "h5" and name in UNKNOWN_TO_HDF5:
-        pytest.skip("Keras cannot load its own file")
     graph = converted(name, kind)
     assert macs(graph) == LAYERS[name]
     assert build(graph).at_batch(1).macs == LAYERS[name]
@@ -119,13 +115,6 @@ def test_layers_with_states_of_a_fixed_batch(name, kind, converted):
     assert macs(graph) == {"lstm": 8 * LSTM, "gru": 8 * GRU, "both": 8 * 2 * LSTM}[name[9:]]
     assert graph.values[graph.outputs[0]].shape[0] == 4
     assert not build(graph).unknown_ops
-
-
-def test_an_hdf5_file_that_no_one_can_load(files, child):
-    error, message, hint = child(models.convert, files("masked_both")["h5"])
-    assert error == "ConversionError"
-    assert "NotEqual" in message
-    assert "model.keras" in hint
 
 
 @KINDS

@@ -259,7 +259,9 @@ def test_a_result_that_no_machine_holds(tmp_path):
         opset_imports=[helper.make_opsetid("", 17)],
     )
     save(model, path := tmp_path / "huge.onnx")
-    refused("ModelFileError", "predict", path)
+    error = json.loads(run("predict", path, "--json").stdout)["error"]["type"]
+    assert issubclass(getattr(dippm.errors, error), dippm.errors.ModelFileError)
+    refused(error, "predict", path)
 
 
 @pytest.mark.parametrize("timer", ["wall", "kernel", "wall+copy"])

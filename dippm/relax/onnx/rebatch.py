@@ -51,6 +51,8 @@ class Rebatch:
         """Return the arguments of a node with the batch where the file holds it as a number."""
         if node.op_type == "Concat":
             return self._repeat(tracer, node, inputs, attributes)
+        if node.op_type == "Expand" and len(inputs) == 2:
+            inputs = [self._one_row(inputs[0], inputs[1]), inputs[1]]
         place = _SHAPE_ARGUMENT.get(node.op_type)
         source = inputs[0] if inputs else None
         if place is None or place >= len(inputs) or source is None:
@@ -106,6 +108,23 @@ class Rebatch:
         read = inputs[:1] if node.op_type == "CastLike" else inputs  # its second is but a type
         if any(t is not None and self._batch_axis(t.shape) is not None for t in read):
             raise BatchFixedError(where(node) + "its result holds nothing of the batch")
+
+    def _one_row(self, source: Tensor | None, target: Tensor | None) -> Tensor | None:
+        """Return one row of a constant that holds the same one for each sample, to be expanded."""
+        if source is None or source.data is None or target is None or target.data is None:
+            return source
+        sizes = [int(n) for n in target.data.reshape(-1)]
+        axis = self._batch_axis(tuple(sizes))
+        place = None if axis is None else axis - len(sizes) + len(source.shape)
+        if place is None or place < 0 or source.shape[place] != self.batch:
+            return source
+        row = source.data.take([0], axis=place)
+        if not bool((source.data == row).all()):
+            return source
+        return Tensor(
+            f"{source.name}@row", row.shape, source.element_type, row, source.is_learned,
+            source.is_parameter,
+        )  # fmt: skip
 
     def _is_scaled(self, size: int) -> bool:
         return size > 0 and size % self.marker == 0

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tvm import relax
 
 from dippm.errors import ConversionError
@@ -31,6 +31,7 @@ from dippm.relax.tensorflow.call import (
 )
 from dippm.relax.tensorflow.control_flow import shape_or_none
 from dippm.relax.tensorflow.graph import FlatGraph, flatten_function
+from dippm.relax.tensorflow.static import Statics
 
 CONVERTERS: dict[str, Converter] = {}
 CELLS = {4: "LSTM", 3: "GRU", 1: "RNN"}
@@ -64,7 +65,8 @@ class Layers:
     """Finds recurrent layers among loops; looks at each loop body once."""
 
     def __init__(self) -> None:
-        self.cells: dict[tuple[Any, ...], _Cell | None] = {}
+        self.bodies: dict[tuple[Any, ...], FlatGraph | None] = {}
+        self.cells: dict[int, _Cell | None] = {}
 
     def find(
         self, loop: tf.Operation, functions: Mapping[str, FunctionDef]
@@ -75,20 +77,35 @@ class Layers:
         if cell is None or source is None or source.type != "TensorListFromTensor":
             return None
         rows, start = source.inputs[0], tf.get_static_value(loop.inputs[cell.counter])
-        starts_at_zero = start is not None and start == 0
-        return (cell, rows) if starts_at_zero and rows.shape.is_fully_defined() else None
+        if start is None or start != 0 or not rows.shape.is_fully_defined():
+            return None
+        condition = self._body(loop, functions, "cond")
+        return (cell, rows) if _takes_all(condition, loop, rows.shape[0]) else None
 
     def is_layer(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> bool:
         """Return whether a loop is a recurrent layer."""
         return self.find(loop, functions) is not None
 
     def _cell(self, loop: tf.Operation, functions: Mapping[str, FunctionDef]) -> _Cell | None:
+        body = self._body(loop, functions, "body")
+        if body is None:
+            return None
+        if id(body) not in self.cells:
+            self.cells[id(body)] = _read_cell(body)
+        return self.cells[id(body)]
+
+    def _body(
+        self, loop: tf.Operation, functions: Mapping[str, FunctionDef], part: str
+    ) -> FlatGraph | None:
+        """Flatten the body or the condition of a loop; loops of one function share it."""
         handles = {i: t.op.node_def for i, t in enumerate(loop.inputs) if _is_handle(t)}
         sizes = [str(node.attr["shape"].shape) for node in handles.values()]
-        key = (loop.get_attr("body").name, *map(shape_or_none, loop.inputs), *handles, *sizes)
-        if key not in self.cells:
-            self.cells[key] = _read_cell(loop, functions, handles)
-        return self.cells[key]
+        name, shapes = loop.get_attr(part).name, [shape_or_none(t) for t in loop.inputs]
+        key = (name, *shapes, *handles, *sizes)
+        if key not in self.bodies:
+            function = functions.get(name)
+            self.bodies[key] = function and flatten_function(function, functions, shapes, handles)
+        return self.bodies[key]
 
 
 def match(
@@ -208,18 +225,30 @@ def _item(call: Call) -> Results:
     return relax.op.squeeze(row, [0])
 
 
+def _takes_all(condition: FlatGraph | None, loop: tf.Operation, rows: int) -> bool:
+    """Return whether a loop whose counters start at zero ends with the last row.
+
+    What data decide is taken to go on.
+    """
+    if condition is None:
+        return False
+    statics = Statics()
+    first = {i: statics.value(t) for i, t in enumerate(loop.inputs) if t.dtype.is_integer}
+    known = {i: value for i, value in first.items() if value is not None and value.size == 1}
+    goes_on = []
+    for step in (rows - 1, rows):
+        values = {i: np.full_like(v, step) if not v.any() else v for i, v in known.items()}
+        seeds = {condition.inputs[i].name: value for i, value in values.items()}
+        goes_on.append(Statics(seeds).value(condition.outputs[0]))
+    last, beyond = goes_on
+    return (last is None or bool(last)) and (beyond is None or not bool(beyond))
+
+
 def _is_handle(tensor: tf.Tensor) -> bool:
     return bool(tensor.op.type == "VarHandleOp")
 
 
-def _read_cell(
-    loop: tf.Operation, functions: Mapping[str, FunctionDef], handles: Mapping[int, NodeDef]
-) -> _Cell | None:
-    function = functions.get(loop.get_attr("body").name)
-    if function is None:
-        return None
-    shapes = [shape_or_none(t) for t in loop.inputs]
-    body = flatten_function(function, functions, shapes, handles)
+def _read_cell(body: FlatGraph) -> _Cell | None:
     changed = [a is not b for a, b in zip(body.inputs, body.outputs, strict=True)]
     states = [i for i, given in enumerate(body.inputs) if changed[i] and _is_state(given)]
     weights = [i for i in range(len(changed)) if not changed[i]]

@@ -70,6 +70,23 @@ def _fold(tf, w, x):
     return tf.foldl(lambda a, row: tf.matmul(a, w) + row, tf.transpose(x, [1, 0, 2]))
 
 
+def _some_rows(tf, w, x):
+    """A recurrent cell on the first four of seven steps."""
+    rows = tf.TensorArray(tf.float32, size=STEPS).unstack(tf.transpose(x, [1, 0, 2]))
+    state = tf.zeros_like(x[:, 0])
+    for i in tf.range(4):
+        state = tf.tanh(tf.matmul(rows.read(i), w) + tf.matmul(state, w))
+    return state
+
+
+def _all_rows(tf, w, x):
+    rows = tf.TensorArray(tf.float32, size=STEPS).unstack(tf.transpose(x, [1, 0, 2]))
+    state = tf.zeros_like(x[:, 0])
+    for i in tf.range(STEPS):
+        state = tf.tanh(tf.matmul(rows.read(i), w) + tf.matmul(state, w))
+    return state
+
+
 def _map_steps(tf, w, x):
     return tf.map_fn(lambda row: tf.matmul(row, w), tf.transpose(x, [1, 0, 2]))
 
@@ -195,6 +212,8 @@ MODELS: dict[str, Any] = {
     "scan": (_scan, {"x": _ROWS}),
     "backwards": (_backwards, {"x": _ROWS}),
     "fold": (_fold, {"x": _ROWS}),
+    "some_rows": (_some_rows, {"x": _ROWS}),
+    "all_rows": (_all_rows, {"x": _ROWS}),
     "map_steps": (_map_steps, {"x": _ROWS}),
     "map_samples": (_map_samples, {"x": _ROWS}),
     "vectorized": (_vectorized, {"x": _ROWS}),

@@ -31,6 +31,8 @@ def convert(child, tmp_path):
         ("written", 7, (7 * 16,)),
         ("pushed", 7, (7, 16)),
         ("fold", 6, (16,)),
+        ("some_rows", 4 * 2, (16,)),
+        ("all_rows", 7 * 2, (16,)),
         ("vectorized", 7, (7, 16)),
         ("growing", 7, (9,)),
     ],

@@ -15,8 +15,8 @@ from dippm.relax.onnx.declared import DeclaredInput, Size, listed, where_batch
 
 _OTHER_THINGS = """
     seq sequence len length time times step steps frame frames token tokens node nodes edge edges
-    height width depth rows columns cols points channels features words chars boxes rois
-    samples timesteps past
+    height width depth columns cols points channels features words chars boxes rois timesteps
+    past
 """
 _OTHER = frozenset(_OTHER_THINGS.split())
 

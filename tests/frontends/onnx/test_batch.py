@@ -75,6 +75,11 @@ def test_a_first_dimension_that_is_called_something_else_is_refused(convert, rel
     assert "fixed:" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["rows", "num_samples", "s0", "x_dynamic_axes_1", "unk__7"])
+def test_other_names_of_a_first_dimension_are_those_of_a_batch(convert, relu, name):
+    assert shapes(convert(relu([name, 8]))) == [(MARKER, 8)]
+
+
 def test_an_image_without_a_batch_is_refused(convert, relu):
     with pytest.raises(InputShapeError, match="which dimension"):
         convert(relu([3, "h", "w"]), "224,224")

@@ -100,11 +100,16 @@ def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:
     from dippm.frontends import pytorch
 
     POOL.warm(pytorch.__name__, limits.memory_limit_mb)
-    program, batch, is_symbolic = pytorch.export_bytes(module, spec)
+    program = pytorch.export_bytes(module, spec, timeout_s=limits.timeout_s)
     with _borrowed(pytorch.__name__, limits) as (worker, folder):
         file = folder / "program.pt2"
-        file.write_bytes(program)
-        request = {"program": str(file), "batch": batch, "batch_is_symbolic": is_symbolic}
+        file.write_bytes(program.data)
+        request = {
+            "program": str(file),
+            "batch": program.batch,
+            "batch_is_symbolic": program.batch_is_symbolic,
+            "notes": program.notes,
+        }
         return worker.convert(request, timeout_s=limits.timeout_s)
 
 

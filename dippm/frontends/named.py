@@ -6,7 +6,8 @@ import importlib.util
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from dippm.errors import (
     UnknownNameError,
 )
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_defaults import FRAMES, chosen
 from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "named"
+FLOW_SIZE = (520, 960)
 EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf"}
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf-config": "transformers"}
 
@@ -54,12 +57,30 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     from dippm.frontends import pytorch
 
     step(f"building {path}")
-    module, own_shapes = build(str(path), "meta")
-    return pytorch.convert_module(module, inputs if inputs.shapes else InputSpec(own_shapes))
+    built = build(str(path), "meta")
+    if inputs.shapes:
+        return pytorch.convert_module(built.module, inputs)
+    graph = pytorch.convert_module(built.module, InputSpec(built.shapes))
+    return replace(graph, notes=(*built.notes, *graph.notes))
 
 
-def build(source: str, device: str) -> tuple[torch.nn.Module, dict[str, tuple[int, ...]]]:
-    """Build the named model on a device, in evaluation mode, with the input shape that it states.
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model by name.
+
+    Attributes:
+        module: in evaluation mode.
+        shapes: of its inputs, without the batch; empty if the module itself tells.
+        notes: what was chosen for them.
+    """
+
+    module: torch.nn.Module
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def build(source: str, device: str) -> Built:
+    """Build the named model on a device.
 
     Args:
         source: for instance "timm:resnet50".
@@ -88,19 +109,16 @@ def config_file(name: str) -> Path:
     return path / "config.json" if os.path.isdir(path) else path
 
 
-_Built = tuple["torch.nn.Module", dict[str, tuple[int, ...]]]
-
-
-def _timm(name: str, device: torch.device) -> _Built:
+def _timm(name: str, device: torch.device) -> Built:
     declare_vision_operators()
     import timm
 
     if not timm.is_model(name.partition(".")[0]):
         raise _unknown("timm", name, timm.list_models())
-    return _built(lambda: timm.create_model(name, pretrained=False), device), {}
+    return Built(_built(lambda: timm.create_model(name, pretrained=False), device))
 
 
-def _torchvision(name: str, device: torch.device) -> _Built:
+def _torchvision(name: str, device: torch.device) -> Built:
     declare_vision_operators()
     import torchvision
 
@@ -115,21 +133,33 @@ def _torchvision(name: str, device: torch.device) -> _Built:
         return builder(weights=None, **extra)  # type: ignore[no-any-return]
 
     module = _built(make, device)
-    weights = torchvision.models.get_model_weights(builder)
-    return module, _preset_shape(next(iter(weights), None))
+    weights = next(iter(torchvision.models.get_model_weights(builder)), None)
+    shapes, notes = _of_preset(weights) if weights else ({}, ())
+    return Built(module, shapes, notes)
 
 
-def _preset_shape(weights: Any) -> dict[str, tuple[int, ...]]:
-    """Return the input shape of the preprocessing that published weights come with."""
-    size = getattr(weights.transforms(), "crop_size", None) if weights else None
+def _of_preset(weights: Any) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Return the inputs for the preprocessing that published weights come with."""
+    preset = weights.transforms()
+    kind = type(preset).__name__
+    if kind == "OpticalFlow":
+        shape = (3, *FLOW_SIZE)
+        return {"image1": shape, "image2": shape}, (chosen("two images", shape),)
+    cropped, resized = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
+    size = cropped or resized
     if not isinstance(size, list | tuple) or not size:
-        return {}
+        return {}, ()
     sizes = tuple(size) * 2 if len(size) == 1 else tuple(size)
-    frames = weights.meta.get("min_temporal_size")
-    return {"": (3, int(frames), *sizes) if frames else (3, *sizes)}
+    if kind == "VideoClassification":
+        shape = (3, max(FRAMES, int(weights.meta.get("min_temporal_size", 1))), *sizes)
+        return {"": shape}, (chosen("a clip", shape, "its weights leave the frames open"),)
+    shape = (3, *sizes)
+    if cropped:
+        return {"": shape}, ()
+    return {"": shape}, (chosen("a square image", shape, "its weights fix the shorter side"),)
 
 
-def _hf_config(name: str, device: torch.device) -> _Built:
+def _hf_config(name: str, device: torch.device) -> Built:
     file = config_file(name)
     if not files.is_regular(file):
         raise ModelNotFoundError(
@@ -152,11 +182,7 @@ def _hf_config(name: str, device: torch.device) -> _Built:
         ) from error
     config.use_cache = False
     module = _built(lambda: _architecture(transformers, config), device)
-    first = getattr(module, "main_input_name", "input_ids")
-    size = getattr(config, "image_size", None)
-    if first == "pixel_values" and isinstance(size, int):
-        return module, {"": (getattr(config, "num_channels", 3), size, size)}
-    return module, {}
+    return Built(module)
 
 
 def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
@@ -169,7 +195,7 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]
 
 
-BUILDERS: dict[str, Callable[[str, torch.device], _Built]] = {
+BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
     "timm": _timm,
     "torchvision": _torchvision,
     "hf-config": _hf_config,

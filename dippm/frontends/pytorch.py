@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, UnsafeModelError
+from dippm.frontends.deadline import within
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_archive import archive_kind, load_pickled
 from dippm.frontends.vision_operators import declare_vision_operators
@@ -86,34 +90,58 @@ def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
         return _to_graph(export(module, inputs))
 
 
-def export_bytes(module: torch.nn.Module, inputs: InputSpec) -> tuple[bytes, int, bool]:
-    """Export a module object in the caller: the program's bytes, its batch, and if it is a marker.
+@dataclass(frozen=True, slots=True)
+class ProgramBytes:
+    """An exported program for the worker, with what `Exported` says about it."""
+
+    data: bytes
+    batch: int
+    batch_is_symbolic: bool
+    notes: tuple[str, ...]
+
+
+def export_bytes(
+    module: torch.nn.Module, inputs: InputSpec, *, timeout_s: float = math.inf
+) -> ProgramBytes:
+    """Export a module object in the caller.
 
     Raises:
         InputShapeError: if the inputs do not fit the model.
-        ConversionError: if `torch.export` cannot follow the model.
+        ConversionError: if `torch.export` cannot follow the model, or not in this time.
     """
     import torch
 
     from dippm.frontends.torch_export import export, slimmed
 
-    with quiet():
-        exported = export(module, inputs)
-        buffer = io.BytesIO()
-        torch.export.save(slimmed(exported.program), buffer)
-    return buffer.getvalue(), exported.batch, exported.batch_is_symbolic
+    buffer = io.BytesIO()
+    try:
+        with quiet(), within(min(timeout_s, threading.TIMEOUT_MAX)):
+            exported = export(module, inputs)
+            torch.export.save(slimmed(exported.program), buffer)
+    except TimeoutError:
+        raise ConversionError(
+            f"the conversion took longer than {timeout_s:g} s (step: exporting)",
+            "Give it more time with timeout_s=..., or export the model to ONNX first.",
+        ) from None
+    return ProgramBytes(
+        buffer.getvalue(), exported.batch, exported.batch_is_symbolic, exported.notes
+    )
 
 
-def load_program(path: Path, *, batch: int, batch_is_symbolic: bool) -> RawGraph:
+def load_program(
+    path: Path, *, batch: int, batch_is_symbolic: bool, notes: Sequence[str] = ()
+) -> RawGraph:
     """Convert what `export_bytes` made; it is ours, so it needs no trust."""
     import torch
 
+    from dippm.frontends import torch_stated
     from dippm.frontends.torch_export import Exported
 
     step("reading the exported program")
+    torch_stated.declare()
     with quiet():
         program = torch.export.load(path)
-        return _to_graph(Exported(program, batch, batch_is_symbolic))
+        return _to_graph(Exported(program, batch, batch_is_symbolic, tuple(notes)))
 
 
 def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
@@ -166,7 +194,7 @@ def _to_graph(exported: Exported) -> RawGraph:
         raise ConversionError(
             "the model has no operators", "Its forward() returns its input: check the model."
         )
-    return graph
+    return replace(graph, notes=(*graph.notes, *exported.notes))
 
 
 @contextlib.contextmanager

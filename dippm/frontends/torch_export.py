@@ -1,106 +1,123 @@
 """`nn.Module` → exported program at the marker batch, without touching a weight.
 
 The module is copied to the meta device first. Should its forward pass not work there, it is
-exported as it is, with fake inputs: `torch.export` then fakes the weights itself.
+exported as it is, with fake inputs: `torch.export` then fakes the weights itself. A model whose
+work does not scale with its batch is exported at one batch, and the answer says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 
-from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.frontend import InputSpec, marker_batch
-from dippm.frontends.torch_inputs import bind, dtype_choices, float_dtype, shape_hint
-from dippm.frontends.torch_paths import note_paths
-from dippm.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.errors import InputShapeError
+from dippm.frontends.frontend import FORMS, InputSpec, marker_batch
+from dippm.frontends.torch_attempt import Attempt
+from dippm.frontends.torch_batch import (
+    has_sequence_first,
+    loses_batch,
+    repeats_per_sample,
+    same_work,
+)
+from dippm.frontends.torch_call import Call, Leaf
+from dippm.frontends.torch_inputs import bind
+from dippm.frontends.torch_program import call_of_program, is_static
+from dippm.frontends.torch_quantized import quantization_notes, with_float_layers
 from dippm.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
 
-_Arguments = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
+CHECK_BATCH = 13
+"""A second batch, for exports whose first one does not tell whether they scale."""
+
+NO_BATCH = (
+    "no input has a batch: the sizes were taken as those of one pass, which is what batch 1 means"
+)
+SEQUENCE_FIRST = (
+    "layer {layer} takes its sequence before its batch (batch_first=False): the batch was taken "
+    "as dimension 1 of {inputs}"
+)
+FIXED = (
+    "the work of this model does not scale with its batch (it loops over samples, or sizes are "
+    "fixed): fixed batch {batch}. For more samples give the complete input, such as {example}"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported program and the batch it was made at."""
+    """An exported program and the batch it was made at.
+
+    Attributes:
+        program: what was exported.
+        batch: the batch of its inputs.
+        batch_is_symbolic: whether the batch is a marker that stands for all.
+        notes: what was assumed, for the user.
+    """
 
     program: ExportedProgram
     batch: int
     batch_is_symbolic: bool
+    notes: tuple[str, ...] = ()
 
 
-def export(
-    module: torch.nn.Module,
-    inputs: InputSpec,
-    *,
-    fixed_batch: int = 1,
-    dtypes: Mapping[str, torch.dtype] | None = None,
-) -> Exported:
-    """Export a module at a marker batch; at `fixed_batch` if it accepts no other.
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Inputs without data that a module accepts.
+
+    Attributes:
+        tensors: on the meta device by input name, in the order of `forward`; "" is the first.
+        call: turns tensors of these names into arguments.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    call: Call
+
+
+def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
+    """Export a module at a marker batch; at batch 1 if its work does not scale with the batch.
 
     Args:
         module: any module; neither it nor its training flags are changed.
-        inputs: shapes without the batch, of the parameters of `forward`.
-        fixed_batch: what to try if the marker batch does not pass through the model.
-        dtypes: of the inputs, where they are known.
+        inputs: shapes without the batch, of the parameters of `forward`; its own if empty.
 
     Raises:
         InputShapeError: if the inputs do not fit the model.
         ConversionError: if `torch.export` cannot follow the model.
     """
-    module = unwrapped(module)
-    shapes = bind(module, inputs)
-    marker = marker_batch(_sizes(module, shapes))
-    copied = on_meta(module)
-    subject = copied if copied is not None else module
-    with evaluating(subject), torch.no_grad():
-        attempt = _Attempt(subject, shapes, dtypes or {}, on_meta=copied is not None)
-        for batch in (marker, fixed_batch):
-            program = attempt.at(batch)
-            if program is not None:
-                return Exported(program, batch, batch == marker)
-    if copied is not None and not attempt.refused_inputs:
-        with evaluating(module), torch.no_grad():
-            program = _Attempt(module, shapes, dtypes or {}, on_meta=False).at(marker)
-            if program is not None:
-                return Exported(without_weights(program), marker, True)
-    raise attempt.error(inputs)
+    module, notes = with_float_layers(unwrapped(module))
+    # A trace has sizes of its example in it, and a scripted module does not tell if it is one.
+    is_trace = isinstance(module, torch.jit.ScriptModule)
+    exported = _export(module, bind(module, inputs), inputs, is_trace=is_trace)
+    return replace(exported, notes=(*quantization_notes(module), *notes, *exported.notes))
 
 
-def accepted_inputs(
-    module: torch.nn.Module, inputs: InputSpec, batch: int
-) -> dict[str, torch.Tensor]:
-    """Return inputs without data that the module accepts, by parameter of `forward`.
+def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> Accepted:
+    """Return inputs without data that the module accepts.
 
     Args:
         module: any module; it is run on tensors without data, if it can be copied to them.
         inputs: shapes without the batch; the module's own if empty.
         batch: samples.
 
-    Returns:
-        Tensors on the meta device in the order of `forward`; "" is the first parameter.
-
     Raises:
         InputShapeError: if no choice of types makes them fit.
     """
     module = unwrapped(module)
-    shapes = bind(module, inputs)
+    call = bind(module, inputs)
     copied = on_meta(module)
     subject = copied if copied is not None else module
     with evaluating(subject), torch.no_grad():
-        attempt = _Attempt(subject, shapes, {}, on_meta=copied is not None)
-        fitting = [choice for choice in attempt.choices if attempt._runs(batch, choice)]
+        attempt = Attempt(subject, call, on_meta=copied is not None)
+        fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
         if not fitting and attempt.refused_inputs:
-            raise attempt.error(inputs)
+            raise attempt.error(str(inputs))
     dtypes = (fitting or attempt.choices)[0]  # if it cannot run without data, the likeliest types
-    return {
-        name: torch.empty((batch, *shape), dtype=dtypes[name], device="meta")
-        for name, shape in shapes.items()
+    tensors = {
+        leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
+        for leaf in call.leaves
     }
+    return Accepted(tensors, call)
 
 
 def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
@@ -114,39 +131,10 @@ def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:
         InputShapeError: if the inputs do not fit the program.
         ConversionError: if it cannot be traced again.
     """
-    examples = _example_tensors(program)
-    if not examples:
-        raise ConversionError(
-            "the exported program has no tensor inputs", "Export the model with its inputs."
-        )
-    if any(not tensor.shape for tensor in examples.values()):
-        raise ConversionError(
-            "the exported program has an input without a batch dimension",
-            "Export it with the batch as first dimension of every input.",
-        )
+    call, batch = call_of_program(program, inputs)
     module = program.module(check_guards=False)
     module._forward_pre_hooks.clear()  # they compare sizes with those of the first export
-    own = InputSpec({name: tuple(map(int, t.shape[1:])) for name, t in examples.items()})
-    given = {next(iter(examples)) if n == "" else n: s for n, s in inputs.shapes.items()}
-    batch = int(next(iter(examples.values())).shape[0])
-    dtypes = {name: tensor.dtype for name, tensor in examples.items()}
-    spec = InputSpec({**own.shapes, **given})
-    return export(module, spec, fixed_batch=batch, dtypes=dtypes)
-
-
-def _example_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Return the user inputs by parameter name, with the sizes of the first export."""
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    values = {name: nodes[name].meta["val"] for name in program.graph_signature.user_inputs}
-    return {
-        name: torch.empty(
-            [getattr(getattr(s, "node", None), "hint", s) for s in value.shape],
-            dtype=value.dtype,
-            device="meta",
-        )
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
+    return _export(module, call, inputs, fixed_batch=batch, is_trace=is_static(program))
 
 
 def slimmed(program: ExportedProgram) -> ExportedProgram:
@@ -159,146 +147,104 @@ def slimmed(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-class _Attempt:
-    """Exports of one module, with every sensible choice of input types."""
+def _export(
+    module: torch.nn.Module,
+    call: Call,
+    inputs: InputSpec,
+    *,
+    fixed_batch: int = 1,
+    is_trace: bool = False,
+) -> Exported:
+    copied = on_meta(module)
+    subject = copied if copied is not None else module
+    attempt = Attempt(subject, call, on_meta=copied is not None)
+    with evaluating(subject), torch.no_grad():
+        exported = _at_some_batch(attempt, fixed_batch, is_trace=is_trace)
+    if exported is None and copied is not None and not attempt.refused_inputs:
+        with evaluating(module), torch.no_grad():
+            second = Attempt(module, call, on_meta=False)
+            exported = _at_some_batch(second, fixed_batch, is_trace=is_trace)
+            if exported is not None:
+                without_weights(exported.program)
+    if exported is None:
+        raise attempt.error(str(inputs))
+    return replace(exported, notes=(*call.notes, *exported.notes))
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        shapes: Mapping[str, tuple[int, ...]],
-        dtypes: Mapping[str, torch.dtype],
-        *,
-        on_meta: bool,
-    ) -> None:
-        self.module, self.shapes, self.on_meta = module, shapes, on_meta
-        known = {name: dtypes[name] for name in shapes if name in dtypes}
-        unknown = {name: shape for name, shape in shapes.items() if name not in dtypes}
-        self.choices = [
-            {**known, **choice} for choice in dtype_choices(unknown, float_dtype(module))
-        ]
-        self.first_error: Exception | None = None
-        self.forward_error: Exception | None = None
 
-    def at(self, batch: int) -> ExportedProgram | None:
-        """Return the program, None if the module does not pass at this batch."""
-        program = self._export(batch, self.choices[0])
-        if program is not None:
-            return program
-        for dtypes in self.choices:
-            if self._runs(batch, dtypes):
-                return self._export(batch, dtypes) if dtypes != self.choices[0] else None
-        return None
-
-    @property
-    def refused_inputs(self) -> bool:
-        """Whether the model's own code refuses these inputs, and not our weightless tensors."""
-        error = self.forward_error
-        words = str(error)
-        ours = isinstance(error, NotImplementedError) or any(
-            word in words for word in ("meta", "same device", "data-dependent", "DataDependent")
-        )
-        return error is not None and not ours and not words.rstrip().endswith("RuntimeError:")
-
-    def error(self, inputs: InputSpec) -> Exception:
-        """Return what to raise when every attempt failed."""
-        if self.refused_inputs:
-            error: Exception = InputShapeError(
-                f"the model does not accept input {str(inputs) or 'as given'}: "
-                f"{_first_line(self.forward_error)}",
-                shape_hint(self.module, self.shapes),
-            )
-            error.__cause__ = self.forward_error
-            return error
-        scripted = isinstance(self.module, torch.jit.ScriptModule)
-        reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
-        error = ConversionError(
-            f"torch.export cannot follow this model: {_first_line(self.first_error)}",
-            f"{reasons}{', or sizes that a trace fixed' if scripted else ''}; "
-            "check the input shape, export the model to ONNX, or simplify its forward().",
-        )
-        error.__cause__ = self.first_error
-        return error
-
-    def _export(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> ExportedProgram | None:
-        args, kwargs = self._arguments(batch, dtypes)
-        try:
-            with whole_recurrent_layers():
-                program = torch.export.export(_Flat(self.module), args, kwargs, strict=False)
-            return note_paths(program, self.module, "module")
-        except MemoryError:
-            raise
-        except Exception as error:
-            self.first_error = self.first_error or error
+def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exported | None:
+    """Export at a marker batch if that stands for every batch, else at the fixed one."""
+    if not attempt.call.has_batch:
+        program = attempt.at(1) or attempt.stated(1)
+        if program is None:
             return None
+        assumed = () if attempt.call.notes else (NO_BATCH,)
+        return Exported(program, 1, False, (*assumed, *attempt.notes))
+    marker = marker_batch(_sizes(attempt))
+    program = attempt.at(marker, watched=True)
+    watch = attempt.watch
+    if not watch.is_cut and (watch.misplaced or program is None):
+        other = _sequence_first(attempt, marker)
+        if other is not None:
+            return other
+    if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
+        return Exported(program, marker, True)
+    program = attempt.at(fixed_batch) or attempt.stated(fixed_batch)
+    if program is None:
+        return None
+    first = attempt.call.leaves[0]
+    example = ",".join(map(str, first.full_shape(8)))
+    note = FIXED.format(batch=fixed_batch, example=f'input="{first.name and "..."}fixed:{example}"')
+    return Exported(program, fixed_batch, False, (note, *attempt.notes))
 
-    def _runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
-        args, kwargs = self._arguments(batch, dtypes)
-        try:
-            if self.on_meta:
-                self.module(*args, **kwargs)
-            else:
-                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                    fake = [mode.from_tensor(a) for a in args]
-                    self.module(*fake, **{k: mode.from_tensor(v) for k, v in kwargs.items()})
-        except Exception as error:
-            self.forward_error = self.forward_error or error
-            return False
+
+def _scales(attempt: Attempt, program: ExportedProgram, marker: int, *, is_trace: bool) -> bool:
+    loses = loses_batch(program, marker)
+    if not loses and not repeats_per_sample(program, marker):
         return True
-
-    def _arguments(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> _Arguments:
-        if self.on_meta:
-            context: Any = torch.device("meta")
-        else:
-            context = FakeTensorMode(allow_non_fake_inputs=True)
-        with context:
-            tensors = {
-                name: torch.empty((batch, *shape), dtype=dtypes[name])
-                for name, shape in self.shapes.items()
-            }
-        first = tensors.pop("", None)
-        return (() if first is None else (first,)), tensors
+    if loses and is_trace:  # a second export has the same fixed sizes
+        return False
+    second = attempt.at(CHECK_BATCH)
+    return second is not None and same_work(program, marker, second, CHECK_BATCH)
 
 
-class _Flat(torch.nn.Module):
-    """Returns the tensors of whatever a module returns, so that its output classes do not matter.
+def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
+    """Export with the batch as dimension 1, if sequence-first layers want it there.
 
-    A scripted module is hidden from `torch.export`, which refuses it by type but follows the
-    operators that it runs.
+    Raises:
+        InputShapeError: if they mix the samples of a batch wherever it is.
     """
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        if isinstance(module, torch.jit.ScriptModule):
-            object.__setattr__(self, "module", module)
-        else:
-            self.module = module
-
-    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(_tensors(self.module(*args, **kwargs)))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    items: Sequence[Any] = ()
-    if isinstance(value, Mapping):
-        items = list(value.values())
-    elif isinstance(value, list | tuple):
-        items = value
-    elif is_dataclass(value) and not isinstance(value, type):
-        items = [getattr(value, item.name) for item in fields(value)]
-    for item in items:
-        yield from _tensors(item)
+    misplaced = attempt.watch.misplaced
+    open_leaves = [leaf for leaf in attempt.call.leaves if not leaf.named]
+    if not open_leaves or not (misplaced or has_sequence_first(attempt.module)):
+        return None
+    leaves = tuple(map(_with_batch_second, attempt.call.leaves))
+    other = Attempt(attempt.module, replace(attempt.call, leaves=leaves), on_meta=attempt.on_meta)
+    program = other.at(marker, watched=True)
+    if program is not None and other.watch.placed and not other.watch.misplaced:
+        moved = [x.name or "the input" for x, y in zip(leaves, attempt.call.leaves, strict=True)
+                 if x is not y]  # fmt: skip
+        note = SEQUENCE_FIRST.format(layer=other.watch.placed[0], inputs=", ".join(moved))
+        return Exported(program, marker, True, (note,))
+    if not misplaced:
+        return None
+    sizes = attempt.call.first_shape
+    first, second = (",".join(map(str, (*sizes[:place], "N", *sizes[place:]))) for place in (0, 1))
+    raise InputShapeError(
+        f"layer {misplaced[0]} takes its sequence before its batch (batch_first=False), and would "
+        "get the batch as its sequence",
+        f'Say where the batch is: input="{second}" if it comes second, input="{first}" if it is '
+        f"meant so. {FORMS}",
+    )
 
 
-def _sizes(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> set[int]:
-    sizes = {size for shape in shapes.values() for size in shape}
-    for tensor in (*module.parameters(), *module.buffers()):
+def _with_batch_second(leaf: Leaf) -> Leaf:
+    if leaf.named or leaf.batch_axis != 0 or not leaf.shape:
+        return leaf
+    return replace(leaf, batch_axis=1)
+
+
+def _sizes(attempt: Attempt) -> set[int]:
+    sizes = {size for leaf in attempt.call.leaves for size in leaf.shape}
+    for tensor in (*attempt.module.parameters(), *attempt.module.buffers()):
         sizes.update(tensor.shape)
     return sizes
-
-
-def _first_line(error: Exception | None) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    return lines[-1 if "TorchScript interpreter" in lines[0] else 0][:400]

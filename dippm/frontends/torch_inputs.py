@@ -4,87 +4,106 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from dippm.errors import InputShapeError
 from dippm.frontends.frontend import FORMS, InputSpec
+from dippm.frontends.torch_call import (
+    ByParameter,
+    Call,
+    Leaf,
+    is_list_of_tensors,
+    is_optional,
+    takes_parts,
+)
+from dippm.frontends.torch_defaults import own_inputs
 
 INTEGER_NAME = re.compile(
-    r"(^|_)(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
+    r"(^|[_.])(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
+)
+EDGES = re.compile(r"(^|[_.])edge_index$")
+"""The edges of a graph, 2 × E, as PyTorch Geometric names them."""
+
+MASK_NAME = re.compile(r"mask|valid")
+_EMPTY = inspect.Parameter.empty
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_GRAPH_NOTE = (
+    "the input holds the edges of a graph: all sizes were taken as complete, without a batch "
+    "(N in an input's sizes names one)"
+)
+
+_LIST_NOTE = (
+    "input {name} is a list with a tensor for each sample: one was taken, which is what batch 1 "
+    "means; {name}.0=..., {name}.1=... give more"
 )
 
 
-def bind(module: torch.nn.Module, inputs: InputSpec) -> dict[str, tuple[int, ...]]:
-    """Return shapes by parameter of `forward`; "" is the first one, passed by position."""
-    parameters = _forward_parameters(module)
-    shapes = dict(inputs.shapes) or _own_shapes(module, parameters)
-    by_name = {name for name in shapes if name}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    for name in sorted(by_name - set(known)):
-        if not takes_any and known:
-            raise InputShapeError(
-                f"the model has no input {name!r}", f"Its inputs: {', '.join(known)}. {FORMS}"
-            )
-    required = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if "" in shapes and known and known[0] in by_name:
-        raise InputShapeError(f"input {known[0]!r} is given twice", FORMS)
-    covered = by_name | ({known[0]} if "" in shapes and known else set())
-    missing = [name for name in required if name not in covered]
-    if missing:
-        example = ";".join(f"{name}={'...'}" for name in required)
-        raise InputShapeError(
-            f"no shape for input {', '.join(missing)}",
-            f'The model has several inputs: give input="{example}".',
-        )
-    first = known[0] if known else ""
-    if "" in shapes and INTEGER_NAME.search(first):
-        shapes = {first if name == "" else name: shape for name, shape in shapes.items()}
-    return shapes
+def bind(module: torch.nn.Module, inputs: InputSpec) -> Call:
+    """Return the call that gives a module these inputs, or its own if there are none.
+
+    Args:
+        module: any module.
+        inputs: shapes by parameter of `forward`; "" is the first one. Names with dots lead into
+            dictionaries, data classes and tuples: "batch.image", "state.0".
+
+    Raises:
+        InputShapeError: if the names are not those of the module, or some are missing.
+    """
+    parameters = forward_parameters(module)
+    notes: tuple[str, ...] = ()
+    if not inputs.shapes and not inputs.values:
+        inputs, notes = _own(module, parameters)
+    if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
+        notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
+    inputs = _with_parameter_names(parameters, inputs)
+    constants = _checked(parameters, inputs)
+    leaves = [_leaf(name, inputs, parameters) for name in inputs.shapes]
+    if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
+        leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
+        notes = (*notes, _GRAPH_NOTE)
+    return Call(tuple(leaves), ByParameter(parameters, constants), notes)
 
 
-def _forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
+def forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward` without `self`; none if it has no signature."""
     if isinstance(module, torch.jit.ScriptModule):
-        schema: Any = module.forward.schema  # type: ignore[attr-defined]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return [
-            inspect.Parameter(
-                a.name, kind, default=a.default_value if a.has_default_value() else _EMPTY
-            )
-            for a in schema.arguments[1:]
-        ]
-    try:
-        return list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):
-        return []
+        return _scripted_parameters(module)
+    for evaluated in (True, False):  # annotations may be text that cannot be evaluated
+        try:
+            signature = inspect.signature(module.forward, eval_str=evaluated)
+        except Exception:
+            continue
+        return list(signature.parameters.values())
+    return []
 
 
-_EMPTY = inspect.Parameter.empty
+def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Parameter]:
+    schema: Any = module.forward.schema  # type: ignore[attr-defined]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = []
+    for argument in schema.arguments[1:]:
+        default = argument.default_value if argument.has_default_value() else _EMPTY
+        text = str(argument.type)
+        annotation = list[torch.Tensor] if text == "List[Tensor]" else _EMPTY
+        found.append(inspect.Parameter(argument.name, kind, default=default, annotation=annotation))
+    return found
 
 
-def _own_shapes(
+def _own(
     module: torch.nn.Module, parameters: list[inspect.Parameter]
-) -> dict[str, tuple[int, ...]]:
-    """Return the input shape that a model states about itself."""
-    for attribute in ("pretrained_cfg", "default_cfg"):
-        settings = getattr(module, attribute, None)
-        if isinstance(settings, Mapping) and settings.get("input_size"):
-            return {"": tuple(settings["input_size"])}
-    config = getattr(module, "config", None)
-    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
-    if isinstance(size, int) and isinstance(channels, int):
-        return {"": (channels, size, size)}
-    main = getattr(module, "main_input_name", "x")
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = (p for p in parameters if p.default is _EMPTY and p.kind not in variable)
-    names = [p.name for p in required] or [main]
+) -> tuple[InputSpec, tuple[str, ...]]:
+    """Return the inputs that a model states about itself, and what was chosen for them.
+
+    Raises:
+        InputShapeError: if it states none.
+    """
+    own = own_inputs(module, [p.name for p in parameters])
+    if own is not None:
+        return InputSpec(own.shapes), own.notes
+    names = _required(parameters) or [getattr(module, "main_input_name", "x")]
     text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
     example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
     raise InputShapeError(
@@ -93,32 +112,119 @@ def _own_shapes(
     )
 
 
+def _required(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    return [p.name for p in parameters if p.default is _EMPTY and p.kind not in _VARIABLE]
+
+
+def _with_parameter_names(parameters: list[inspect.Parameter], inputs: InputSpec) -> InputSpec:
+    """Spell names as parameters: parts of the only structured one, tokens given without a name."""
+    known = [p for p in parameters if p.kind not in _VARIABLE]
+    names = {name.partition(".")[0] for name in (*inputs.shapes, *inputs.values)}
+    required = _required(parameters)
+    if (
+        len(required) == 1
+        and "" not in names
+        and not names & {p.name for p in known}
+        and takes_parts(known[0].annotation)
+    ):
+        return _renamed(inputs, {name: f"{required[0]}.{name}" for name in _all_names(inputs)})
+    if "" not in inputs.shapes or not known:
+        return inputs
+    first = known[0]
+    if first.name in names:
+        raise InputShapeError(f"input {first.name!r} is given twice", FORMS)
+    if is_list_of_tensors(first.annotation):
+        return _renamed(inputs, {"": f"{first.name}.0"})
+    if INTEGER_NAME.search(first.name):
+        return _renamed(inputs, {"": first.name})
+    return inputs
+
+
+def _all_names(inputs: InputSpec) -> list[str]:
+    return [*inputs.shapes, *inputs.values]
+
+
+def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
+    return InputSpec(
+        shapes={names.get(n, n): shape for n, shape in inputs.shapes.items()},
+        batch_axes={names.get(n, n): axis for n, axis in inputs.batch_axes.items()},
+        values={names.get(n, n): value for n, value in inputs.values.items()},
+    )
+
+
+def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str, Any]:
+    """Check that the names fit the parameters; return the arguments that are no tensors.
+
+    Raises:
+        InputShapeError: if names are unknown or missing.
+    """
+    known = {p.name: p for p in parameters if p.kind not in _VARIABLE}
+    given = {name.partition(".")[0] for name in _all_names(inputs) if name}
+    kinds = {p.kind for p in parameters}
+    for name in sorted(given - set(known)):
+        by_place = name.isdigit() and inspect.Parameter.VAR_POSITIONAL in kinds
+        if inspect.Parameter.VAR_KEYWORD not in kinds and not by_place and known:
+            raise InputShapeError(
+                f"the model has no input {name!r}", f"Its inputs: {', '.join(known)}. {FORMS}"
+            )
+    if "" in inputs.shapes and known:
+        given |= {next(iter(known))}
+    open_names = [name for name in _required(parameters) if name not in given]
+    absent = {name: None for name in open_names if is_optional(known[name].annotation)}
+    missing = [name for name in open_names if name not in absent]
+    if missing:
+        example = ";".join(f"{name}=..." for name in _required(parameters))
+        raise InputShapeError(
+            f"no shape for input {', '.join(missing)}",
+            f'The model has several inputs: give input="{example}".',
+        )
+    return {**absent, **inputs.values}
+
+
+def _leaf(name: str, inputs: InputSpec, parameters: list[inspect.Parameter]) -> Leaf:
+    axis, named = inputs.batch_axes.get(name, 0), name in inputs.batch_axes
+    top, dot, _ = name.partition(".")
+    one_per_sample = bool(dot) and any(
+        p.name == top and is_list_of_tensors(p.annotation) for p in parameters
+    )
+    if one_per_sample and not named:
+        axis = None
+    return Leaf(name, tuple(inputs.shapes[name]), axis, named)
+
+
+def _without_batch(leaf: Leaf) -> Leaf:
+    return Leaf(leaf.name, leaf.shape, None, leaf.named, leaf.dtype)
+
+
 def float_dtype(module: torch.nn.Module) -> torch.dtype:
     """Return the type of the first weight; inputs usually share it."""
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
     return next(dtypes, torch.float32)
 
 
-def dtype_choices(
-    shapes: Mapping[str, tuple[int, ...]], floating: torch.dtype
-) -> list[dict[str, torch.dtype]]:
+def dtype_choices(names: Iterable[str], floating: torch.dtype) -> list[dict[str, torch.dtype]]:
     """Return types for all inputs, the likeliest first, without repetition."""
-    names = list(shapes)
-    guess = {n: torch.int64 if INTEGER_NAME.search(n) else floating for n in names}
+    names = list(names)
+    whole = {n for n in names if INTEGER_NAME.search(n)}
+    if any(EDGES.search(n) for n in names):
+        whole |= {"batch"}  # the graph that each node belongs to
+    guess = {n: torch.int64 if n in whole else floating for n in names}
     choices = [guess]
+    masks = {n: torch.bool for n in names if MASK_NAME.search(n)}
+    choices.append({**guess, **masks})
     for name in names:
         other = floating if guess[name] is torch.int64 else torch.int64
-        choices.append({**guess, name: other})
+        choices += [{**guess, name: other}, {**guess, **masks, name: other}]
     choices += [dict.fromkeys(names, torch.int64), dict.fromkeys(names, floating)]
+    choices += [{**guess, name: torch.bool} for name in names]
     return [c for i, c in enumerate(choices) if c not in choices[:i]]
 
 
-def shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> str:
+def shape_hint(module: torch.nn.Module, shape: tuple[int, ...]) -> str:
     """Say what the first layer with weights expects."""
-    shape = next(iter(shapes.values()), ())
     for name, layer in module.named_modules():
         kind = type(layer).__name__
-        if re.fullmatch(r"Conv[123]d", kind):
+        if re.fullmatch(r"Conv[123]d", kind) and isinstance(_size(layer, "in_channels"), int):
             channels, rank = int(layer.in_channels), int(kind[4])
             sizes = ",".join("DHW"[3 - rank :])
             text = f"The first layer ({name or kind}) is {kind}: input={channels},{sizes}."
@@ -126,8 +232,13 @@ def shape_hint(module: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]]) -
                 moved = ",".join(map(str, (shape[-1], *shape[:-1])))
                 text += f" The shape looks channels-last: try {moved}."
             return text
-        if kind == "Linear":
-            return f"The first layer ({name or kind}) is Linear: last size {layer.in_features}."
+        if kind == "Linear" and (width := _size(layer, "in_features", "in_channels")):
+            return f"The first layer ({name or kind}) is Linear: last size {width}."
         if kind == "Embedding":
             return f"The first layer ({name or kind}) is Embedding: input=TOKENS."
     return FORMS
+
+
+def _size(layer: torch.nn.Module, *names: str) -> int | None:
+    sizes = (getattr(layer, name, None) for name in names)
+    return next((size for size in sizes if isinstance(size, int)), None)

@@ -1,39 +1,147 @@
-"""torchvision beside a CPU build of torch."""
+"""torchvision beside a CPU build of torch.
+
+Its wheels from the package index are GPU builds: beside a CPU build of torch their C++ library does
+not load, and the import of torchvision, and with it of timm and transformers, dies on
+``operator torchvision::nms does not exist``. Schemas and shapes are enough to convert models, so
+`import dippm` arranges that torchvision gets them at its import, if its library did not load.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+_BOXES = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    f"roi_align({_BOXES}, int sampling_ratio, bool aligned) -> Tensor",
+    f"roi_pool({_BOXES}) -> (Tensor, Tensor)",
+    f"ps_roi_align({_BOXES}, int sampling_ratio) -> (Tensor, Tensor)",
+    f"ps_roi_pool({_BOXES}) -> (Tensor, Tensor)",
+    "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+    "SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, "
+    "SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor",
+)
+
+
+class _BeforeRegistrations(MetaPathFinder):
+    """Declares the operators when torchvision, its library tried, is about to describe them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "torchvision._meta_registrations":
+            _declare()
+        return None
+
+
+def watch_imports() -> None:
+    """Let later imports of torchvision work beside a CPU build of torch."""
+    if not any(isinstance(finder, _BeforeRegistrations) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BeforeRegistrations())
 
 
 @cache
-def declare_vision_operators() -> Any:
-    """Let torchvision import beside a CPU build of torch, whose C++ operators it lacks.
+def declare_vision_operators() -> None:
+    """Let torchvision, timm and transformers import beside a CPU build of torch.
 
-    Its wheels are GPU builds; without their library the import dies on `torchvision::nms`. The
-    schemas are enough for everything but detection models.
+    `import dippm` makes this automatic for imports that follow it. Call it after an import of them
+    has already failed: what it left behind is forgotten, so that it can be repeated.
     """
+    watch_imports()
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        import torchvision
+    except (RuntimeError, OSError, AttributeError):
+        _forget("torchvision")
+        import torchvision  # noqa: F401
+
+
+def missing_libraries() -> str:
+    """Return the name of a library that torchvision needs and torch lacks; "" if none is known.
+
+    Found from the files alone, without importing either.
+    """
+    spec, torch_spec = (importlib.util.find_spec(name) for name in ("torchvision", "torch"))
+    if spec is None or torch_spec is None or not (spec.origin and torch_spec.origin):
+        return ""
+    libraries = Path(torch_spec.origin).parent / "lib"
+    for extension in Path(spec.origin).parent.glob("_C*.so"):
+        content = extension.read_bytes()
+        for name in ("libc10_cuda.so", "libtorch_cuda.so"):
+            if name.encode() in content and not (libraries / name).exists():
+                return name
+    return ""
+
+
+def _declare() -> None:
+    """Define the operators that the C++ library would have brought."""
     import torch
 
-    if importlib.util.find_spec("torchvision") is None:
-        return None
-    try:
-        import torchvision  # noqa: F401
-    except (RuntimeError, OSError, AttributeError):
-        pass
-    else:
-        return None
-    _forget("torchvision")
+    extension: Any = sys.modules.get("torchvision.extension")
+    if extension is None or extension._has_ops():
+        return
+    extension._assert_has_ops = lambda: None  # shapes are known, which is what it guards
+    _library(torch)
+
+
+@cache
+def _library(torch: Any) -> Any:
     library = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    shapes: dict[str, Callable[..., Any]] = {
+        "roi_align": _boxes,
+        "roi_pool": _two(_boxes),
+        "ps_roi_align": _two(_position_sensitive),
+        "ps_roi_pool": _two(_position_sensitive),
+        "deform_conv2d": _deformed,
+    }
+    for name, shape in shapes.items():  # torchvision itself gives those of nms and qnms
+        torch.library.register_fake(f"torchvision::{name}", shape, lib=library)
     return library
+
+
+def _boxes(input: Any, rois: Any, scale: float, height: Any, width: Any, *_: Any) -> Any:
+    return input.new_empty((rois.shape[0], input.shape[1], height, width))
+
+
+def _position_sensitive(
+    input: Any, rois: Any, scale: float, height: Any, width: Any, *_: Any
+) -> Any:
+    return input.new_empty((rois.shape[0], input.shape[1] // (height * width), height, width))
+
+
+def _two(shape: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the shape function of an operator that also says which elements it took."""
+
+    def shapes(*args: Any) -> Any:
+        result = shape(*args)
+        return result, result.new_empty(result.shape, dtype=_int32())
+
+    return shapes
+
+
+def _int32() -> Any:
+    import torch
+
+    return torch.int32
+
+
+def _deformed(input: Any, weight: Any, offset: Any, *_: Any) -> Any:
+    return input.new_empty((input.shape[0], weight.shape[0], *offset.shape[2:]))
 
 
 def _forget(package: str) -> None:
     """Drop the modules of a half-imported package, so that it can be imported again."""
-    import sys
-
     for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
         del sys.modules[name]

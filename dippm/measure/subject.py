@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from dippm.frontends import InputSpec
 
 if TYPE_CHECKING:
     import torch
+
+    from dippm.frontends.torch_export import Accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ def load_subject(
     spec = inputs if inputs.shapes else InputSpec(own_shapes)
     accepted = accepted_inputs(module, spec, batch)
     generator = torch.Generator(device).manual_seed(0)
-    tensors = {n: _random(t, device, generator) for n, t in accepted.items()}
-    return Subject(name, _by_position(module, list(tensors)), tuple(tensors.values()))
+    tensors = {n: _random(t, device, generator) for n, t in accepted.tensors.items()}
+    return Subject(name, _by_position(module, accepted, list(tensors)), tuple(tensors.values()))
 
 
-def _module(source: Any, *, trust: bool, device: torch.device) -> tuple[Any, dict[str, Any], str]:
+def _module(
+    source: Any, *, trust: bool, device: torch.device
+) -> tuple[Any, Mapping[str, Any], str]:
     import torch
 
     from dippm.frontends import named
@@ -68,7 +73,8 @@ def _module(source: Any, *, trust: bool, device: torch.device) -> tuple[Any, dic
     if isinstance(source, torch.nn.Module):
         return source, {}, type(source).__name__
     if named.is_name(str(source)):
-        return *named.build(str(source), str(device)), str(source)
+        built = named.build(str(source), str(device))
+        return built.module, built.shapes, str(source)
     path = Path(source)
     return _from_file(path, trust=trust), {}, path.name
 
@@ -99,8 +105,8 @@ def _random(tensor: torch.Tensor, device: torch.device, generator: torch.Generat
     return torch.randint(0, 2, tensor.shape, dtype=tensor.dtype, device=device, generator=generator)
 
 
-def _by_position(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
-    """Return a module that takes its inputs by position, whatever names `forward` has."""
+def _by_position(module: torch.nn.Module, accepted: Accepted, names: list[str]) -> torch.nn.Module:
+    """Return a module that takes its tensors by position, whatever arguments `forward` has."""
     import torch
 
     if names == [""]:
@@ -112,9 +118,8 @@ def _by_position(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
             self.module = module
 
         def forward(self, *tensors: torch.Tensor) -> Any:
-            given = dict(zip(names, tensors, strict=True))
-            first = [given.pop("")] if "" in given else []
-            return self.module(*first, **given)
+            args, kwargs = accepted.call.arrange(dict(zip(names, tensors, strict=True)))
+            return self.module(*args, **kwargs)
 
     return ByPosition()
 

@@ -1,0 +1,71 @@
+"""A time limit for Python work in this process, where nothing can be killed.
+
+Module objects are exported in the caller's process, since only there their classes exist. The limit
+raises an error inside the working thread, which Python code meets at its next step; a single long
+call into C is not interrupted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+REPEAT_S = 1.0
+"""How often the error is raised again, should the work have swallowed it."""
+
+
+class OutOfTimeError(BaseException):
+    """Not an `Exception`, so that the work does not take it for one of its own."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Run the block, in this thread, for at most so long.
+
+    Raises:
+        TimeoutError: if the block took longer.
+    """
+    thread = threading.get_ident()
+    over = threading.Event()
+    lock = threading.Lock()
+
+    def wait() -> None:
+        pause = seconds
+        while not over.wait(pause):
+            with lock:
+                if not over.is_set():
+                    _raise_in(thread)
+            pause = REPEAT_S
+
+    watch = threading.Thread(target=wait, daemon=True, name="dippm-deadline")
+    end = time.monotonic() + seconds
+    watch.start()
+    try:
+        try:
+            yield
+        finally:
+            with lock:  # from here on nothing is raised any more
+                over.set()
+                _raise_in(thread, nothing=True)
+    except OutOfTimeError:
+        raise TimeoutError(f"longer than {seconds:g} s") from None
+    except Exception as error:  # what the work made of the interruption
+        if time.monotonic() >= end and _came_from_time(error):
+            raise TimeoutError(f"longer than {seconds:g} s") from None
+        raise
+
+
+def _raise_in(thread: int, *, nothing: bool = False) -> None:
+    error = None if nothing else ctypes.py_object(OutOfTimeError)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
+
+
+def _came_from_time(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OutOfTimeError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,276 @@
+"""Exports of one module at one batch, with every sensible choice of input types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.export import ExportedProgram
+
+from dippm.errors import ConversionError, InputShapeError
+from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
+from dippm.frontends.torch_call import Call
+from dippm.frontends.torch_inputs import EDGES, MASK_NAME, dtype_choices, float_dtype, shape_hint
+from dippm.frontends.torch_paths import note_paths
+from dippm.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.frontends.torch_stated import StatedSizes
+
+_ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
+_OUR_WORDS = ("meta", "same device", "data-dependent", "DataDependent")
+
+
+class Attempt:
+    """Exports of one module.
+
+    Attributes:
+        module: in evaluation mode.
+        call: what it is given.
+        on_meta: whether it has no data, so that inputs are on the meta device.
+        choices: types of the inputs, the likeliest first.
+        watch: what was seen of the batch during the last export.
+        notes: what the last export left out, for the user.
+        first_error: of the exports.
+        forward_error: the first of the module itself on tensors without data.
+        last_error: of its last run; None if that worked.
+    """
+
+    def __init__(self, module: torch.nn.Module, call: Call, *, on_meta: bool) -> None:
+        self.module, self.call, self.on_meta = module, call, on_meta
+        known = {leaf.name: leaf.dtype for leaf in call.leaves if leaf.dtype is not None}
+        unknown = [leaf.name for leaf in call.leaves if leaf.dtype is None]
+        self.choices = [
+            {**known, **choice} for choice in dtype_choices(unknown, float_dtype(module))
+        ]
+        self.watch = BatchWatch(0)
+        self.notes: tuple[str, ...] = ()
+        self.first_error: Exception | None = None
+        self.forward_error: Exception | None = None
+        self.last_error: Exception | None = None
+        self._makes_meta = False
+        self._sizes = StatedSizes()
+
+    def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
+        """Return the program at a batch, None if the module does not pass there.
+
+        Args:
+            batch: samples, or a marker.
+            watched: whether the batch is a marker whose way is watched; see `watch`.
+        """
+        self.notes = ()
+        program = self._export(batch, self.choices[0], watched=watched)
+        if program is not None or self.watch.is_cut or self.watch.misplaced:
+            return program
+        for dtypes in self.choices:
+            on_mask = not self.runs(batch, dtypes) and self._fails_on_mask(dtypes)
+            if on_mask:  # earlier choices failed for their types
+                self.first_error, self.forward_error = None, self.last_error
+            if on_mask or self.last_error is None:
+                self.choices.remove(dtypes)
+                self.choices.insert(0, dtypes)
+                return self._export(batch, dtypes, watched=watched)
+        return None
+
+    def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype]) -> bool:
+        """Return whether the last run had the right types, and died on what a mask selects."""
+        masks = (n for n, dtype in dtypes.items() if dtype is torch.bool and MASK_NAME.search(n))
+        return any(masks) and isinstance(self.last_error, _ON_DATA)
+
+    def stated(self, batch: int) -> ExportedProgram | None:
+        """Return the program with an upper bound for each size that depends on data.
+
+        None unless such sizes concern boxes that a detector selects, edges of a graph, or what
+        follows all layers.
+        """
+        has_edges = any(EDGES.search(leaf.name) for leaf in self.call.leaves)
+        for dtypes in self.choices:
+            program = self._export(batch, dtypes, sizes=StatedSizes())
+            sizes = self._sizes
+            if program is not None and (sizes.is_sound or has_edges):
+                self.notes = sizes.notes
+                return program
+            if sizes.has_run:
+                return None
+        return None
+
+    @property
+    def refused_inputs(self) -> bool:
+        """Whether the model's own code refuses these inputs, and not our weightless tensors."""
+        error = self.forward_error
+        words = str(error)
+        ours = isinstance(error, NotImplementedError) or any(word in words for word in _OUR_WORDS)
+        return error is not None and not ours and not words.rstrip().endswith("RuntimeError:")
+
+    def error(self, inputs: str) -> Exception:
+        """Return what to raise when every attempt failed."""
+        if self.refused_inputs:
+            error: Exception = InputShapeError(
+                f"the model does not accept input {inputs or 'as given'}: "
+                f"{_first_line(self.forward_error)}",
+                shape_hint(self.module, self.call.first_shape),
+            )
+            error.__cause__ = self.forward_error
+            return error
+        scripted = isinstance(self.module, torch.jit.ScriptModule)
+        reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
+        error = ConversionError(
+            f"torch.export cannot follow this model: {_first_line(self.first_error)}",
+            f"{reasons}{', or sizes that a trace fixed' if scripted else ''}; "
+            "check the input shape, export the model to ONNX, or simplify its forward().",
+        )
+        error.__cause__ = self.first_error
+        return error
+
+    def _export(
+        self,
+        batch: int,
+        dtypes: Mapping[str, torch.dtype],
+        *,
+        watched: bool = False,
+        sizes: StatedSizes | None = None,
+    ) -> ExportedProgram | None:
+        believes = all(leaf.named for leaf in self.call.leaves)
+        self.watch = BatchWatch(batch if watched else 0, believes=believes)
+        tensors = self._tensors(batch, dtypes)
+        first = tensors.pop("", None)
+        names = {_identifier(name): name for name in tensors}
+        named = {key: tensors[name] for key, name in names.items()}
+        self._sizes = sizes or self._sizes
+        wrapped = _Flat(self, names, sizes)
+        end = watch_sequences(self.module, self.watch) if watched else None
+        try:
+            args = () if first is None else (first,)
+            with whole_recurrent_layers():
+                program = torch.export.export(wrapped, args, named, strict=False)
+            _check_sizes(program)
+            return note_paths(program, self.module, "module")
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.first_error = self.first_error or error
+            if not self.on_meta or self._makes_meta or "same device" not in str(error):
+                return None
+            self._makes_meta = True
+        finally:
+            if end is not None:
+                end()
+        return self._export(batch, dtypes, watched=watched, sizes=sizes and StatedSizes())
+
+    def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
+        """Return whether the module takes inputs of these types."""
+        tensors = self._tensors(batch, dtypes)
+        try:
+            if self.on_meta:
+                args, kwargs = self.call.arrange(tensors)
+                with self.device():
+                    self.module(*args, **kwargs)
+            else:
+                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                    fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
+                    args, kwargs = self.call.arrange(fake)
+                    self.module(*args, **kwargs)
+        except Exception as error:
+            self.forward_error, self.last_error = self.forward_error or error, error
+            return False
+        self.last_error = None
+        return True
+
+    def device(self) -> AbstractContextManager[Any]:
+        """Return where tensors go that the module makes without saying where."""
+        return torch.device("meta") if self._makes_meta else nullcontext()
+
+    def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
+        if self.on_meta:
+            context: Any = torch.device("meta")
+        else:
+            context = FakeTensorMode(allow_non_fake_inputs=True)
+        with context:
+            return {
+                leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name])
+                for leaf in self.call.leaves
+            }
+
+
+class _Flat(torch.nn.Module):
+    """Takes and returns plain tensors, so that a module's own input and output classes are free.
+
+    A scripted module is hidden from `torch.export`, which refuses it by type but follows the
+    operators that it runs.
+    """
+
+    def __init__(
+        self, attempt: Attempt, names: Mapping[str, str], sizes: StatedSizes | None
+    ) -> None:
+        super().__init__()
+        self._arrange, self._names, self._sizes = attempt.call.arrange, dict(names), sizes
+        self._watch = attempt.watch
+        self._is_script = isinstance(attempt.module, torch.jit.ScriptModule)
+        self._device = attempt.device()
+        if self._is_script:
+            object.__setattr__(self, "module", attempt.module)
+        else:
+            self.module = attempt.module
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = {self._names[key]: value for key, value in kwargs.items()}
+        if args:
+            tensors = {"": args[0], **tensors}
+        given, named = self._arrange(tensors)
+        with ExitStack() as modes:
+            modes.enter_context(self._device)
+            if self._sizes is not None:
+                return tuple(self._sizes.run(self.module, given, named, _tensors))
+            for mode in self._modes():
+                modes.enter_context(mode)
+            if self._is_script:  # `__call__` of a scripted module passes `self` twice in here
+                script: Any = self.module
+                return tuple(_tensors(script._c._get_method("forward")(*given, **named)))
+            return tuple(_tensors(self.module(*given, **named)))
+
+    def _modes(self) -> Iterator[AbstractContextManager[Any]]:
+        if self._watch.batch:
+            yield ScriptWatch(self._watch) if self._is_script else self._watch
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    items: Sequence[Any] = ()
+    if isinstance(value, Mapping):
+        items = list(value.values())
+    elif isinstance(value, list | tuple):
+        items = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, item.name) for item in fields(value)]
+    for item in items:
+        yield from _tensors(item)
+
+
+def _check_sizes(program: ExportedProgram) -> None:
+    """Refuse a program with results whose size depends on data.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    for node in program.graph.nodes:
+        for tensor in _tensors(node.meta.get("val")):
+            if any(isinstance(size, torch.SymInt) for size in tensor.shape):
+                raise ValueError(f"the size of {node.target}'s result depends on data")
+
+
+def _identifier(name: str) -> str:
+    text = name.replace(".", "_")
+    return text if text.isidentifier() else f"input_{text}"
+
+
+def _first_line(error: Exception | None) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return lines[-1 if "TorchScript interpreter" in lines[0] else 0][:400]

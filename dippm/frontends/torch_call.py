@@ -1,0 +1,152 @@
+"""What one call of `forward` is given: tensors by name, and how they become its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
+
+import torch
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arrange = Callable[[Mapping[str, Any]], Arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor among the arguments.
+
+    Attributes:
+        name: of the parameter; dots lead into it ("batch.image", "state.0"). Empty for the first.
+        shape: sizes without the batch.
+        batch_axis: where the batch stands in the complete shape; None if the tensor has none.
+        named: whether the user, and not we, said where the batch is.
+        dtype: None if it has to be found out.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    batch_axis: int | None = 0
+    named: bool = False
+    dtype: torch.dtype | None = None
+
+    def full_shape(self, batch: int) -> tuple[int, ...]:
+        """Return the complete shape at a batch."""
+        axis = self.batch_axis
+        return self.shape if axis is None else (*self.shape[:axis], batch, *self.shape[axis:])
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """All arguments of one call.
+
+    Attributes:
+        leaves: the tensors, in the order of `forward`.
+        arrange: turns values by leaf name into positional and keyword arguments.
+        notes: what was assumed about them.
+    """
+
+    leaves: tuple[Leaf, ...]
+    arrange: Arrange
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether any tensor has a batch."""
+        return any(leaf.batch_axis is not None for leaf in self.leaves)
+
+    @property
+    def first_shape(self) -> tuple[int, ...]:
+        """The shape of the first tensor, () if there is none."""
+        return self.leaves[0].shape if self.leaves else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ByParameter:
+    """Arguments for a signature: leaves go to the parameters that their names lead to.
+
+    Attributes:
+        parameters: of `forward`, without `self`.
+        constants: arguments that are no tensors, by parameter.
+    """
+
+    parameters: Sequence[inspect.Parameter]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, tensors: Mapping[str, Any]) -> Arguments:
+        """Return positional and keyword arguments that hold these tensors."""
+        tree: dict[str, Any] = {}
+        first = [tensors[""]] if "" in tensors else []
+        for name, tensor in {**tensors, **self.constants}.items():
+            if name:
+                _put(tree, name.split("."), tensor)
+        kinds = {p.name: p for p in self.parameters}
+        built = {
+            name: built_value(part, getattr(kinds.get(name), "annotation", None))
+            for name, part in tree.items()
+        }
+        by_place = [n for n in built if n.isdigit()]
+        by_place += [p.name for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
+        return (
+            (*first, *(built.pop(name) for name in by_place if name in built)),
+            built,
+        )
+
+
+def _put(tree: dict[str, Any], steps: list[str], tensor: Any) -> None:
+    for step in steps[:-1]:
+        tree = tree.setdefault(step, {})
+    tree[steps[-1]] = tensor
+
+
+def built_value(part: Any, annotation: Any) -> Any:
+    """Return a tensor as it is, and parts by name as what the annotation asks for.
+
+    Without an annotation, parts named 0, 1, ... are a tuple, and others a dictionary.
+    """
+    if not isinstance(part, dict):
+        return part
+    kind = plain_type(annotation)
+    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields")):
+        hints = _hints(kind)
+        return kind(**{name: built_value(p, hints.get(name)) for name, p in part.items()})
+    parts = {name: built_value(p, None) for name, p in part.items()}
+    if set(parts) != {str(i) for i in range(len(parts))}:
+        return parts
+    values = [parts[str(i)] for i in range(len(parts))]
+    return values if kind is list else tuple(values)
+
+
+def plain_type(annotation: Any) -> Any:
+    """Return the class behind an annotation: without `| None` and without type arguments."""
+    choices = [a for a in typing.get_args(annotation) if a is not type(None)]
+    if len(choices) == 1 and type(None) in typing.get_args(annotation):
+        return plain_type(choices[0])
+    return typing.get_origin(annotation) or annotation
+
+
+def is_list_of_tensors(annotation: Any) -> bool:
+    """Return whether a parameter takes one tensor per sample."""
+    return plain_type(annotation) is list and torch.Tensor in typing.get_args(annotation)
+
+
+def is_optional(annotation: Any) -> bool:
+    """Return whether None is a value of this type."""
+    return type(None) in typing.get_args(annotation)
+
+
+def takes_parts(annotation: Any) -> bool:
+    """Return whether a parameter is a dictionary, a data class or a named tuple of tensors."""
+    kind = plain_type(annotation)
+    return isinstance(kind, type) and (
+        issubclass(kind, Mapping) or is_dataclass(kind) or hasattr(kind, "_fields")
+    )
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except Exception:  # names that its module does not have at run time
+        return {}

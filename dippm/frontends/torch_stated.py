@@ -1,0 +1,226 @@
+"""Sizes that depend on data, stated: how detectors become graphs.
+
+Which boxes survive a threshold or a non-maximum suppression is not known without data, so each
+such size is stated as its upper bound: every candidate survives, and the model's own limits (the
+best 1,000 proposals, 100 detections) cut from there. Where a model reads a number out of a tensor
+nothing can be stated, and the graph ends; that is allowed after the last layer only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.overrides import TorchFunctionMode
+
+READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __contains__".split())
+BOUND = (
+    "sizes that depend on data ({names}) were stated as their upper bound, as if every candidate "
+    "passed"
+)
+CUT = "the work after the last layer that depends on data ({name}) is not in the graph"
+
+
+class _EndOfGraphError(Exception):
+    """The model read data."""
+
+
+class StatedSizes(TorchFunctionMode):
+    """Runs a module so that no size depends on data.
+
+    Attributes:
+        has_run: whether the module came as far as a size that depends on data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_run = False
+        self._stated: dict[str, None] = {}
+        self._cut = ""
+        self._selects_boxes = False
+        self._early = False
+        self._weights: set[int] = set()
+        self._made: dict[int, torch.Tensor] = {}
+
+    def run(
+        self,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Callable[[Any], Iterable[torch.Tensor]],
+    ) -> list[torch.Tensor]:
+        """Call the module; return its results, or what was left unused where it read data."""
+        self._weights = {id(p) for p in module.parameters() if p.dim() > 1}
+        if not self._weights:
+            raise ValueError("without weights there is no last layer")
+        stack = _module_stack()
+        depth = len(stack)
+        try:
+            with self:
+                return list(tensors(module(*args, **kwargs)))
+        except _EndOfGraphError:
+            while len(stack) > depth:  # the tracer does not leave modules that an error leaves
+                stack.popitem()
+            return list(self._made.values())
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that was stated or left out is the selection of boxes, or follows all layers.
+
+        Elsewhere an upper bound can be far from the truth: each expert of a mixture would get all
+        tokens.
+        """
+        return self.has_run and (self._selects_boxes or not self._early)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user."""
+        notes = (BOUND.format(names=", ".join(self._stated)),) if self._stated else ()
+        return (*notes, CUT.format(name=self._cut)) if self._cut else notes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", str(func)).partition(".")[0]
+        given = list(_flat([args, kwargs]))
+        for tensor in given:
+            self._weights.discard(id(tensor))
+        if name in READS:
+            return self._read(name, func, args, kwargs)
+        state = _STATED.get(name)
+        result = state(args, kwargs) if state is not None else None
+        if result is None:
+            result = func(*args, **kwargs)
+        else:
+            self._state(_WORDS.get(name, name))
+            self._selects_boxes |= name == "nms"
+        made = list(_flat(result))
+        if made:  # a look at a shape uses nothing up
+            for tensor in given:
+                self._made.pop(id(tensor), None)
+        self._made.update({id(tensor): tensor for tensor in made})
+        return result
+
+    def _state(self, name: str) -> None:
+        self.has_run = True
+        self._early |= bool(self._weights)
+        self._stated[name] = None
+
+    def _read(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return what the tensor holds, if it holds something: constants of the model do."""
+        try:
+            value = func(*args, **kwargs)
+        except Exception as error:
+            value = error
+        if _is_plain(value):
+            return value
+        self.has_run = True
+        if self._weights:
+            self._early, self._selects_boxes = True, False
+            if isinstance(value, Exception):
+                raise value
+        self._cut = name.strip("_")
+        raise _EndOfGraphError
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether numbers that were read are numbers, and not symbols for them."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float)
+
+
+def _module_stack() -> dict[str, Any]:
+    """Return the modules that the exporter's tracer is in; empty outside of an export."""
+    tracer = getattr(get_proxy_mode(), "tracer", None)
+    return getattr(tracer, "module_stack", {})
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _flat(item)
+
+
+def _nonzero(args: Any, kwargs: Any) -> Any:
+    found = _operators().nonzero(args[0])
+    return found.unbind(1) if kwargs.get("as_tuple") else found
+
+
+def _where(args: Any, kwargs: Any) -> Any:
+    if len(args) + len(kwargs) != 1:
+        return None
+    return _operators().nonzero(*args, **kwargs).unbind(1)
+
+
+def _masked_select(args: Any, kwargs: Any) -> Any:
+    values, mask = torch.broadcast_tensors(*args, *kwargs.values())
+    return values.reshape(-1)[_operators().nonzero(mask.reshape(-1)).squeeze(1)]
+
+
+def _getitem(args: Any, kwargs: Any) -> Any:
+    """Index by positions instead of by truth."""
+    source, index = args
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(_is_mask(part) for part in parts):
+        return None
+    positions: list[Any] = []
+    for part in parts:
+        positions += _operators().nonzero(part).unbind(1) if _is_mask(part) else [part]
+    return source[tuple(positions)]
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dtype is torch.bool and part.dim() > 0
+
+
+def _unique(args: Any, kwargs: Any) -> Any:
+    """Return one of the values: a loop over classes does its work once, for all candidates."""
+    if any(kwargs.get(key) for key in ("return_inverse", "return_counts")) or len(args) > 2:
+        return None
+    return args[0].reshape(-1)[:1]
+
+
+def _nms(args: Any, kwargs: Any) -> Any:
+    return _operators().nms(*args, **kwargs)
+
+
+_STATED: dict[str, Callable[[Any, Any], Any]] = {
+    "nonzero": _nonzero,
+    "where": _where,
+    "masked_select": _masked_select,
+    "__getitem__": _getitem,
+    "unique": _unique,
+    "_unique2": _unique,
+    "nms": _nms,
+}
+_WORDS = {"__getitem__": "boolean index"}
+
+
+def _nonzero_size(condition: torch.Tensor) -> torch.Tensor:
+    shape = (condition.numel(), max(condition.dim(), 1))
+    return torch.zeros(shape, dtype=torch.int64, device=condition.device)
+
+
+def _nms_size(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    return torch.zeros(scores.shape, dtype=torch.int64, device=dets.device)
+
+
+@cache
+def _operators() -> Any:
+    """Return our operators, whose results have a size that no data changes."""
+    for name, function in (("dippm::nonzero", _nonzero_size), ("dippm::nms", _nms_size)):
+        operator = torch.library.custom_op(name, function, mutates_args=())
+        operator.register_fake(function)
+    return torch.ops.dippm
+
+
+def declare() -> None:
+    """Make our operators known, for programs that were exported with them."""
+    _operators()

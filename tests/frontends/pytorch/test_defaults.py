@@ -1,0 +1,90 @@
+"""Inputs that nobody gave: what a model states is taken, what it leaves open is chosen and said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from dippm.errors import InputShapeError
+from dippm.frontends import named, pytorch
+from dippm.frontends.frontend import InputSpec
+from dippm.graph import build
+
+OWN = InputSpec({})
+CONFIGURATIONS = [
+    ({"model_type": "gpt2", "n_layer": 1}, [(128,)], True),
+    ({"model_type": "bert", "num_hidden_layers": 1, "max_position_embeddings": 64}, [(64,)], True),
+    ({"model_type": "t5", "num_layers": 1, "num_decoder_layers": 1}, [(128,), (128,)], True),
+    ({"model_type": "vit", "num_hidden_layers": 1}, [(3, 224, 224)], False),
+    ({"model_type": "whisper", "encoder_layers": 1, "decoder_layers": 1},
+     [(80, 3000), (128,)], True),
+    ({"model_type": "videomae", "num_hidden_layers": 1}, [(16, 3, 224, 224)], False),
+    ({"model_type": "timesformer", "num_hidden_layers": 1}, [(8, 3, 224, 224)], False),
+    ({"model_type": "wav2vec2", "num_hidden_layers": 1}, [(16_000,)], True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "shapes", "chosen"), CONFIGURATIONS)
+def test_configurations_need_no_input(config, shapes, chosen, tmp_path, vision):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    raw = named.load(f"hf-config:{tmp_path}", OWN, trust=False)
+    assert raw.batch_is_symbolic
+    assert [raw.values[i].shape[1:] for i in raw.inputs] == shapes
+    assert any("was taken" in note for note in raw.notes) == chosen
+
+
+def test_a_quantisation_that_is_asked_for_is_mentioned(tmp_path, vision):
+    pytest.importorskip("transformers")
+    config = {
+        "model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 100,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128,
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    raw = named.load(f"hf-config:{tmp_path}", OWN, trust=False)
+    assert any("bitsandbytes, 4 bits" in note for note in raw.notes)
+
+
+def test_quantised_layers_are_taken_as_float():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Sequential(nn.Linear(16, 4)))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    kinds = [type(part) for part in quantised.modules()]
+    raw = pytorch.convert_module(quantised, InputSpec.parse("8"))
+    assert build(raw).at_batch(1).macs == 8 * 16 + 16 * 4
+    assert "2 quantised layers (Linear)" in raw.notes[0]
+    assert [type(part) for part in quantised.modules()] == kinds
+
+
+NAMES = [
+    ("torchvision:deeplabv3_mobilenet_v3_large", (3, 520, 520)),
+    ("torchvision:mc3_18", (3, 16, 112, 112)),
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), NAMES)
+def test_names_whose_weights_leave_a_size_open(name, shape, vision):
+    raw = named.load(name, OWN, trust=False)
+    assert raw.values[raw.inputs[0]].shape[1:] == shape
+    assert "was taken" in raw.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shape"),
+    [("resnet18", {"in_chans": 1}, (1, 224, 224)),
+     ("vit_tiny_patch16_224", {"img_size": 160}, (3, 160, 160))],
+)  # fmt: skip
+def test_timm_models_that_were_built_for_another_input(name, settings, shape, vision):
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        model = timm.create_model(name, **settings).eval()
+    raw = pytorch.convert_module(model, OWN)
+    assert raw.values[raw.inputs[0]].shape[1:] == shape
+
+
+def test_nothing_is_chosen_where_nothing_tells():
+    with pytest.raises(InputShapeError, match="does not say its input shape"):
+        pytorch.convert_module(nn.Sequential(nn.Conv2d(3, 4, 3)), OWN)

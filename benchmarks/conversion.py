@@ -89,7 +89,7 @@ class Case:
 
 def vision() -> Any:
     """Return torchvision's models."""
-    from dippm.frontends.vision_operators import declare_vision_operators
+    from dippm.vision_operators import declare_vision_operators
 
     declare_vision_operators()
     import torchvision

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from dippm.frontends.frontend import MARKER_BATCHES
-from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.relax.raw_graph import RawGraph
+from dippm.vision_operators import declare_vision_operators
 
 BATCH = MARKER_BATCHES[0]
 SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")

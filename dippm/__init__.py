@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError, DippmWarning
+from dippm.vision_operators import watch_imports
 
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dippm.power_sweep import PowerSweep, sweep_power
     from dippm.prediction import Prediction
     from dippm.verification import Verification, verify
+    from dippm.vision_operators import declare_vision_operators
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Prediction",
     "Verification",
     "compare",
+    "declare_vision_operators",
     "load",
     "measure_model",
     "predict",
@@ -61,6 +64,7 @@ _HOMES = {
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
     "compare": "dippm.api",
+    "declare_vision_operators": "dippm.vision_operators",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",
@@ -72,6 +76,9 @@ _HOMES = {
 STAGES = frozenset(
     {"devices", "errors", "features", "frontends", "graph", "measure", "models", "pretrained"}
 )
+
+
+watch_imports()  # for torchvision, timm and transformers beside a CPU build of torch
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ SURFACE = {
     "Prediction",
     "Verification",
     "compare",
+    "declare_vision_operators",
     "load",
     "measure_model",
     "predict",

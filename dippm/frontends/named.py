@@ -20,9 +20,9 @@ from dippm.errors import (
 )
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_defaults import FRAMES, chosen
-from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
+from dippm.vision_operators import declare_vision_operators
 
 if TYPE_CHECKING:
     import torch

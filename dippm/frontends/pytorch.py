@@ -20,9 +20,9 @@ from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, Un
 from dippm.frontends.deadline import within
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_archive import archive_kind, load_pickled
-from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
+from dippm.vision_operators import declare_vision_operators
 
 if TYPE_CHECKING:
     import torch

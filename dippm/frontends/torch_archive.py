@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import pickle
 import re
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,9 @@ from typing import Any, Literal
 from zipfile import BadZipFile
 
 from dippm import files
-from dippm.errors import ModelFileError, UnsafeModelError
-from dippm.frontends.vision_operators import declare_vision_operators
+from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnsafeModelError
 from dippm.frontends.zip_names import MAGIC, member_names
+from dippm.vision_operators import declare_vision_operators
 
 ArchiveKind = Literal["pt2", "torchscript", "pickle", "legacy pickle"]
 
@@ -27,6 +28,9 @@ CLASS_HOMES = (
     "timm.layers.",
 )
 """Packages whose `nn.Module` classes, enums and plain data classes may be rebuilt."""
+
+EXTRAS = {"torchvision": "timm", "timm": "timm", "transformers": "hf"}
+"""What to install for classes of other packages, as in `pip install "dippm[timm]"`."""
 
 FUNCTION_HOMES = (
     "torch",
@@ -104,6 +108,7 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
 
     Raises:
         UnsafeModelError: if the pickle names other globals and `trust` is false.
+        FrameworkNotInstalledError: if the package of its classes is missing.
         ModelFileError: if it is damaged, or holds weights without an architecture.
     """
     import torch
@@ -113,9 +118,7 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
             loaded = torch.load(path, map_location=device, weights_only=False)
         else:
             loaded = _load_allowed(path, device)
-    except UnsafeModelError:
-        raise
-    except MemoryError:
+    except (UnsafeModelError, FrameworkNotInstalledError, MemoryError):
         raise
     except AttributeError as error:
         raise ModelFileError(
@@ -124,6 +127,7 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
             "dippm.predict, or export to ONNX.",
         ) from error
     except ModuleNotFoundError as error:
+        _check_installed(path, [error.name or ""])
         raise ModelFileError(
             f"{path.name}: the pickle needs the module {error.name!r}, which is not importable",
             "Install it or add its folder to PYTHONPATH, or export the model to ONNX.",
@@ -158,6 +162,7 @@ def _load_allowed(path: Path, device: str) -> Any:
         resolved = {name: allowed_global(name) for name in names}
         refused = sorted(name for name, value in resolved.items() if value is None)
         if refused:
+            _check_installed(path, refused)
             raise _unsafe(path, refused)
         permitted = resolved
     while True:  # an old file is not listed beforehand: it names its globals one at a time
@@ -173,8 +178,24 @@ def _load_allowed(path: Path, device: str) -> Any:
                     raise
                 value = allowed_global(name)
                 if value is None or name in permitted:
+                    _check_installed(path, [name])
                     raise _unsafe(path, [name]) from error
                 permitted[name] = value
+
+
+def _check_installed(path: Path, names: list[str]) -> None:
+    """Tell what to install if these classes are of a known package that is not there.
+
+    Raises:
+        FrameworkNotInstalledError: naming the extra.
+    """
+    packages = {name.partition(".")[0] for name in names}
+    missing = sorted(p for p in packages & set(EXTRAS) if importlib.util.find_spec(p) is None)
+    if missing:
+        raise FrameworkNotInstalledError(
+            f"{path.name} holds classes of {', '.join(missing)}, which is not installed",
+            f'pip install "dippm[{EXTRAS[missing[0]]}]"',
+        )
 
 
 def allowed_global(name: str) -> Any | None:

@@ -84,7 +84,7 @@ def _from_file(path: Path, *, trust: bool) -> Any:
 
     from dippm.frontends import pytorch
     from dippm.frontends.torch_archive import archive_kind, load_pickled
-    from dippm.frontends.vision_operators import declare_vision_operators
+    from dippm.vision_operators import declare_vision_operators
 
     kind = archive_kind(path)
     if kind in ("torchscript", "pt2"):

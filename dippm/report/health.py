@@ -19,6 +19,7 @@ from dippm.measure.sources.registry import survey
 from dippm.pretrained import store
 from dippm.pretrained.checkpoint import verify
 from dippm.pretrained.store import available, find
+from dippm.vision_operators import missing_libraries
 
 State = Literal["ok", "absent", "broken"]
 REQUIRED = ("apache-tvm", "onnx", "onnxsim")
@@ -33,6 +34,11 @@ OPTIONAL = {
     "timm": (("timm",), ("torchvision",)),
     "hf": (("transformers",),),
 }
+
+BESIDE_CPU_TORCH = (
+    "its operators need {library}, which this build of torch lacks: `import dippm` before "
+    "torchvision, timm or transformers declares them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,10 @@ def _packages() -> Iterator[Finding]:
         for names in packages:
             found = next(filter(None, map(_version, names)), "")
             hint = f'absent: not installed, pip install "dippm[{extra}]"'
-            yield Finding(names[0], "ok" if found else "absent", found or hint)
+            detail = found or hint
+            if found and names[0] == "torchvision" and (library := missing_libraries()):
+                detail += f"; {BESIDE_CPU_TORCH.format(library=library)}"
+            yield Finding(names[0], "ok" if found else "absent", detail)
 
 
 def _plugins() -> Iterator[Finding]:

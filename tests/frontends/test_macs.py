@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dippm.frontends import load
-from dippm.frontends.vision_operators import declare_vision_operators
 from dippm.graph import ModelGraph, build
+from dippm.vision_operators import declare_vision_operators
 
 Make = Callable[[], nn.Module]
 IMAGE = (3, 224, 224)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dippm.frontends.vision_operators import declare_vision_operators
+from dippm.vision_operators import declare_vision_operators
 from tests.zoo.case import Case, NotBuiltError
 from tests.zoo.torch_macs import flop_counter, on_meta
 

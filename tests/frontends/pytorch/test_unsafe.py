@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
 
 import pytest
@@ -10,8 +11,8 @@ import torch
 from torch import nn
 
 from dippm import frontends
-from dippm.errors import ModelFileError, UnsafeModelError
-from dippm.frontends.torch_archive import allowed_global
+from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnsafeModelError
+from dippm.frontends.torch_archive import allowed_global, load_pickled
 
 
 class Trap:
@@ -126,3 +127,17 @@ def test_pickled_models_of_the_zoo_need_no_trust(name, tmp_path, vision):
         model = vision.models.get_model(name)
     torch.save(model, tmp_path / "zoo.pt")
     assert frontends.load(tmp_path / "zoo.pt", "3,224,224").batch_is_symbolic
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_missing_package_is_named_with_its_extra(trust, tmp_path, vision, monkeypatch):
+    with torch.device("meta"):
+        torch.save(vision.models.resnet18(), tmp_path / "zoo.pt")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *_: None if name == "torchvision" else sys
+    )
+    with pytest.raises(FrameworkNotInstalledError, match="torchvision") as caught:
+        load_pickled(tmp_path / "zoo.pt", trust=trust)
+    assert caught.value.hint == 'pip install "dippm[timm]"'

@@ -10,6 +10,7 @@ allocates every weight and gives another graph than the SavedModel.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ NAME = "keras"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
+OPERATION = "operation "
 CODE_CLASSES = frozenset(
     (
         "Lambda",
@@ -288,20 +290,42 @@ def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
         SafeModeScope(not trust),
         keras.saving.custom_object_scope(_operations()),
     ):
-        return model_from_config(config)
+        return model_from_config(_with_operations(config))
 
 
+def _with_operations(config: Any) -> Any:
+    """Tell `a + b` from the layer `Add`, in place: HDF5 files give both the same name."""
+    import keras
+
+    stack = [config]
+    while stack:
+        item = stack.pop()
+        stack.extend(item.values() if isinstance(item, dict) else item)
+        stack = [one for one in stack if isinstance(one, dict | list)]
+        nodes = item.get("inbound_nodes") if isinstance(item, dict) else None
+        first = nodes[0] if isinstance(nodes, list) and nodes else None
+        arguments = first.get("args") if isinstance(first, dict) else None
+        if isinstance(arguments, list) and len(arguments) > 1:
+            name = str(item.get("class_name"))
+            if hasattr(keras.layers, name) and OPERATION + name in _operations():
+                item["class_name"] = OPERATION + name
+    return config
+
+
+@functools.cache
 def _operations() -> dict[str, Any]:
     """Return Keras' own operations by name: HDF5 files hold those of a mask, but not where from."""
     import keras
+    from keras.src.applications import convnext
 
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"LayerScale": convnext.LayerScale}
     stack = list(keras.Operation.__subclasses__())
     while stack:
         one = stack.pop()
         stack.extend(one.__subclasses__())
-        if one.__module__.startswith("keras.src.ops.") and not hasattr(keras.layers, one.__name__):
-            found[one.__name__] = one
+        if one.__module__.startswith("keras.src.ops."):
+            is_layer = hasattr(keras.layers, one.__name__)
+            found[OPERATION * is_layer + one.__name__] = one
     return found
 
 

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from tests.frontends.tensorflow import models
-from tests.frontends.tensorflow.counts import macs, read
+from tests.frontends.tensorflow.counts import histogram, macs, read
 
 BOTH = pytest.mark.parametrize("kind", ["keras", "savedmodel"])
 
@@ -28,6 +28,16 @@ def test_structures_of_inputs(name, kind, converted):
         "flag": ((), "bool"),
     }
     assert macs(graph) == 12 * 16 * 3 + 6 * 16 * 5
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_operators_of_the_same_name_as_layers(kind, converted):
+    """Keras itself does not load the HDF5 file of such a model."""
+    graph = converted("operators", kind)
+    assert macs(graph) == 3 * 64
+    counts = histogram(graph)
+    assert (counts["multiply"], counts["subtract"]) == (2, 1)
+    assert counts["add"] == 3 + 3  # three are biases
 
 
 @BOTH

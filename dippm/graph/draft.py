@@ -177,6 +177,7 @@ class Draft:
         new.uses.extend(old.uses)
         old.uses = []
         self.outputs = [new if v is old else v for v in self.outputs]
+        self.beside = [new if v is old else v for v in self.beside]
 
     def is_output(self, value: Value) -> bool:
         """Return whether the model returns this value."""

@@ -61,6 +61,17 @@ _OPERAND = ("parameter",)
 """1 if one operand is a parameter tensor: autocast widens the result to its float32."""
 _POOL = ("kernel", "strides", "padding")
 _RNN = ("input_size", "hidden_size", "layers", "directions", "steps", "projection_size")
+_FFTS = ",".join(f"fft{kind}{axes}" for axes in ("", "2", "n")
+                 for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+                 if (kind, axes) not in (("rfft", "2"), ("irfft", "2")))  # fmt: skip
+_FACTORISED = (
+    "inverse,det,logdet,slogdet,svd,qr,cholesky,choleskysolve,choleskyinverse,geqrf,lusolve,"
+    "triangularsolve,linalginv,linalginvex,linalgsolve,linalgsolveex,linalgdet,linalgslogdet,"
+    "linalgcholesky,linalgcholeskyex,linalgqr,linalgsvd,linalgsvdvals,linalgeigh,linalgeigvalsh,"
+    "linalgeig,linalgeigvals,linalgpinv,linalgmatrixexp,linalglu,linalglufactor,linalglusolve,"
+    "linalglstsq,linalgsolvetriangular,linalgcond,linalgmatrixrank"
+)
+"""Factorisations of small matrices: serial libraries, of which nothing was measured."""
 _HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim")
 
 
@@ -165,16 +176,18 @@ _OPERATORS: list[Operator] = [
     *_norms("group_norm=nativegroupnorm,groupnormalization", "group_norm", 6,
             attributes=("normalized_size", "groups"), autocast="float32"),
     *_norms("local_response_norm=lrn,localresponsenorm", "layer_norm", 9, autocast="float32"),
-    *_norms("l2_normalize", "layer_norm", 3, attributes=("axes",), autocast="float32"),
+    *_norms("l2_normalize=renorm", "layer_norm", 3, attributes=("axes",), autocast="float32"),
 
     *_activations("softmax=hardmax log_softmax", 4, feature="softmax", kernel="softmax",
                   attributes=("axis",), autocast="float32", along_axis=True),
-    *_activations("relu leaky_relu prelu threshold=thresholdedrelu,shrink", 1, kernel="activation"),
+    *_activations("relu leaky_relu=rrelu,rreluwithnoise prelu threshold=thresholdedrelu,shrink",
+                  1, kernel="activation"),
     *_activations("relu6 clip=clamp,hardtanh,clampmin,clampmax,clipbyvalue", 2,
                   kernel="activation"),
     *_activations("hard_sigmoid hard_swish sigmoid tanh elu selu celu silu=swish", 4),
     *_activations("gelu=gelutanh,geluerf mish softsign log_sigmoid", 8),
     *_activations("softplus", 8, autocast="float32"),
+    *_activations("hardshrink softshrink", 1, kernel="activation"),
     *_activations("glu", 5, along_axis=True),
 
     *_elementwise("add=addv2,biasadd,addn multiply=mul,mulnonan", 1,
@@ -186,7 +199,8 @@ _OPERATORS: list[Operator] = [
         "bitwise_or bitwise_xor",
         1, commutative=True),
     *_elementwise(
-        "floor_divide=floordiv mod=floormod remainder=truncatemod fill_like abs neg=negative sign "
+        "floor_divide=floordiv mod=floormod remainder=truncatemod fill_like abs neg=negative "
+        "sign=sgn "
         "floor ceil round trunc square greater=gt greater_equal=ge less=lt less_equal=le "
         "logical_not bitwise_not bit_shift=bitshift where=select,selectv2 is_nan is_inf is_finite "
         "masked_fill",
@@ -194,16 +208,29 @@ _OPERATORS: list[Operator] = [
     *_elementwise("reciprocal=inv", 1, autocast="float32"),
     *_elementwise("cast=astype,to,tocopy,typeas,float", 1, kernel="cast"),
     *_elementwise(
-        "quantize=quantizelinear,quantizepertensor,quantizeperchannel "
+        "quantize=fakequantizepertensoraffine,fakequantizeperchannelaffine,quantizelinear,"
+        "quantizepertensor,quantizeperchannel "
         "dequantize=dequantizelinear,dequantizepertensor,dequantizeperchannel",
         2, kernel="cast"),
-    *_elementwise("one_hot", 1, along_axis=True),
-    *_elementwise("multiply_add=addcmul lerp", 2),
+    *_elementwise("one_hot bucketize=searchsorted", 1, along_axis=True),
+    *_elementwise("cross=linalgcross", 5, along_axis=True),
+    *_elementwise(
+        "frac nan_to_num heaviside fmod copysign isclose left_shift=lshift,bitwiseleftshift "
+        "right_shift=rshift,bitwiserightshift",
+        1),
+    *_elementwise("log10 exp2 hypot complex=polar", 4),
+    *_elementwise(
+        "sinc xlogy logit=speciallogit log_add_exp=logaddexp2 "
+        "gamma=polygamma,mvlgamma,specialmultigammaln "
+        "bessel=i0,i0e,speciali0,speciali0e,speciali1,speciali1e",
+        8),
+    *_elementwise("multiply_add=addcdiv,addcmul lerp", 2),
     *_elementwise("rotary_embedding", 3),
     *_elementwise("log2 log1p expm1 sqrt", 4),
     *_elementwise("power=pow exp log rsqrt", 4, autocast="float32"),
     *_elementwise(
-        "erf erfc sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh erfinv lgamma "
+        "erf erfc sin cos tan asin acos atan atan2=angle sinh cosh asinh acosh atanh "
+        "erfinv=specialndtri lgamma "
         "digamma",
         8),
 
@@ -212,54 +239,73 @@ _OPERATORS: list[Operator] = [
         "reduce_std=std reduce_logsumexp=logsumexp reduce_any=any reduce_all=all argmax argmin"
     ),
     *_reductions(
-        "reduce_sum=sum,sumdimintlist reduce_norm=norm,linalgvectornorm,reducel1,reducel2 "
+        "reduce_sum=countnonzero,nansum,sum,sumdimintlist reduce_norm=linalgnorm,"
+        "linalgmatrixnorm,frobeniusnorm,norm,linalgvectornorm,reducel1,reducel2 "
         "reduce_prod=prod cumsum cumprod",
         autocast="float32"),
-    *_reductions("top_k=topkv2 sort argsort", 8, feature="indexing", attributes=("axis",)),
+    *_reductions("cummax=cummin,logcumsumexp histogram=histc,bincount"),
+    *_reductions("distance=cdist", 8, attributes=("width",)),
+    *_reductions("top_k=topkv2 sort=median,nanmedian,kthvalue,mode,quantile,nanquantile,msort "
+                 "argsort", 8, feature="indexing", attributes=("axis",)),
 
     *_copies("concat=concatv2,concatenate,cat,stack", "concat", attributes=("axis",)),
-    *_copies("transpose=permutedims,permute,swapaxes", "copy",
+    *_copies("transpose=t,numpyt,permutedims,permute,swapaxes", "copy",
              attributes=("permutation", "copies")),
     *_copies("embedding", "gather", "indexing", attributes=("rows", "width")),
-    *_copies("gather=take,gathernd,gatherelements,index,indexselect,indextensor", "gather",
+    *_copies("gather=take,takealongdim,gathernd,gatherelements,index,indexselect,indextensor",
+             "gather",
              "indexing"),
     *_copies(
-        "scatter=scatternd,scatterelements,scatteradd,indexput,slicescatter,selectscatter,"
-        "maskedscatter,maxunpool,tensorscatteradd,tensorscatterupdate,tensorscattermax,tensorscattermin,"
+        "scatter=scatterreduce,indexadd,indexcopy,indexfill,indexreduce,put,diagonalscatter,"
+        "maxunpool2d,maxunpool3d,scatternd,scatterelements,scatteradd,indexput,slicescatter,"
+        "selectscatter,"
+        "maskedscatter,maxunpool,tensorscatteradd,tensorscatterupdate,tensorscattermax,"
+        "tensorscattermin,"
         "unsortedsegmentsum,unsortedsegmentmax,unsortedsegmentmin,unsortedsegmentprod,segmentsum,"
         "segmentmean,segmentmax,segmentmin,segmentprod,dynamicstitch,paralleldynamicstitch",
         "gather", "indexing"),
+    *_copies("diagonal=diagembed", "copy"),
     *_copies("nonzero", "copy", "indexing"),
     *_copies(
-        "pad=padv2,mirrorpad,constantpadnd,centercroppad roll tile repeat=repeatinterleave "
-        "flip=reverse,reversev2,reversesequence space_to_depth=pixelunshuffle "
+        "pad=padv2,mirrorpad,constantpadnd,centercroppad roll=fftshift,fftfftshift,fftifftshift "
+        "tile repeat=repeatinterleave "
+        "flip=rot90,fliplr,flipud,reverse,reversev2,reversesequence space_to_depth=pixelunshuffle "
         "depth_to_space=pixelshuffle unfold im2col=extractimagepatches,extractvolumepatches "
         "col2im triangle=triu,tril,trilu,matrixbandpart dynamic_slice=dynamicstridedslice",
         "copy"),
     *_copies(
-        "resize=resize2d,resize3d,resizebilinear,resizenearestneighbor,resizebicubic,upsample,"
+        "resize=upsamplebilinear2daa,upsamplebicubic2daa,resize2d,resize3d,resizebilinear,"
+        "resizenearestneighbor,resizebicubic,upsample,"
         "upsamplenearest1d,upsamplenearest2d,upsamplenearest3d,upsamplebilinear2d,"
-        "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler,"
-        "cropandresize,imageprojectivetransformv3 roi_align=roialign,maxroipool",
+        "upsamplebicubic2d,upsamplelinear1d,upsampletrilinear3d grid_sample=gridsampler2d,"
+        "gridsampler3d,gridsampler,"
+        "cropandresize,imageprojectivetransformv3 roi_align=roipool,psroialign,psroipool,"
+        "roialign,maxroipool",
         "resize", "resampling", flops=4, attributes=("mode",)),
     *_copies(
-        "create=arange,range,zeros,ones,full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
+        "create=zero,resizeas,fftfftfreq,fftrfftfreq,affinegridgenerator,arange,range,zeros,ones,"
+        "full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
         "eyelike,hannwindow,hammingwindow,blackmanwindow,melweightmatrix,affinegrid,"
         "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
-        "random=randomuniformlike,randomnormallike,randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
+        "random=exponential,normal,uniform,cauchy,geometric,lognormal,randomuniformlike,"
+        "randomnormallike,randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"
         "randomstandardnormal,statelessrandomuniformv2,statelessrandomnormalv2",
         "none"),
 
-    *_views("reshape=view,unsafeview,flatten,batchflatten,unflatten,squeeze,unsqueeze,expanddims",
+    *_views("reshape=viewascomplex,viewasreal,view,unsafeview,flatten,batchflatten,unflatten,"
+            "squeeze,unsqueeze,expanddims",
             attributes=("copies",)),
-    *_views("broadcast=broadcastto,expand,expandas"),
-    *_views("split=splitv,chunk,splitwithsizes,tensorsplit slice=stridedslice,narrow",
+    *_views("broadcast=broadcasttensors,meshgrid,broadcastto,expand,expandas"),
+    *_views("split=splitv,chunk,splitwithsizes,tensorsplit slice=asstrided,real,imag,"
+            "stridedslice,narrow",
             attributes=("axis",)),
 
     *_rows("einsum", "other", "batch_matmul", "other", 8, attributes=("equation",)),
     *_rows(
-        "fft=dft,stft,rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2,fft2d,ifft,ifft2d,rfft2d,irfft2d",
+        "fft=" + _FFTS + ",fftc2c,istft,dft,stft,rfft,irfft,fftr2c,fftc2r,fftrfft2,fftirfft2,"
+        "fft2d,ifft,ifft2d,rfft2d,irfft2d",
         "other", "reduction", "other", 8),
+    *_rows("factorise=" + _FACTORISED, "other", "reduction", "other", 64),
     *_rows("moe_dispatch", "other", "elementwise", "other", 1),
 ]  # fmt: skip
 

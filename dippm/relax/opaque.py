@@ -17,6 +17,9 @@ from dippm.relax.raw_graph import Attribute
 
 PREFIX = "dippm."
 
+COMPLEX = {"complex32": "float16x2", "complex64": "float32x2", "complex128": "float64x2"}
+"""How complex numbers, which TVM lacks, cross Relax: as vectors of two."""
+
 
 def opaque_call(
     name: str,

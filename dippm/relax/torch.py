@@ -18,7 +18,8 @@ from torch.fx import Node
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from dippm.relax.opaque import opaque_call
+from dippm.errors import ConversionError
+from dippm.relax.opaque import COMPLEX, opaque_call
 from dippm.relax.paths import PathBuilder, with_paths
 from dippm.relax.raw_graph import Attribute
 
@@ -45,6 +46,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         """Return the Relax module; parameters stay inputs of its function "main"."""
         if mutates_shared_memory(program.graph):
             program = program.run_decompositions({})  # decomposes nothing, makes data flow explicit
+        _drop_unnamed_constants(program)
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
         module = self.from_exported_program(program, True, False, False, None)
@@ -60,8 +62,15 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         self._builder = PathBuilder()
 
     @staticmethod
+    def _convert_data_type(given: Any, env: Any = None) -> str:
+        name = COMPLEX.get(str(given).removeprefix("torch."))
+        return name or str(ExportedProgramImporter._convert_data_type(given, env))
+
+    @staticmethod
     def _convert_pytorch_tensor_to_tvm(tensor: torch.Tensor) -> Any:
-        dtype = ExportedProgramImporter._convert_data_type(tensor.dtype)
+        dtype = ShapeOnlyImporter._convert_data_type(tensor.dtype)
+        if tensor.is_complex():
+            return tvm.runtime.empty(tuple(tensor.shape), dtype)
         if isinstance(tensor, torch.nn.Parameter):
             return tvm.runtime.empty((1,), dtype)
         if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
@@ -105,7 +114,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         call = opaque_call(
             name,
             [self.env[n] for n in _flat_nodes(node) if isinstance(self.env.get(n), relax.Expr)],
-            [(tuple(t.shape), self._convert_data_type(t.dtype)) for t in outputs],
+            [(_static(t, name), self._convert_data_type(t.dtype)) for t in outputs],
             {**_attributes(node), **_recurrent_sizes(node)},
         )
         emitted = self.block_builder.emit(call)
@@ -116,6 +125,20 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             if len(outputs) > 1
             else [emitted]
         )
+
+
+def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
+    """Return a shape in numbers.
+
+    Raises:
+        ConversionError: if it depends on the data.
+    """
+    if not all(isinstance(size, int) for size in tensor.shape):
+        raise ConversionError(
+            f"the size of what {name} returns depends on the values of its input",
+            "Give the result a fixed size in forward(), or end the model before it.",
+        )
+    return tuple(tensor.shape)
 
 
 def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
@@ -155,6 +178,17 @@ def _aliased(node: Node) -> tuple[Node | None, Node | None]:
         if argument.alias_info.is_write:
             written = value
     return shared, written
+
+
+def _drop_unnamed_constants(program: torch.export.ExportedProgram) -> None:
+    """Forget constants that no input is named for, in place: TVM would bind them to another input.
+
+    `torch.export` keeps tensors that a module makes for itself, such as the strides and anchors
+    of a detector, though the graph does not read them.
+    """
+    named = {spec.target for spec in program.graph_signature.input_specs}
+    for name in [name for name in program.constants if name not in named]:
+        del program.constants[name]
 
 
 def _keep_weights_as_inputs(program: torch.export.ExportedProgram) -> None:

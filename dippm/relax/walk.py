@@ -9,9 +9,11 @@ import tvm
 from tvm import relax
 
 from dippm.progress import counted
-from dippm.relax.opaque import read_symbol
+from dippm.relax.opaque import COMPLEX, read_symbol
 from dippm.relax.paths import paths_of
 from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue, ValueKind
+
+_COMPLEX = {vector: name for name, vector in COMPLEX.items()}
 
 
 def walk(module: tvm.IRModule, batch: int, batch_is_symbolic: bool = True) -> RawGraph:
@@ -63,7 +65,8 @@ class _Walk:
             return tuple(p for field in ty.fields for p in self._new(field, kind, name))
         if not isinstance(ty, relax.TensorType):
             return ()
-        self.values.append(RawValue(_static_shape(ty, name), str(ty.dtype), kind, name, scalar))
+        dtype = _COMPLEX.get(str(ty.dtype), str(ty.dtype))
+        self.values.append(RawValue(_static_shape(ty, name), dtype, kind, name, scalar))
         return (len(self.values) - 1,)
 
     def _read(self, expression: Any) -> tuple[int, ...]:

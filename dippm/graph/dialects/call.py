@@ -37,9 +37,17 @@ class Call:
         self.draft.emit(op, inputs, outputs=self.outputs[:1], **attributes)
         return True
 
-    def step(self, op: str, inputs: Sequence[Value], shape: Shape, **attributes: Any) -> Value:
+    def step(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        shape: Shape,
+        *,
+        dtype: str | None = None,
+        **attributes: Any,
+    ) -> Value:
         """Write a node that leads to this call's result; return what it produces."""
-        return self.draft.emit(op, inputs, shape=shape, **attributes).out
+        return self.draft.emit(op, inputs, shape=shape, dtype=dtype, **attributes).out
 
     def view(self, op: str, value: Value, shape: Shape, **attributes: Any) -> Value:
         """Return another view of a value; of a parameter it is a parameter, and no node."""

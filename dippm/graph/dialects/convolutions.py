@@ -196,6 +196,27 @@ def _adaptive(op: str) -> Callable[[Call], bool]:
     return read
 
 
+def _torchvision_deformable(call: Call) -> bool:
+    """Torchvision's arguments: image, weight, offsets, masks, bias."""
+    source, weight = call.inputs[:2]
+    channels, _, *kernel = weight.shape
+
+    def two(name: str, default: int) -> Ints:
+        return tuple(call.integer(f"{name}_{axis}", default=default) for axis in "hw")
+
+    return call.first(
+        "deform_conv2d",
+        call.inputs[:4],
+        kernel=tuple(kernel),
+        strides=two("stride", 1),
+        padding=two("pad", 0) * 2,
+        dilation=two("dilation", 1),
+        groups=call.integer("groups", default=1),
+        in_channels=source.shape[1],
+        out_channels=channels,
+    )
+
+
 READERS: dict[str, Callable[[Call], bool]] = {
     **{f"conv{rank}d": _conv for rank in (1, 2, 3)},
     "conv": _conv,
@@ -204,6 +225,9 @@ READERS: dict[str, Callable[[Call], bool]] = {
     "depthwiseconv2d": _depthwise,
     "depthwiseconv2dnative": _depthwise,
     "conv_transpose": _conv_transpose,
+    "aten.deformconv2d": _torchvision_deformable,
+    "fractionalmaxpool2d": _adaptive("max_pool"),
+    "fractionalmaxpool3d": _adaptive("max_pool"),
     "global_avg_pool": _adaptive("avg_pool"),
     "global_max_pool": _adaptive("max_pool"),
 }

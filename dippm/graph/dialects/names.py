@@ -34,7 +34,7 @@ _IDENTITIES = """
     identity dropout featuredropout alphadropout featurealphadropout stopgradient detach alias
     contiguous clone lift liftfresh liftfreshcopy nativedropout makegraphidentity
     checknumerics ensureshape preventgradient identityn snapshot wrapparam hintondevice
-    assertmetadata requiresgrad resolveconj resolveneg
+    assertmetadata requiresgrad resolveconj resolveneg conj conjphysical
 """
 
 IDENTITIES = frozenset(_IDENTITIES.split())

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dippm.graph.dialects import convolutions, einsum, products, quantised, recurrent, shapes
+from dippm.graph.dialects import (
+    composed,
+    convolutions,
+    einsum,
+    products,
+    quantised,
+    recurrent,
+    shapes,
+)
 from dippm.graph.dialects.call import Call
 from dippm.graph.operators import OPERATORS
 
@@ -77,6 +85,17 @@ def _reduce(op: str) -> Reader:
     return read
 
 
+def _moments(op: str) -> Reader:
+    """Two reductions in one pass: a node with both results."""
+
+    def read(call: Call) -> bool:
+        keep = int(len(call.inputs[0].shape) == len(call.out_shape))
+        call.emit(op, call.inputs[:1], axes=call.axes(), keepdims=keep)
+        return True
+
+    return read
+
+
 def _max_or_min(op: str) -> Reader:
     """A name that is a reduction with one argument and element-wise with two."""
 
@@ -98,7 +117,8 @@ def _ordered(op: str) -> Reader:
 
 def _scan(op: str) -> Reader:
     def read(call: Call) -> bool:
-        return call.first(op, call.inputs[:1], axes=(call.axis(default=0),))
+        call.emit(op, call.inputs[:1], axes=(call.axis(default=0),))
+        return True
 
     return read
 
@@ -131,6 +151,7 @@ def _threshold(call: Call) -> bool:
 
 READERS: dict[str, Reader] = {
     **convolutions.READERS,
+    **composed.READERS,
     **einsum.READERS,
     **products.READERS,
     **quantised.READERS,
@@ -160,6 +181,10 @@ READERS: dict[str, Reader] = {
     "argsort": _ordered("argsort"),
     "cumsum": _scan("cumsum"),
     "cumprod": _scan("cumprod"),
+    "cummax": _scan("cummax"),
+    "aminmax": _moments("reduce_max"),
+    "varmean": _moments("reduce_variance"),
+    "stdmean": _moments("reduce_std"),
     "resize": _resize,
     "squareddifference": _squared_difference,
     "threshold": _threshold,

@@ -194,3 +194,13 @@ def test_the_peak_names_the_operator_that_completes_it():
 def test_the_table_keeps_its_word():
     assert all(name == row.name for name, row in OPERATORS.items())
     assert not [row.name for row in OPERATORS.values() if row.category == "view" and row.macs]
+
+
+def test_operators_of_torchvision_are_known():
+    s = Sketch()
+    x, offset = s.input(BATCH, 4, 8, 8), s.input(BATCH, 18, 8, 8)
+    sizes = {"stride_h": 1, "stride_w": 1, "pad_h": 1, "pad_w": 1, "groups": 1}
+    y = s.call("aten.deform_conv2d", [x, s.weight(8, 4, 3, 3), offset], BATCH, 8, 8, 8, **sizes)
+    graph = s.graph(s.call("aten.roi_align", [y, s.weight(5, 5)], 5, 8, 3, 3)).at_batch(1)
+    assert ops(graph) == ["deform_conv2d", "roi_align"]
+    assert graph.macs == 64 * 9 * 4 * 8

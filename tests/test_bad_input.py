@@ -10,6 +10,8 @@ import signal
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -161,8 +163,20 @@ def test_sizes_that_are_none(fails, onnx_file, shape):
     fails(onnx_file, InputShapeError, input=shape)
 
 
-def test_batch_baked_in(fails, fixed_batch_file):
-    error = fails(fixed_batch_file, dippm.DippmError, batch=32)
+@pytest.fixture
+def table_per_sample_file(fixed_batch_file, tmp_path):
+    """A file for four samples that adds other numbers to each: no other batch has a meaning."""
+    model = onnx.load(fixed_batch_file)
+    table = onnx.numpy_helper.from_array(np.ones((4, 10), np.float32), "table")
+    model.graph.initializer.append(table)
+    model.graph.node[-1].output[0] = "product"
+    model.graph.node.append(onnx.helper.make_node("Add", ["product", "table"], ["y"]))
+    onnx.save(model, tmp_path / "table.onnx")
+    return tmp_path / "table.onnx"
+
+
+def test_batch_baked_in(fails, table_per_sample_file):
+    error = fails(table_per_sample_file, dippm.DippmError, batch=32)
     assert "4" in str(error)
 
 

@@ -17,10 +17,12 @@ from dippm.errors import InputShapeError
 from dippm.frontends.frontend import FORMS, InputSpec, marker_batch
 from dippm.frontends.torch_attempt import Attempt
 from dippm.frontends.torch_batch import (
+    BatchWatch,
     has_sequence_first,
     loses_batch,
     repeats_per_sample,
     same_work,
+    watch_sequences,
 )
 from dippm.frontends.torch_call import Call, Leaf
 from dippm.frontends.torch_inputs import bind
@@ -109,6 +111,9 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
     subject = copied if copied is not None else module
     with evaluating(subject), torch.no_grad():
         attempt = Attempt(subject, call, on_meta=copied is not None)
+        if has_sequence_first(subject) and _misplaces_batch(attempt):
+            call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
+            attempt = Attempt(subject, call, on_meta=copied is not None)
         fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
         if not fitting and attempt.refused_inputs:
             raise attempt.error(str(inputs))
@@ -235,6 +240,19 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
         f'Say where the batch is: input="{second}" if it comes second, input="{first}" if it is '
         f"meant so. {FORMS}",
     )
+
+
+def _misplaces_batch(attempt: Attempt) -> bool:
+    """Return whether a sequence-first layer gets the batch as its sequence."""
+    watch = BatchWatch(marker_batch(_sizes(attempt)))
+    end = watch_sequences(attempt.module, watch)
+    try:
+        Attempt(attempt.module, attempt.call, on_meta=attempt.on_meta).runs(
+            watch.batch, attempt.choices[0]
+        )
+    finally:
+        end()
+    return bool(watch.misplaced)
 
 
 def _with_batch_second(leaf: Leaf) -> Leaf:

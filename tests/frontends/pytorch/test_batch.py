@@ -10,6 +10,7 @@ from dippm import frontends
 from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends import pytorch
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_export import accepted_inputs
 from dippm.graph import build
 
 
@@ -165,6 +166,12 @@ def test_models_that_declare_their_batch_axis_are_believed(model, shape, wanted)
     assert raw.batch_is_symbolic
     assert build(raw).at_batch(3).inputs[0].shape == wanted
     assert bool(raw.notes) == (wanted[0] != 3)
+
+
+@pytest.mark.parametrize(("model", "shape", "wanted"), SEQUENCES[:5])
+def test_what_is_measured_has_its_batch_where_it_is_predicted(model, shape, wanted):
+    accepted = accepted_inputs(model, InputSpec.parse(shape), 3)
+    assert next(iter(accepted.tensors.values())).shape == wanted
 
 
 class Mixing(nn.Module):

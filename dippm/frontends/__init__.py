@@ -109,6 +109,7 @@ def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:
             "batch": program.batch,
             "batch_is_symbolic": program.batch_is_symbolic,
             "notes": program.notes,
+            "schemas": program.schemas,
         }
         return worker.convert(request, timeout_s=limits.timeout_s)
 

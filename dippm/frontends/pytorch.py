@@ -92,12 +92,19 @@ def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
 
 @dataclass(frozen=True, slots=True)
 class ProgramBytes:
-    """An exported program for the worker, with what `Exported` says about it."""
+    """An exported program for the worker, with what `Exported` says about it.
+
+    Attributes:
+        data: the program.
+        batch, batch_is_symbolic, notes: see `Exported`.
+        schemas: of operators that the worker does not know, see `torch_foreign`.
+    """
 
     data: bytes
     batch: int
     batch_is_symbolic: bool
     notes: tuple[str, ...]
+    schemas: tuple[str, ...]
 
 
 def export_bytes(
@@ -112,33 +119,47 @@ def export_bytes(
     import torch
 
     from dippm.frontends.torch_export import export, slimmed
+    from dippm.frontends.torch_foreign import foreign_schemas
+    from dippm.relax.torch_data_flow import with_data_flow
 
     buffer = io.BytesIO()
     try:
         with quiet(), within(min(timeout_s, threading.TIMEOUT_MAX)):
             exported = export(module, inputs)
-            torch.export.save(slimmed(exported.program), buffer)
+            schemas = foreign_schemas(exported.program)
+            program = with_data_flow(exported.program) if schemas else exported.program
+            torch.export.save(slimmed(program), buffer)
     except TimeoutError:
         raise ConversionError(
             f"the conversion took longer than {timeout_s:g} s (step: exporting)",
             "Give it more time with timeout_s=..., or export the model to ONNX first.",
         ) from None
     return ProgramBytes(
-        buffer.getvalue(), exported.batch, exported.batch_is_symbolic, exported.notes
+        buffer.getvalue(),
+        exported.batch,
+        exported.batch_is_symbolic,
+        exported.notes,
+        schemas,
     )
 
 
 def load_program(
-    path: Path, *, batch: int, batch_is_symbolic: bool, notes: Sequence[str] = ()
+    path: Path,
+    *,
+    batch: int,
+    batch_is_symbolic: bool,
+    notes: Sequence[str] = (),
+    schemas: Sequence[str] = (),
 ) -> RawGraph:
     """Convert what `export_bytes` made; it is ours, so it needs no trust."""
     import torch
 
-    from dippm.frontends import torch_stated
+    from dippm.frontends import torch_foreign, torch_stated
     from dippm.frontends.torch_export import Exported
 
     step("reading the exported program")
     torch_stated.declare()
+    torch_foreign.declare(schemas)
     with quiet():
         program = torch.export.load(path)
         return _to_graph(Exported(program, batch, batch_is_symbolic, tuple(notes)))

@@ -22,6 +22,8 @@ from dippm.errors import ConversionError
 from dippm.relax.opaque import COMPLEX, opaque_call
 from dippm.relax.paths import PathBuilder, with_paths
 from dippm.relax.raw_graph import Attribute
+from dippm.relax.torch_data_flow import with_data_flow
+from dippm.relax.torch_namespaces import is_foreign
 
 Converter = Callable[[Node], Any]
 
@@ -44,8 +46,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
 
     def import_program(self, program: torch.export.ExportedProgram) -> tvm.IRModule:
         """Return the Relax module; parameters stay inputs of its function "main"."""
-        if mutates_shared_memory(program.graph):
-            program = program.run_decompositions({})  # decomposes nothing, makes data flow explicit
+        program = with_data_flow(program)
         _drop_unnamed_constants(program)
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
@@ -92,7 +93,8 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             operator = _operator(node).partition(".")[0]
             self.block_builder.path = _path(node)
             result = None
-            if stock is not None and operator.removesuffix("_") not in BROKEN_APART_BY_TVM:
+            ours = operator.removesuffix("_") in BROKEN_APART_BY_TVM or is_foreign(node.target)
+            if stock is not None and not ours:
                 try:
                     result = stock(node)
                 except Exception:
@@ -110,7 +112,9 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         outputs = [t for t in _flat(value) if isinstance(t, torch.Tensor)]
         if not outputs:
             return value
-        name = "aten." + _operator(node).partition(".")[0].removesuffix("_")
+        name = _operator(node).partition(".")[0].removesuffix("_")
+        owner = getattr(node.target, "namespace", "")
+        name = f"{owner}::{name}" if is_foreign(node.target) else f"aten.{name}"
         call = opaque_call(
             name,
             [self.env[n] for n in _flat_nodes(node) if isinstance(self.env.get(n), relax.Expr)],
@@ -139,45 +143,6 @@ def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
             "Give the result a fixed size in forward(), or end the model before it.",
         )
     return tuple(tensor.shape)
-
-
-def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
-    """Return whether an in-place update is read later through another view of the same memory.
-
-    ``y[:, :2] = x`` updates a slice and is read through `y`: only functional operators show that.
-    Updates that are read through the updated value itself (``relu_``) are followed as they are.
-    """
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    memory: dict[Node, Node] = {}
-    views: dict[Node, set[Node]] = {}
-    for node in graph.nodes:
-        base, written = _aliased(node)
-        root = memory.get(base, base) if base is not None else node
-        memory[node] = root
-        views.setdefault(root, {root}).add(node)
-        if written is not None:
-            others = views[memory.get(written, written)] - {written, node}
-            if any(order[user] > order[node] for view in others for user in view.users):
-                return True
-    return False
-
-
-def _aliased(node: Node) -> tuple[Node | None, Node | None]:
-    """Return the argument whose memory the result shares, and the argument that is written to."""
-    if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
-        source = node.args[0]
-        return (source if isinstance(source, Node) else None), None
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return None, None
-    shared = written = None
-    for argument, value in zip(schema.arguments, node.args, strict=False):
-        if argument.alias_info is None or not isinstance(value, Node):
-            continue
-        shared = shared or value
-        if argument.alias_info.is_write:
-            written = value
-    return shared, written
 
 
 def _drop_unnamed_constants(program: torch.export.ExportedProgram) -> None:

@@ -194,6 +194,7 @@ READERS: dict[str, Reader] = {
     "linalgmatrixpower": _power,
     "groupedmm": _grouped,
     "scaledgroupedmm": _grouped,
+    "transformers::groupedmmfallback": _grouped,
     "kron": lambda call: call.first("multiply", call.inputs[:2]),
     "distance": _cdist,
     "cosinesimilarity": _cosine,

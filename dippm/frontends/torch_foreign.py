@@ -1,0 +1,46 @@
+"""Operators of other libraries, known to the process that exports and not to the worker.
+
+An exported program names them, and cannot be read where they are not declared. Their schemas are
+all that reading takes: shapes stand in the program, and nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from dippm.relax.torch_namespaces import is_foreign
+
+_declared: dict[str, Any] = {}
+
+
+def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
+    """Return the schemas of the operators that torch itself does not bring, sorted."""
+    found = set()
+    for graph_module in program.graph_module.modules():
+        graph = getattr(graph_module, "graph", None)
+        for node in getattr(graph, "nodes", ()):
+            if is_foreign(node.target):
+                found.add(str(node.target._schema))
+    return tuple(sorted(found))
+
+
+def declare(schemas: Iterable[str]) -> None:
+    """Declare operators that are not there yet; for the life of the process."""
+    for schema in schemas:
+        name = schema.partition("(")[0]
+        if schema in _declared or torch._C._dispatch_has_kernel(name) or _is_known(name):
+            continue
+        namespace, _, definition = schema.partition("::")
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(definition)
+        _declared[schema] = library
+
+
+def _is_known(name: str) -> bool:
+    namespace, _, rest = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), rest.partition(".")[0], None)
+    return packet is not None and (rest.partition(".")[2] or "default") in packet.overloads()

@@ -1,0 +1,55 @@
+"""Programs whose data flow is explicit, although they update memory in place. Needs no TVM."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+
+def with_data_flow(program: ExportedProgram) -> ExportedProgram:
+    """Return the program in functional operators if in-place updates hide its data flow.
+
+    Nothing is decomposed. Operators of other libraries are run on tensors without data, so their
+    code must be at hand.
+    """
+    return program.run_decompositions({}) if mutates_shared_memory(program.graph) else program
+
+
+def mutates_shared_memory(graph: torch.fx.Graph) -> bool:
+    """Return whether an in-place update is read later through another view of the same memory.
+
+    ``y[:, :2] = x`` updates a slice and is read through `y`: only functional operators show that.
+    Updates that are read through the updated value itself (``relu_``) are followed as they are.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    memory: dict[Node, Node] = {}
+    views: dict[Node, set[Node]] = {}
+    for node in graph.nodes:
+        base, written = _aliased(node)
+        root = memory.get(base, base) if base is not None else node
+        memory[node] = root
+        views.setdefault(root, {root}).add(node)
+        if written is not None:
+            others = views[memory.get(written, written)] - {written, node}
+            if any(order[user] > order[node] for view in others for user in view.users):
+                return True
+    return False
+
+
+def _aliased(node: Node) -> tuple[Node | None, Node | None]:
+    """Return the argument whose memory the result shares, and the argument that is written to."""
+    if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+        source = node.args[0]
+        return (source if isinstance(source, Node) else None), None
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return None, None
+    shared = written = None
+    for argument, value in zip(schema.arguments, node.args, strict=False):
+        if argument.alias_info is None or not isinstance(value, Node):
+            continue
+        shared = shared or value
+        if argument.alias_info.is_write:
+            written = value
+    return shared, written

@@ -1,78 +1,26 @@
-"""The work of `build` grows with the model and no faster; counted in calls, not in seconds."""
+"""The work of `build` grows with the model and no faster; counted in lines, not in seconds."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
-from dippm.graph import build
-from dippm.relax.raw_graph import RawGraph
-from tests.unit.graph.sketch import BATCH, Sketch
+from tests.unit.graph.growth import MODELS, lines_of_build
 
 
-def chain(count: int) -> RawGraph:
-    s = Sketch()
-    x = s.input(BATCH, 8)
-    for _ in range(count):
-        x = s.call("add", [s.call("matmul", [x, s.weight(8, 8)], BATCH, 8), x], BATCH, 8)
-    return s.raw(x)
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[ProcessPoolExecutor]:
+    """A process in which torch has traced nothing, see `growth`."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool
 
 
-def wide(count: int) -> RawGraph:
-    s = Sketch()
-    x = s.input(BATCH, 8)
-    parts = [s.call("tanh", [x], BATCH, 8) for _ in range(count)]
-    return s.raw(s.call("concat", parts, BATCH, 8 * count, axis=1))
-
-
-def split(count: int) -> RawGraph:
-    s = Sketch()
-    parts = s.calls("split", [s.input(BATCH, count)], [(BATCH, 1)] * count, axis=1)
-    parts = [s.call("exp", [part], BATCH, 1) for part in parts]
-    return s.raw(s.call("concat", parts, BATCH, count, axis=1))
-
-
-def gates(count: int) -> RawGraph:
-    s = Sketch()
-    x = s.input(BATCH, 8, 4, 4)
-    for _ in range(count):
-        mean = s.call("reshape", [s.call("mean", [x], BATCH, 8, axis=(2, 3))], BATCH, 8, 1, 1)
-        x = s.call("multiply", [x, mean], BATCH, 8, 4, 4)
-    return s.raw(x)
-
-
-def layers(count: int) -> RawGraph:
-    s = Sketch()
-    x = s.input(BATCH, 8, 16)
-    for _ in range(count):
-        weights = [s.weight(48, 16) for _ in range(4)]
-        shapes = [(BATCH, 8, 16), (2, BATCH, 16)]
-        x = s.calls("aten.gru", [x, *weights], shapes, num_layers=2, batch_first=1)[0]
-    return s.raw(x)
-
-
-@pytest.mark.parametrize("model", [chain, wide, split, gates, layers])
+@pytest.mark.parametrize("model", MODELS)
 def test_four_times_the_operators_take_four_times_the_calls(
-    model: Callable[[int], RawGraph],
+    fresh: ProcessPoolExecutor, model: str
 ) -> None:
-    few, many = (_steps(model(count)) for count in (200, 800))
+    few, many = (fresh.submit(lines_of_build, model, count).result() for count in (200, 800))
     assert many < 5 * few
-
-
-def _steps(raw: RawGraph) -> int:
-    """Return the lines of Python that a build executes, comprehensions included."""
-    count = 0
-
-    def trace(*_: object) -> object:
-        nonlocal count
-        count += 1
-        return trace
-
-    sys.settrace(trace)  # type: ignore[arg-type]
-    try:
-        build(raw)
-    finally:
-        sys.settrace(None)
-    return count

@@ -29,6 +29,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_terminal_of_ours():
+    """Let no width and no colours of the shell, or of processes side by side, reach the output."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory):
     """Keep converted graphs of the tests away from the user's."""
     before = os.environ.get("DIPPM_CACHE_DIR")

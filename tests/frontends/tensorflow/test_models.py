@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
@@ -23,6 +24,11 @@ H5_THAT_KERAS_CANNOT_READ = {"ConvNeXtTiny"}
 PARAMETERS = {"VGG16": 138_357_544, "MobileNetV2": 3_538_984, "ResNet50": 25_636_712}
 
 
+def unnamed(graph):
+    """Return the operators without the names of their layers, which a SavedModel counts anew."""
+    return [replace(operator, path="") for operator in graph.operators]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_every_file_of_a_network_costs_the_same(name, files, child):
@@ -33,7 +39,7 @@ def test_every_file_of_a_network_costs_the_same(name, files, child):
     for graph in graphs:
         assert macs(graph) == pytest.approx(expected_macs, rel=0.002)
         assert {op: histogram(graph)[op] for op in expected_counts} == expected_counts
-        assert graph.operators == graphs[0].operators
+        assert unnamed(graph) == unnamed(graphs[0])
         assert parameter_count(graph) == PARAMETERS.get(name, parameter_count(graphs[0]))
 
 

@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 
 from dippm.relax.torch_namespaces import is_foreign
 
-_declared: dict[str, Any] = {}
+_libraries: list[Any] = []
+"""A declaration ends with the object that made it."""
 
 
 def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
@@ -31,13 +32,12 @@ def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
 def declare(schemas: Iterable[str]) -> None:
     """Declare operators that are not there yet; for the life of the process."""
     for schema in schemas:
-        name = schema.partition("(")[0]
-        if schema in _declared or torch._C._dispatch_has_kernel(name) or _is_known(name):
+        if _is_known(schema.partition("(")[0]):
             continue
         namespace, _, definition = schema.partition("::")
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(definition)
-        _declared[schema] = library
+        _libraries.append(library)
 
 
 def _is_known(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,14 +51,6 @@ CONVOLUTIONS = [
     "stages.1.0.convs.0",
     "stages.1.0.convs.1",
 ]
-
-
-@pytest.fixture
-def writers() -> Iterator[Writers]:
-    """Yield writers whose Keras has named no layer yet."""
-    made = Writers()
-    yield made
-    made.close()
 
 
 def graph_of(source: object, shape: tuple[int, ...] = SHAPE) -> ModelGraph:

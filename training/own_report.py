@@ -198,7 +198,6 @@ def card(
         f"{len(set(examples.architectures))} architectures, {len(set(examples.families))} "
         "families; see dataset/README.md.",
         "command": command,
-        "changes": "First version.",
     }
 
 

@@ -1,7 +1,7 @@
 """Train `pmgns` and write its checkpoint.
 
     python -m training.pmgns_train --config training/configs/pmgns.yaml --raw RAW_FOLDER \
-        --out checkpoints/pmgns-timm-rtx3090/0.1.0
+        --out checkpoints/pmgns-timm-rtx3090/<version>
 
 Two runs: on a random split (S0), for comparison with D3.5, and with whole architectures held out
 (S1). The second is the one that is shipped: it stopped on architectures that it had not trained
@@ -28,6 +28,7 @@ from dippm.pretrained import save_checkpoint
 from training.pmgns_data import GPU, Examples, load_examples
 from training.pmgns_runs import Run, residuals, run_fold
 from training.pmgns_trainer import TrainingConfig
+from training.since import errors_since
 
 DATA = "timm_infer (amp, nchw, eager, torch 2.4)"
 console = Console(stderr=True)
@@ -41,6 +42,8 @@ def main(
     runs: Annotated[Path, typer.Option(help="State of the runs.")] = Path("build/pmgns"),
     graphs: Annotated[Path, typer.Option(help="Encoded graphs.")] = Path("build/table3/graphs"),
     threads: Annotated[int, typer.Option(help="Of torch.")] = 1,
+    since: Annotated[Path | None, typer.Option(help="Earlier version, to compare with.")] = None,
+    changes: Annotated[str, typer.Option(help="What is new, for the card.")] = "First version.",
 ) -> None:
     """Train both runs, or finish them, and write the checkpoint."""
     torch.set_num_threads(threads)
@@ -57,11 +60,12 @@ def main(
         done[name] = run_fold(examples, split, fold, network, training, folder=folder)
     command = f"python -m training.pmgns_train --config {config} --raw RAW_FOLDER --out {out}"
     shipped = done["S1"].training.network
-    save_checkpoint(
-        out, shipped.state_dict(), _config(examples, done["S1"], training, command), _metrics(
-            examples, done
-        )
-    )  # fmt: skip
+    document = _config(examples, done["S1"], training, command)
+    document["card"]["changes"] = changes
+    metrics = _metrics(examples, done)
+    if since:
+        metrics |= errors_since(since, metrics["summary"])
+    save_checkpoint(out, shipped.state_dict(), document, metrics)
 
 
 def _renamed(network: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dippm.pretrained.checkpoint import save_checkpoint
 from training.hybrid_examples import Examples
 from training.hybrid_fit import FitSettings, HybridNetwork
 from training.hybrid_report import HeldOut, by_family, intervals, summary
+from training.since import errors_since
 
 HOST = "migperf A100-80GB eager"
 COMMAND = (
@@ -40,8 +41,13 @@ def publish(
     memory: tuple[MemoryModel, Mapping[str, Any]],
     settings: FitSettings,
     beside: Sequence[Mapping[str, Any]],
+    since: Path | None = None,
+    changes: str = "First version.",
 ) -> None:
-    """Write the checkpoint folder and load it back."""
+    """Write the checkpoint folder and load it back.
+
+    The card shows the errors of an earlier version, whose folder is `since`, beside the new ones.
+    """
     config = {
         "kind": "hybrid",
         "graph_version": GRAPH_VERSION,
@@ -54,10 +60,12 @@ def publish(
         "intervals": {"latency_ms": intervals(examples, held_out)},
         "seen": _seen(examples),
         "training": asdict(settings),
-        "card": _card(examples),
+        "card": {**_card(examples), "changes": changes},
     }
+    headlines = summary(examples, held_out) + _power_lines(power[1]) + _memory_lines(memory[1])
     metrics = {
-        "summary": summary(examples, held_out) + _power_lines(power[1]) + _memory_lines(memory[1]),
+        "summary": headlines,
+        **(errors_since(since, headlines) if since else {}),
         "baselines on the same rows and folds, RTX-3090 amp nchw, percent": list(beside),
         "latency by family held out, RTX-3090 amp nchw, percent": by_family(examples, held_out),
         "rows by source": _counts(examples),
@@ -164,5 +172,4 @@ def _card(examples: Examples) -> dict[str, Any]:
         ],
         "data": [f"{name} (see dataset/README.md for its origin)" for name in sources],
         "command": COMMAND,
-        "changes": "First version.",
     }

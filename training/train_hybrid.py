@@ -1,7 +1,7 @@
 """Trains and evaluates the default predictor, and writes its checkpoint.
 
     python -m training.train_hybrid --data ../shared/data --graphs build/graphs \
-        --out checkpoints/hybrid-gpu/0.1.0
+        --out checkpoints/hybrid-gpu/<version>
 
 Steps: measured rows → examples (cached under --work), held-out fits for every split, the shipped
 ensemble on all rows, intervals from the held-out errors, power and memory models, checkpoint.
@@ -46,6 +46,8 @@ def main(
     out: Annotated[Path, typer.Option(help="checkpoint folder to write")],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build"),
     steps: Annotated[int, typer.Option(help="optimiser steps of each fit")] = 3000,
+    since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
+    changes: Annotated[str, typer.Option(help="what is new, for the card")] = "First version.",
 ) -> None:
     """Train, evaluate, and write the checkpoint."""
     examples = load_examples(data, graphs, work)
@@ -77,6 +79,8 @@ def main(
         memory=fit_memory(data, graphs),
         beside=baselines(examples, folds, lambda split, t: _training_rows(examples, split, t)),
         settings=settings,
+        since=since,
+        changes=changes,
     )
     typer.echo(f"wrote {out}")
 

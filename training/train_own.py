@@ -40,6 +40,7 @@ from training.own_examples import (
 from training.own_runs import HeldOut, run_network, run_simple, train_fold
 from training.pmgns_data import Examples
 from training.pmgns_trainer import TrainingConfig
+from training.since import errors_since
 
 NETWORKS = {"sage": "GraphSAGE", "gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP"}
 SHIPPED = "sage"
@@ -68,6 +69,8 @@ def main(
     epochs: Annotated[int | None, typer.Option(help="Instead of the configuration's.")] = None,
     threads: Annotated[int, typer.Option(help="Of torch.")] = 1,
     on: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
+    since: Annotated[Path | None, typer.Option(help="Earlier version, to compare with.")] = None,
+    changes: Annotated[str, typer.Option(help="What is new, for the card.")] = "First version.",
 ) -> None:
     """Evaluate on every split, train the shipped network, write the checkpoint."""
     torch.set_num_threads(threads)
@@ -93,6 +96,8 @@ def main(
             others=tuple(name for name in networks.split(",") if name),
             runs=runs or joined / "runs",
             on=on,
+            since=since,
+            changes=changes,
         )
     _show(checkpoint)
 
@@ -108,6 +113,8 @@ def train_own(
     others: Sequence[str],
     runs: Path,
     on: str = "cpu",
+    since: Path | None = None,
+    changes: str = "First version.",
 ) -> Checkpoint:
     """Run everything and write the checkpoint; see `main`."""
     _known_device(selection.conditions["gpu"])
@@ -141,7 +148,10 @@ def train_own(
         command=_command(joined, out, splits), epochs=done.best_epoch + 1,
     )  # fmt: skip
     weights = {name: tensor.cpu() for name, tensor in done.network.state_dict().items()}
+    document["card"]["changes"] = changes
     measured = own_report.metrics(helds, selection, manifest, shipped)
+    if since:
+        measured |= errors_since(since, measured["summary"])
     return save_checkpoint(out, weights, document, measured)
 
 

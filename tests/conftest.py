@@ -17,6 +17,11 @@ from dippm.pretrained import save_checkpoint
 
 PACKAGES = {"tensorflow": "tensorflow", "paddle": "paddle"}
 
+# Threads of OpenMP wait by spinning, which costs many times the work itself where several processes
+# share the cores. Children inherit it, and so do the processes of a parallel run.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
 
 def pytest_collection_modifyitems(items):
     """Skip, and say so, what needs something that is not here."""

@@ -3,7 +3,7 @@
 A case makes an input, calls the command line, and gets a typed error or an answer: exit code,
 non-empty hint, one JSON document under --json, two parts without it, never a traceback.
 
-Elsewhere: what a model file can hold that is no file (FIFOs, devices, archives of 300,000 members,
+Elsewhere: what a model file can hold that is no file (FIFOs, devices, archives of 70,000 members,
 links out of a folder) in `frontends/test_model_files.py`; damaged entries of the cache in
 `frontends/pytorch/test_cache.py`; raw graphs that do not hold together in
 `unit/graph/test_raw_graph.py`; workers that outlive their caller in

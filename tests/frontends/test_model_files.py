@@ -200,13 +200,13 @@ def archive(path, count):
 
 
 def test_an_archive_of_very_many_members_is_not_indexed(tmp_path):
-    archive(path := tmp_path / "model.pt", 300_000)
-    assert sum(1 for _ in zip_names.member_names(path)) == 300_000
+    archive(path := tmp_path / "model.pt", 70_000)  # more than an archive without ZIP64 can count
+    assert sum(1 for _ in zip_names.member_names(path)) == 70_000
     tracemalloc.start()
     try:
         with pytest.raises(UnknownFormatError):
             registry.find(path)
-        assert tracemalloc.get_traced_memory()[1] < 60 << 20
+        assert tracemalloc.get_traced_memory()[1] < 14 << 20  # an index takes twice that
     finally:
         tracemalloc.stop()
 

@@ -73,7 +73,7 @@ def _load_object(source: Any, spec: InputSpec, limits: Limits) -> RawGraph:
             "Give a path, a name, or a torch.nn.Module, ExportedProgram, ModelProto or Keras "
             "model.",
         )
-    if kind == "pytorch":
+    if kind == "pytorch" or (kind == "pytorch script" and not _is_whole_in_a_file(source)):
         return _load_module(source, spec, limits)
     entry = registry.built_in(kind.partition(" ")[0])
     with _borrowed(entry.module, limits) as (worker, folder):
@@ -88,11 +88,22 @@ def _save(source: Any, kind: str, folder: Path) -> Path:
         path.write_bytes(source.SerializeToString())
     elif kind == "keras":
         source.save(path := folder / "model.keras")
+    elif kind == "pytorch script":
+        source.save(path := folder / "model.pt")
     else:
         import torch
 
         torch.export.save(source, path := folder / "model.pt2")
     return path
+
+
+def _is_whole_in_a_file(script: Any) -> bool:
+    """Return whether a scripted module needs no operator that only this process knows."""
+    from dippm.frontends.torch_script import check_not_rewritten, operators
+    from dippm.relax.torch_namespaces import OWN
+
+    check_not_rewritten(script)
+    return {name.partition("::")[0] for name in operators(script)} <= OWN
 
 
 def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:

@@ -190,10 +190,20 @@ def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:
 def _load_torchscript(path: Path, device: str) -> torch.nn.Module:
     import torch
 
+    from dippm.frontends.torch_script_sizes import compute_sizes_as_numbers
+
     try:
-        return torch.jit.load(path, map_location=device).eval()  # type: ignore[no-any-return]
+        try:
+            script = torch.jit.load(path, map_location=device)
+        except RuntimeError as error:
+            if "torchvision::" not in str(error):
+                raise
+            declare_vision_operators()
+            script = torch.jit.load(path, map_location=device)
     except Exception as error:
         raise _damaged(path, "a TorchScript archive", error) from error
+    compute_sizes_as_numbers(script)
+    return script  # type: ignore[no-any-return]
 
 
 def _damaged(path: Path, format_name: str, error: Exception) -> ModelFileError:

@@ -240,6 +240,7 @@ def object_framework(source: Any) -> str | None:
     import sys
 
     checks = (
+        ("torch.jit", "ScriptModule", "pytorch script"),
         ("torch.nn", "Module", "pytorch"),
         ("torch.export", "ExportedProgram", "pytorch program"),
         ("onnx", "ModelProto", "onnx"),

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import pickle
+import pickletools
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -171,8 +172,7 @@ def _load_allowed(path: Path, device: str) -> Any:
                 return torch.load(path, map_location=device, weights_only=True)
             except pickle.UnpicklingError as error:
                 if "persistent_load of storage" in str(error):
-                    what = "classes that files in the format before PyTorch 1.6 carry along"
-                    raise _unsafe(path, [what]) from error
+                    raise _whole_and_legacy(path) from error
                 name = _refused_name(str(error))
                 if name is None:
                     raise
@@ -181,6 +181,29 @@ def _load_allowed(path: Path, device: str) -> Any:
                     _check_installed(path, [name])
                     raise _unsafe(path, [name]) from error
                 permitted[name] = value
+
+
+def _whole_and_legacy(path: Path) -> UnsafeModelError:
+    """Say what a file from before PyTorch 1.6 holds that brings the source of its classes."""
+    names = [name for name in _named_globals(path) if not name.startswith("collections.")]
+    kind = f" ({names[0]})" if names else ""
+    return UnsafeModelError(
+        f"{path.name} holds a whole module{kind}, no state_dict, in the format before PyTorch 1.6, "
+        "which brings the source of its classes along: loading it would import or run them",
+        "Export the model to ONNX, or, if you know where the file comes from, pass trust=True or "
+        "write it again with torch.save(torch.load(path, weights_only=False), path).",
+    )
+
+
+def _named_globals(path: Path) -> list[str]:
+    """Return the globals that the object in a legacy file names, in order; nothing is loaded."""
+    found: list[str] = []
+    with contextlib.suppress(Exception), files.open_regular(path) as file:
+        for _ in range(4):  # the magic number, the protocol, the system, the object
+            for opcode, argument, _ in pickletools.genops(file):
+                if opcode.name == "GLOBAL":
+                    found.append(str(argument).replace(" ", "."))
+    return found
 
 
 def _check_installed(path: Path, names: list[str]) -> None:

@@ -21,6 +21,7 @@ from dippm.frontends.torch_call import Call
 from dippm.frontends.torch_inputs import EDGES, MASK_NAME, dtype_choices, float_dtype, shape_hint
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
 
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
@@ -55,6 +56,7 @@ class Attempt:
         self.forward_error: Exception | None = None
         self.last_error: Exception | None = None
         self._makes_meta = False
+        self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
 
     def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
@@ -118,11 +120,10 @@ class Attempt:
             )
             error.__cause__ = self.forward_error
             return error
-        scripted = isinstance(self.module, torch.jit.ScriptModule)
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
         error = ConversionError(
             f"torch.export cannot follow this model: {_first_line(self.first_error)}",
-            f"{reasons}{', or sizes that a trace fixed' if scripted else ''}; "
+            f"{reasons}{', or sizes that a trace fixed' if self._is_script else ''}; "
             "check the input shape, export the model to ONNX, or simplify its forward().",
         )
         error.__cause__ = self.first_error
@@ -229,9 +230,8 @@ class _Flat(torch.nn.Module):
                 return tuple(self._sizes.run(self.module, given, named, _tensors))
             for mode in self._modes():
                 modes.enter_context(mode)
-            if self._is_script:  # `__call__` of a scripted module passes `self` twice in here
-                script: Any = self.module
-                return tuple(_tensors(script._c._get_method("forward")(*given, **named)))
+            if self._is_script:
+                return tuple(_tensors(run_script(self.module, *given, **named)))
             return tuple(_tensors(self.module(*given, **named)))
 
     def _modes(self) -> Iterator[AbstractContextManager[Any]]:

@@ -28,6 +28,7 @@ from dippm.frontends.torch_call import Call, Leaf
 from dippm.frontends.torch_inputs import bind
 from dippm.frontends.torch_program import call_of_program, is_static
 from dippm.frontends.torch_quantized import quantization_notes, with_float_layers
+from dippm.frontends.torch_script import check_not_rewritten, with_hidden_scripts
 from dippm.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
 
 CHECK_BATCH = 13
@@ -87,9 +88,11 @@ def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
         InputShapeError: if the inputs do not fit the model.
         ConversionError: if `torch.export` cannot follow the model.
     """
-    module, notes = with_float_layers(unwrapped(module))
+    module, notes = with_float_layers(with_hidden_scripts(unwrapped(module)))
     # A trace has sizes of its example in it, and a scripted module does not tell if it is one.
     is_trace = isinstance(module, torch.jit.ScriptModule)
+    if isinstance(module, torch.jit.ScriptModule):
+        check_not_rewritten(module)
     exported = _export(module, bind(module, inputs), inputs, is_trace=is_trace)
     return replace(exported, notes=(*quantization_notes(module), *notes, *exported.notes))
 

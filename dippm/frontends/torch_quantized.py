@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dippm.frontends.torch_parts import with_parts
+
 AS_FLOAT = (
     "{count} quantised layers ({kinds}) were taken as layers of {dtype}: time and memory of "
     "quantised weights are not predicted"
@@ -44,22 +46,7 @@ def with_float_layers(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     note = AS_FLOAT.format(count=len(found), kinds=", ".join(kinds), dtype="float32")
     if "" in twins:
         return twins[""] or module, (note,)
-    return _replaced(module, "", twins), (note,)
-
-
-def _replaced(module: nn.Module, path: str, twins: Mapping[str, nn.Module | None]) -> nn.Module:
-    """Return a shallow copy of a module with these parts replaced."""
-    copied = module.__class__.__new__(module.__class__)
-    copied.__dict__ = {**module.__dict__, "_modules": {}}
-    for name, part in module._modules.items():
-        inner = f"{path}.{name}" if path else name
-        if part is None or inner in twins:
-            copied._modules[name] = twins.get(inner)
-        elif any(twin.startswith(inner + ".") for twin in twins):
-            copied._modules[name] = _replaced(part, inner, twins)
-        else:
-            copied._modules[name] = part
-    return copied
+    return with_parts(module, twins), (note,)
 
 
 def _is_quantised(part: nn.Module) -> bool:

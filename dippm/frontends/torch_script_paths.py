@@ -74,7 +74,7 @@ def _method(module: Any, name: str, path: str, depth: int) -> Iterator[tuple[str
     calls = _keep_calls(graph)
     torch._C._jit_pass_inline(graph)  # functions only, for calls of methods are hidden from it
     held = {next(graph.inputs()).debugName(): (module, path)}
-    for node in _flat(graph):
+    for node in flat(graph):
         kind = node.kind()
         value = node.inputsAt(0).debugName() if node.inputsSize() else ""
         if kind == "prim::GetAttr" and value in held:
@@ -105,8 +105,9 @@ def _keep_calls(graph: Any) -> list[str]:
     return calls
 
 
-def _flat(block: Any) -> Iterator[Any]:
+def flat(block: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph of TorchScript, and of the blocks in it."""
     for node in block.nodes():
         yield node
         for inner in node.blocks():
-            yield from _flat(inner)
+            yield from flat(inner)

@@ -55,8 +55,9 @@ def on_meta(module: torch.nn.Module) -> torch.nn.Module | None:
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Hold a module in evaluation mode; every part gets its own mode back."""
-    training = [m for m in module.modules() if m.training]
-    with contextlib.suppress(NotImplementedError):  # exported programs have no modes
+    training = [m for m in module.modules() if getattr(m, "training", False)]
+    # Exported programs have no modes, and frozen scripts no longer.
+    with contextlib.suppress(NotImplementedError, AttributeError):
         module.eval()
     try:
         yield

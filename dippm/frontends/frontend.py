@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.relax.raw_graph import RawGraph
+from dippm.relax.raw_graph import InputValue, RawGraph
 
 MARKER_BATCHES = (1009, 1013, 1019, 1021, 1031)
 """Primes that stand for "the batch" during a conversion: any size that one divides scales with
@@ -25,8 +25,12 @@ the batch. The first that divides no size of the input and of the parameters is 
 MAX_SIZE = 1 << 24
 FORMS = (
     'Give the sizes without the batch: "3,224,224", or by name: "input_ids=128;mask=128". N marks '
-    'a batch that is not first ("80,N,512"); "fixed:2,300" has none; "value:16000" is a number.'
+    'a batch that is not first ("80,N,512"); "fixed:2,300" has none; "value:16000" is a number, '
+    '"value:1,3,640,640" a list of them.'
 )
+_DEEPEST = 8
+MAX_VALUES = 1024
+"""Numbers that the value of one input may hold: sizes, axes and the like, not data."""
 
 InputText = str | Iterable[int] | Mapping[str, Any] | None
 
@@ -41,13 +45,22 @@ class InputSpec:
         batch_axes: by input name, the position of the batch in the complete shape; None for an
             input that has no batch. An input that is not here has its batch first, unless the
             model itself says otherwise.
-        values: by input name, the number that a scalar input shall hold; such an input is in no
-            other mapping.
+        values: by input name, what the input shall hold where its sizes are not enough: a number,
+            or at most `MAX_VALUES` of them as nested sequences or an array, complete, with the
+            batch if they have one. Such an input is in no other mapping.
+
+    Raises:
+        InputShapeError: if a value is none of these.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
-    values: Mapping[str, int | float] = field(default_factory=dict)
+    values: Mapping[str, InputValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Spell values as plain numbers and tuples."""
+        plain = {name: _plain_value(v, f"input {name}") for name, v in self.values.items()}
+        object.__setattr__(self, "values", plain)
 
     @classmethod
     def parse(cls, given: InputText | InputSpec) -> InputSpec:
@@ -58,7 +71,8 @@ class InputSpec:
                 to either of them, its text form "input_ids=128;mask=128", or None for the model's
                 own shapes. The batch is not part of it, but "N" may mark where it stands
                 ("80,N,512"), "fixed:2,300" is an input without a batch, and "value:16000" gives
-                the number of a scalar input.
+                the number of a scalar input, "value:1,3,640,640" or "value:[[1,2],[3,4]]" the
+                numbers of a small array.
 
         Raises:
             InputShapeError: if it is none of these, or a size is not a positive whole number.
@@ -106,7 +120,7 @@ class InputSpec:
 
     def __str__(self) -> str:
         texts = {name: self._text(name) for name in self.shapes}
-        texts |= {name: f"value:{value}" for name, value in self.values.items()}
+        texts |= {name: f"value:{_value_text(value)}" for name, value in self.values.items()}
         return ";".join(f"{n}={text}" if n else text for n, text in texts.items())
 
     def _text(self, name: str) -> str:
@@ -175,7 +189,7 @@ class _Input:
     shape: tuple[int, ...] = ()
     names_batch: bool = False
     batch_axis: int | None = None
-    value: int | float | None = None
+    value: InputValue | None = None
 
 
 def _input(given: Any, name: str = "") -> _Input:
@@ -183,7 +197,7 @@ def _input(given: Any, name: str = "") -> _Input:
     if isinstance(given, str):
         prefix, colon, rest = given.strip().partition(":")
         if colon and prefix == "value":
-            return _Input(value=_number(rest, label))
+            return _Input(value=_value(rest.strip(), label))
         if colon and prefix == "fixed":
             return _Input(_sizes(_pieces(rest, label), label), names_batch=True)
     pieces = _pieces(given, label)
@@ -192,6 +206,59 @@ def _input(given: Any, name: str = "") -> _Input:
         raise InputShapeError(f"{label} names the batch twice", FORMS)
     sizes = _sizes([p for i, p in enumerate(pieces) if i not in marks], label)
     return _Input(sizes, bool(marks), marks[0] if marks else None)
+
+
+def _value(text: str, label: str) -> InputValue:
+    if text.startswith("["):
+        try:
+            rows = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputShapeError(f"{label}: {text!r} is not a list of numbers", FORMS) from None
+        return _plain_value(rows, label)
+    numbers = tuple(_number(piece.strip(), label) for piece in text.split(",") if piece.strip())
+    return numbers if "," in text else _number(text, label)
+
+
+def _plain_value(given: Any, label: str) -> InputValue:
+    """Return numbers in nested tuples.
+
+    Raises:
+        InputShapeError: if they are no finite numbers, too many, or not in rows of equal length.
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given
+    left = [MAX_VALUES]
+
+    def plain(part: Any, depth: int) -> tuple[InputValue, tuple[int, ...]]:
+        if isinstance(part, list | tuple) and depth < _DEEPEST:
+            rows = [plain(row, depth + 1) for row in part]
+            if any(shape != rows[0][1] for _, shape in rows):
+                raise InputShapeError(f"{label}: the rows of its value differ in length", FORMS)
+            return tuple(row for row, _ in rows), (len(rows), *(rows[0][1] if rows else ()))
+        if not isinstance(part, int | float) or not isfinite(part):
+            raise InputShapeError(f"{label}: {str(part)[:80]!r} is not a finite number", FORMS)
+        left[0] -= 1
+        if left[0] < 0:
+            raise InputShapeError(
+                f"{label}: its value has more than {MAX_VALUES:,} numbers",
+                "Values are for sizes and axes; for data give the sizes of the input alone.",
+            )
+        return part, ()
+
+    return plain(given, 0)[0]
+
+
+def _value_text(value: InputValue) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    is_plain_list = len(value) > 1 and not any(isinstance(v, tuple) for v in value)
+    return ",".join(map(str, value)) if is_plain_list else json.dumps(value).replace(" ", "")
+
+
+def shape_of_value(value: InputValue) -> tuple[int, ...]:
+    """Return the sizes of nested numbers, () for one number."""
+    if not isinstance(value, tuple):
+        return ()
+    return (len(value), *(shape_of_value(value[0]) if value else ()))
 
 
 def _number(text: str, label: str) -> int | float:

@@ -112,6 +112,11 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
         step("calling the model")
         return convert(*_trace(model, declared, bound))
 
+    if inputs.values:
+        raise InputShapeError(
+            f"a Keras model takes its inputs as data: {', '.join(inputs.values)} cannot be a value",
+            "Give its sizes without the batch, or export the model as a SavedModel.",
+        )
     return named_by_layers(at_any_batch(attempt, bind(declared, inputs, sizes)), names)
 
 

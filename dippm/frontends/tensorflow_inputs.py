@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import TypeVar
 
 from dippm.errors import FrameworkNotInstalledError, InputShapeError
-from dippm.frontends.frontend import InputSpec, marker_batch
+from dippm.frontends.frontend import InputSpec, marker_batch, shape_of_value
+from dippm.relax.raw_graph import InputValue
 
 Sizes = tuple[int | None, ...]
 T = TypeVar("T")
@@ -73,14 +74,14 @@ class Bound:
         batch: the marker, or the batch that the file fixes; 1 if no input has one.
         batch_is_symbolic: whether `batch` is a marker.
         axes: where the batch stands in each shape; None if it does not.
-        values: the number of each input that is given one, else None.
+        values: what each input holds that is given a value, else None.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     batch: int
     batch_is_symbolic: bool
     axes: tuple[int | None, ...] = ()
-    values: tuple[int | float | None, ...] = ()
+    values: tuple[InputValue | None, ...] = ()
 
     def at(self, batch: int) -> Bound:
         """Return the same inputs at one batch and no other."""
@@ -122,9 +123,11 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
     Raises:
         InputShapeError: if the request does not fit, or leaves a size open.
     """
+    known = _by_name(declared, spec.values)
     asked = _by_name(declared, spec.shapes)
-    marked = _by_name(declared, spec.batch_axes)
-    values = _values(declared, _by_name(declared, spec.values))
+    asked |= {n: shape_of_value(v) for n, v in known.items() if isinstance(v, tuple)}
+    marked: dict[str, int | None] = _by_name(declared, spec.batch_axes) | dict.fromkeys(known)
+    values = _values(declared, known)
     rests: list[tuple[int, ...]] = []
     axes: list[int | None] = []
     for one in declared:
@@ -173,20 +176,25 @@ def _by_name(declared: Sequence[Declared], asked: Mapping[str, T]) -> dict[str, 
 
 
 def _values(
-    declared: Sequence[Declared], given: Mapping[str, int | float]
-) -> tuple[int | float | None, ...]:
+    declared: Sequence[Declared], given: Mapping[str, InputValue]
+) -> tuple[InputValue | None, ...]:
     for one in declared:
         if one.name not in given:
             continue
-        if one.shape != ():
+        value = given[one.name]
+        if one.shape != () and not isinstance(value, tuple):
             raise InputShapeError(
                 f"input {one.name} is no single number: {_text(one.shape)}", _example(declared)
             )
-        if one.is_whole and given[one.name] != int(given[one.name]):
+        if one.is_whole and not _is_whole(value):
             raise InputShapeError(
-                f"input {one.name} is a whole number, got {given[one.name]}", _example(declared)
+                f"input {one.name} holds whole numbers, got {value}", _example(declared)
             )
     return tuple(given.get(one.name) for one in declared)
+
+
+def _is_whole(value: InputValue) -> bool:
+    return all(map(_is_whole, value)) if isinstance(value, tuple) else value == int(value)
 
 
 def _sizes(

@@ -17,9 +17,11 @@ from dippm.frontends.torch_call import (
     Leaf,
     is_list_of_tensors,
     is_optional,
+    plain_type,
     takes_parts,
 )
 from dippm.frontends.torch_defaults import own_inputs
+from dippm.relax.raw_graph import InputValue
 
 INTEGER_NAME = re.compile(
     r"(^|[_.])(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
@@ -34,6 +36,14 @@ _GRAPH_NOTE = (
     "the input holds the edges of a graph: all sizes were taken as complete, without a batch "
     "(N in an input's sizes names one)"
 )
+
+_ANNOTATIONS = {
+    "Tensor": torch.Tensor,
+    "List[Tensor]": list[torch.Tensor],
+    "List[int]": list[int],
+    "List[float]": list[float],
+}
+"""What a scripted signature says, as Python annotates it."""
 
 _LIST_NOTE = (
     "input {name} is a list with a tensor for each sample: one was taken, which is what batch 1 "
@@ -86,8 +96,7 @@ def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Paramet
     found = []
     for argument in schema.arguments[1:]:
         default = argument.default_value if argument.has_default_value() else _EMPTY
-        text = str(argument.type)
-        annotation = list[torch.Tensor] if text == "List[Tensor]" else _EMPTY
+        annotation = _ANNOTATIONS.get(str(argument.type), _EMPTY)
         found.append(inspect.Parameter(argument.name, kind, default=default, annotation=annotation))
     return found
 
@@ -178,7 +187,15 @@ def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str
             f"no shape for input {', '.join(missing)}",
             f'The model has several inputs: give input="{example}".',
         )
-    return {**absent, **inputs.values}
+    return {**absent, **{n: _argument(v, known.get(n)) for n, v in inputs.values.items()}}
+
+
+def _argument(value: InputValue, parameter: inspect.Parameter | None) -> Any:
+    """Return a value as its parameter asks for it; several numbers are a tuple where it is open."""
+    kind = plain_type(parameter.annotation) if parameter is not None else None
+    if kind is torch.Tensor:
+        return torch.tensor(value)
+    return list(value) if kind is list and isinstance(value, tuple) else value
 
 
 def _leaf(name: str, inputs: InputSpec, parameters: list[inspect.Parameter]) -> Leaf:

@@ -44,6 +44,11 @@ def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[Call, 
     leaves = _given(own, inputs)
     arrange = _Unflatten(program, values)
     numbers = {n: v for n, v in inputs.values.items() if n in values}
+    if arrays := [n for n, v in numbers.items() if isinstance(v, tuple)]:
+        raise InputShapeError(
+            f"an exported program has the contents of its arguments fixed: {', '.join(arrays)}",
+            "Give the module itself, or export it again with other numbers.",
+        )
     if unknown := set(inputs.values) - set(numbers):
         raise _unknown(sorted(unknown)[0], values)
     arrange = replace(arrange, values={**values, **numbers})

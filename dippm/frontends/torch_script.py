@@ -42,7 +42,7 @@ def check_not_rewritten(script: torch.jit.ScriptModule) -> None:
 class HiddenScript(torch.nn.Module):
     """Runs a scripted module that `torch.export` does not see."""
 
-    def __init__(self, script: torch.jit.ScriptModule) -> None:
+    def __init__(self, script: torch.nn.Module) -> None:
         super().__init__()
         object.__setattr__(self, "script", script)
 

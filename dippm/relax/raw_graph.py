@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
+InputValue = int | float | tuple["InputValue", ...]
+"""What an input holds where its sizes are not enough: a number, or numbers nested as its
+dimensions are."""
+
 ValueKind = Literal["input", "parameter", "constant", "operator"]
 
 RAW_GRAPH_VERSION = "2"

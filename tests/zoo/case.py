@@ -22,6 +22,8 @@ class Case:
         source: from an empty folder that it may write to, what `dippm.read_graph` takes: a path, a
             name or an object. It raises `NotBuiltError` if the framework itself cannot build it.
         input: as `input=` of `dippm.predict`; None for the model's own.
+        then: another `input=`, tried if the first one is refused: what a user gives whom the
+            refusal asks for the values of inputs.
         batch: samples that `macs` and `out_shapes` are for; may be read off the graph.
         macs: counts multiply-accumulates by other means than DIPPM's, for inputs of these shapes
             (batch included); None if there is no count, or if it answers None.
@@ -35,6 +37,7 @@ class Case:
     name: str
     source: Callable[[Path], Any]
     input: Any = None
+    then: Callable[[], Any] | None = None
     batch: int | Callable[[ModelGraph], int] = 1
     macs: Callable[[Inputs], int | None] | None = None
     tolerance: float = 0.001

@@ -13,11 +13,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from dippm.frontends import InputSpec
 from dippm.graph.model_graph import ModelGraph
 from tests.zoo.case import Case, Inputs, Shape
 from tests.zoo.onnx_macs import macs
 
 _DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+_MAX_SIZES = 16
 _FOLDERS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
 
@@ -35,11 +37,22 @@ def _case(name: str, file: Path) -> Case:
     return Case(
         name,
         lambda _: file,
+        then=partial(_values, file),
         batch=partial(_batch, file),
         macs=partial(_macs, file),
         tolerance=0,
         out_shapes=partial(_out_shapes, file),
     )
+
+
+def _values(file: Path) -> InputSpec | None:
+    """Return the test's own sizes, axes and the like, as a user gives them; None if it has none."""
+    values = {
+        name: array
+        for name, array in _feeds(file).items()
+        if array.ndim <= 1 and 0 < array.size <= _MAX_SIZES and array.dtype.kind in "iub"
+    }
+    return InputSpec({}, values=values) if values else None
 
 
 def _batch(file: Path, graph: ModelGraph) -> int:

@@ -1,6 +1,7 @@
 """`If`, `Loop` and `Scan` of ONNX, as far as they are static.
 
-A condition that is known takes its branch; a loop whose number of rounds is known is unrolled, so
+A condition that is known takes its branch, and where data decide, the costlier one is read and
+said so, as in a SavedModel of TensorFlow; a loop whose number of rounds is known is unrolled, so
 that every round is counted with the shapes that it has.
 """
 
@@ -14,6 +15,7 @@ import onnx
 from onnx import TensorProto
 
 from dippm.relax.onnx.block import Block
+from dippm.relax.onnx.branch_work import work
 from dippm.relax.onnx.fold import Array
 from dippm.relax.onnx.tracing import Tracing
 from dippm.relax.onnx.values import (
@@ -30,17 +32,62 @@ Attributes = Mapping[str, Any]
 
 
 def _if(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
-    """Take the branch that a known condition selects."""
+    """Take the branch that a known condition selects, or the costlier one where data decide."""
     condition = tracer.need(node, 0)
-    if condition.data is None:
+    label = node.name or node.output[0]
+    if condition.data is not None:
+        chosen = "then_branch" if bool(condition.data.reshape(-1)[:1].any()) else "else_branch"
+        with tracer.scope(label):
+            results = _walked(tracer, node, _block(node, attributes, chosen))
+    elif tracer.open_values([condition]):
         raise _unknown(tracer, node, condition, "its condition")
-    chosen = "then_branch" if bool(condition.data.reshape(-1)[:1].any()) else "else_branch"
-    branch = _block(node, attributes, chosen)
-    with tracer.scope(node.name or node.output[0]):
-        tracer.walk(branch)
-        results = _results(tracer, branch, node)
+    else:
+        results = _costlier(tracer, node, attributes, label)
     for name, result in zip(node.output, results, strict=False):
         tracer.write(name, result)
+
+
+def _walked(tracer: Tracing, node: onnx.NodeProto, block: Block) -> list[Carried]:
+    tracer.walk(block)
+    return _results(tracer, block, node)
+
+
+def _costlier(
+    tracer: Tracing, node: onnx.NodeProto, attributes: Attributes, label: str
+) -> list[Carried]:
+    """Trace both branches; return the results of the one with more arithmetic."""
+    before = dict(tracer.notes)
+    found: list[tuple[int, list[Carried], dict[str, None]]] = []
+    for name in ("then_branch", "else_branch"):
+        start = len(tracer.steps)
+        tracer.notes.clear()
+        with tracer.scope(f"{label}.{name}"):
+            results = _walked(tracer, node, _block(node, attributes, name))
+        found.append((work(results, tracer.steps[start:]), results, dict(tracer.notes)))
+    (_, results, notes), (_, others, _) = sorted(found, key=lambda f: -f[0])
+    if len(results) != len(others) or not all(map(_covers, results, others)):
+        raise UnsupportedError(
+            node,
+            "its condition depends on the data, and its branches give results of different kinds",
+            _ONE_WAY,
+        )
+    tracer.notes.clear()
+    tracer.notes.update(before | notes)
+    tracer.note(f"data decide which of 2 branches of {label} runs: the costliest was read")
+    return results
+
+
+def _covers(result: Carried, other: Carried) -> bool:
+    """Return whether a result may stand for another one: of its type, and nowhere smaller."""
+    if isinstance(result, list) or isinstance(other, list):
+        if not (isinstance(result, list) and isinstance(other, list)):
+            return False
+        return len(result) == len(other) and all(map(_covers, result, other))
+    return (
+        result.element_type == other.element_type
+        and len(result.shape) == len(other.shape)
+        and all(a >= b for a, b in zip(result.shape, other.shape, strict=True))
+    )
 
 
 def _loop(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
@@ -187,18 +234,18 @@ def _check_rounds(tracer: Tracing, node: onnx.NodeProto, rounds: int | None) -> 
 
 
 def _unknown(tracer: Tracing, node: onnx.NodeProto, tensor: Tensor, what: str) -> UnsupportedError:
-    scalars = sorted({t.name for t in tracer.open_scalars([tensor])})
-    if scalars:
-        names = ", ".join(repr(name) for name in scalars)
+    inputs = tracer.open_values([tensor])
+    if inputs:
+        names = ", ".join(sorted(repr(t.name) for t in inputs))
         return UnsupportedError(
-            node, f"{what} depends on the value of input {names}", give_values(scalars)
+            node, f"{what} depends on the value of input {names}", give_values(inputs)
         )
-    return UnsupportedError(
-        node,
-        f"{what} depends on the data",
-        "No static graph covers both ways: export the model without it, or export the part before "
-        "it.",
-    )
+    return UnsupportedError(node, f"{what} depends on the data", _ONE_WAY)
+
+
+_ONE_WAY = (
+    "No static graph covers both ways: export the model without it, or export the part before it."
+)
 
 
 TRACERS: dict[str, Callable[[Tracing, onnx.NodeProto, Attributes], None]] = {

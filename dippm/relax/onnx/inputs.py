@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 
+import numpy as np
+
 from dippm.errors import InputShapeError
 from dippm.relax.onnx.batch import batch_axes, is_batch_name
 from dippm.relax.onnx.declared import DeclaredInput, Size, example, listed, text, where_batch
+from dippm.relax.raw_graph import InputValue
 
 MAX_ELEMENTS = 1 << 50
 """A tensor with more numbers than this is a mistake."""
@@ -24,14 +27,14 @@ class Requested:
 
     shapes: Mapping[str, tuple[int, ...]]
     batch_axes: Mapping[str, int | None]
-    values: Mapping[str, int | float]
+    values: Mapping[str, InputValue]
 
 
 def requested(
     declared: list[DeclaredInput],
     shapes: Mapping[str, tuple[int, ...]],
     batch_axes: Mapping[str, int | None] | None = None,
-    values: Mapping[str, int | float] | None = None,
+    values: Mapping[str, InputValue] | None = None,
 ) -> Requested:
     """Return what the user said of the inputs, by their names; "" stands for the first one.
 
@@ -53,11 +56,17 @@ def requested(
         return Requested({}, {}, {})
     sizes = {name or names[0]: tuple(shape) for name, shape in shapes.items()}
     axes = {name or names[0]: axis for name, axis in batch_axes.items()}
-    numbers = {name or names[0]: value for name, value in values.items()}
+    numbers: dict[str, InputValue] = {name or names[0]: value for name, value in values.items()}
     for one in declared:
+        value = numbers.get(one.name)
+        if value is not None and len(one.sizes or ()) == 1 and (one.sizes or (1,))[0] != 1:
+            numbers[one.name] = value = value if isinstance(value, tuple) else (value,)
+        if isinstance(value, tuple):
+            _check_value(one, value, declared)
+            continue
         if one.sizes == () and len(sizes.get(one.name, ())) == 1 and one.name not in axes:
             (numbers[one.name],) = sizes.pop(one.name)  # a whole number for a scalar is its value
-        if one.name in numbers and any(size != 1 for size in one.sizes or ()):
+        if value is not None and any(size != 1 for size in one.sizes or ()):
             raise InputShapeError(
                 f"input {one} holds more than one number: value:{numbers[one.name]} does not say "
                 "what they are",
@@ -66,12 +75,26 @@ def requested(
     return Requested(sizes, axes, numbers)
 
 
+def _check_value(
+    one: DeclaredInput, value: tuple[InputValue, ...], all_inputs: list[DeclaredInput]
+) -> None:
+    shape = np.shape(value)
+    fits = one.sizes is None or (
+        len(one.sizes) == len(shape)
+        and all(not isinstance(s, int) or s == n for s, n in zip(one.sizes, shape, strict=True))
+    )
+    if not fits:
+        raise InputShapeError(
+            f"input {one}: its value has the sizes {text(shape)}", example(all_inputs)
+        )
+
+
 class Binding:
     """How the dimensions of the inputs are bound to numbers.
 
     Attributes:
         fixed_batch: the batch that the file fixes; None if it leaves it open.
-        values: the number of each scalar input that the user gave one for.
+        values: what each input holds that the user gave a value for.
         has_batch: whether any input has one.
         lacks_common_size: whether no input has a batch though nobody said so.
         assumed: inputs whose batch axis neither the file nor the user names.
@@ -158,6 +181,12 @@ class Binding:
         sizes = list(declared.sizes or ())
         axis = self._batch_axis[declared.name]
         shape = self._requested.get(declared.name)
+        value = self.values.get(declared.name)
+        if isinstance(value, tuple):
+            for symbol, size in zip(sizes, np.shape(value), strict=True):
+                if isinstance(symbol, str):
+                    known.setdefault(symbol, size)
+            return list(np.shape(value))
         if axis is not None and axis < len(sizes):
             symbol, sizes[axis] = sizes[axis], batch
             if isinstance(symbol, str):
@@ -208,7 +237,8 @@ def _with_rank(declared: DeclaredInput, requested: Requested) -> DeclaredInput:
     if declared.sizes is not None:
         return declared
     if declared.name in requested.values:
-        return DeclaredInput(declared.name, (), declared.element_type)
+        sizes = np.shape(requested.values[declared.name])
+        return DeclaredInput(declared.name, sizes, declared.element_type)
     shape = requested.shapes.get(declared.name)
     if shape is None:
         raise InputShapeError(

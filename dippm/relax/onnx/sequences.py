@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto
 
 from dippm.relax.onnx.tracing import Tracing
-from dippm.relax.onnx.values import Tensor, UnsupportedError, malformed
+from dippm.relax.onnx.values import BatchFixedError, Tensor, UnsupportedError, malformed, where
 
 Attributes = Mapping[str, Any]
 _UNKNOWN_PLACE = "the place in the sequence depends on the data"
@@ -92,7 +92,7 @@ def _split(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> Non
     source, name = tracer.need(node, 0), node.output[0]
     axis = int(attributes.get("axis", 0)) % max(len(source.shape), 1)
     if tracer.marker and source.shape[axis] % tracer.marker == 0:
-        raise UnsupportedError(node, "it splits the batch into a sequence")
+        raise BatchFixedError(where(node) + "it splits the batch into a sequence")
     sizes = [1] * source.shape[axis]
     if len(node.input) > 1 and node.input[1]:
         data = tracer.need(node, 1).data

@@ -37,8 +37,10 @@ from dippm.relax.onnx.values import (
     UnsupportedError,
     give_values,
     malformed,
+    may_be_sizes,
     where,
 )
+from dippm.relax.raw_graph import InputValue
 
 MAX_UNROLLED = 200_000
 """Operators that loops may add to those of the file by being unrolled: about half a minute."""
@@ -52,7 +54,7 @@ def trace(
     shapes: Mapping[str, tuple[int, ...]],
     marker: int,
     *,
-    values: Mapping[str, float] | None = None,
+    values: Mapping[str, InputValue] | None = None,
     symbols: Mapping[str, int] | None = None,
     rebatch: Rebatch | None = None,
     is_assumed: bool = False,
@@ -63,7 +65,7 @@ def trace(
         model: without functions; large tensors may lack their contents.
         shapes: of each user input, batch included.
         marker: the batch in those shapes if it stands for any batch, else 0.
-        values: the number of each scalar input that has one.
+        values: what inputs hold whose sizes alone are not enough.
         symbols: what named sizes stand for, if the sizes that the file declares inside hold;
             None if another batch than the file's makes them wrong.
         rebatch: how literal sizes of a file with a fixed batch change with the marker.
@@ -89,6 +91,7 @@ class Tracer:
         marker: see `trace`.
         values: tensors by the names that are visible now.
         lists: sequences of tensors by name.
+        steps: what was traced so far, in order.
         notes: what was assumed.
     """
 
@@ -107,7 +110,7 @@ class Tracer:
         self.notes: dict[str, None] = {}
         self._inference = Inference(model)
         self._symbols, self._rebatch, self._is_assumed = symbols, rebatch, is_assumed
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         self._declared: dict[str, onnx.TypeProto] = {}
         self._read: set[str] = set()
         self._written: list[list[tuple[str, Tensor | None, list[Tensor] | None]]] = []
@@ -119,7 +122,7 @@ class Tracer:
         self,
         graph: onnx.GraphProto,
         shapes: Mapping[str, tuple[int, ...]],
-        values: Mapping[str, float],
+        values: Mapping[str, InputValue],
     ) -> Trace:
         """Walk the whole graph."""
         if self._symbols is not None:
@@ -132,7 +135,7 @@ class Tracer:
                 element_type = value.type.tensor_type.elem_type
                 tensor = Tensor(value.name, shapes[value.name], element_type)
                 if value.name in values:
-                    numbers = np.full(tensor.shape, values[value.name])
+                    numbers = np.full(tensor.shape, np.asarray(values[value.name]))
                     tensor.data = numbers.astype(NUMPY_TYPES.get(element_type, "float32"))
                 self.write(value.name, tensor)
                 inputs.append(tensor)
@@ -140,7 +143,7 @@ class Tracer:
         outputs = self._outputs(graph)
         if self.marker and not any(_scales(t.shape, self.marker) for t in outputs):
             raise BatchFixedError("no output depends on the batch size")
-        steps = _needed(self._steps, outputs)
+        steps = _needed(self.steps, outputs)
         return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
 
     def _outputs(self, graph: onnx.GraphProto) -> list[Tensor]:
@@ -322,7 +325,7 @@ class Tracer:
         check(step)
         if self.marker and self._is_assumed:
             _check_time(step, self.marker)
-        self._steps.append(step)
+        self.steps.append(step)
         return found
 
     def _shape_of(
@@ -362,12 +365,13 @@ class Tracer:
         tensors = [self.values[name] for name in node.input if name in self.values]
         if any(t.element_type == TensorProto.STRING for t in tensors):
             return UnsupportedError(node, "it works on text", TEXT_HINT)
-        scalars = sorted({t.name for t in self.open_scalars(tensors)})
-        if scalars:
+        open_inputs = self.open_values(tensors)
+        if open_inputs:
+            names = ", ".join(sorted(t.name for t in open_inputs))
             return UnsupportedError(
                 node,
-                f"the shape of its result depends on the value of input {', '.join(scalars)}",
-                give_values(scalars),
+                f"the shape of its result depends on the value of input {names}",
+                give_values(open_inputs),
             )
         newer = ""
         if self._inference.schema(node) is None and self._inference.is_newer(node):
@@ -375,8 +379,8 @@ class Tracer:
             newer += f"onnx {onnx.__version__} knows)"
         return UnsupportedError(node, "the shape of its result cannot be inferred" + newer)
 
-    def open_scalars(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the inputs of one number, without a value, if tensors depend on nothing else."""
+    def open_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs that tensors depend on and that may be sizes, axes or the like."""
         found: dict[int, Tensor] = {}
         seen: set[int] = set()
         stack = list(tensors)
@@ -387,7 +391,7 @@ class Tracer:
             seen.add(id(tensor))
             if tensor.producer is not None:
                 stack += [t for t in tensor.producer.inputs if t is not None]
-            elif prod(tensor.shape) == 1 or tensor.shape == (self.marker,):
+            elif may_be_sizes(tensor, self.marker):
                 found[id(tensor)] = tensor
         return list(found.values())
 

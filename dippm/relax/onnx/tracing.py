@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import onnx
 
 from dippm.relax.onnx.block import Block
-from dippm.relax.onnx.values import Tensor
+from dippm.relax.onnx.values import Step, Tensor
 
 
 class Tracing(Protocol):
@@ -18,6 +18,8 @@ class Tracing(Protocol):
     marker: int
     values: dict[str, Tensor]
     lists: dict[str, list[Tensor]]
+    steps: list[Step]
+    notes: dict[str, None]
 
     def walk(self, block: Block) -> None:
         """Trace the nodes of a block; what they write stays visible."""
@@ -55,5 +57,5 @@ class Tracing(Protocol):
     def note(self, text: str) -> None:
         """Say what is assumed."""
 
-    def open_scalars(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the inputs of one number, without a value, that tensors depend on alone."""
+    def open_values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs that tensors depend on and that may be sizes, axes or the like."""

@@ -17,6 +17,9 @@ from dippm.relax.onnx.fold import NUMPY_TYPES, Array
 MAX_KNOWN_ELEMENTS = 1024
 """Contents above this are weights or index tables: no size is computed from them."""
 
+MAX_SIZES = 16
+"""Numbers that a list of sizes or axes has at most."""
+
 DEFAULT_DOMAINS = ("", "ai.onnx")
 SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 """Types that sizes, axes and indices come in; small tensors of other types are weights."""
@@ -208,7 +211,21 @@ def where(node: onnx.NodeProto) -> str:
     return f"operator {node.op_type} {node.name!r}: "
 
 
-def give_values(names: Sequence[str]) -> str:
-    """Return how a user gives the numbers of scalar inputs."""
-    text = ";".join(f"{name}=value:16000" for name in names)
-    return f'Give its number, for instance input="{text}" beside the sizes of other inputs.'
+def may_be_sizes(tensor: Tensor, marker: int) -> bool:
+    """Return whether an input may hold sizes, axes or a choice rather than data."""
+    if prod(tensor.shape) == 1 or tensor.shape == (marker,):
+        return True
+    is_list = len(tensor.shape) == 1 and tensor.shape[0] <= MAX_SIZES
+    return is_list and tensor.element_type in (TensorProto.INT64, TensorProto.INT32)
+
+
+def give_values(inputs: Sequence[Tensor]) -> str:
+    """Return how a user says what these inputs hold."""
+    ordered = sorted(inputs, key=lambda t: t.name)
+    text = ";".join(f"{t.name}=value:{_example(t)}" for t in ordered)
+    return f'Say what it holds, for instance input="{text}" beside the sizes of other inputs.'
+
+
+def _example(tensor: Tensor) -> str:
+    count = prod(tensor.shape)
+    return "16000" if not 1 < count <= MAX_SIZES else ",".join(map(str, range(1, count + 1)))

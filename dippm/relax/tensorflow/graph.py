@@ -21,6 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
+from dippm.relax.raw_graph import InputValue
 from dippm.relax.tensorflow.control_flow import LOOPS, Unfolder, Unfolding, shape_or_none
 from dippm.relax.tensorflow.tensor_lists import replacements
 
@@ -81,14 +82,14 @@ class Feed:
         shape: static shape, batch included; None if unknown.
         dtype: TensorFlow's number of the dtype.
         name: what users call the input; the tensor's own name if empty.
-        value: its number, if it is no input but known.
+        value: what it holds, if it is no input but known.
     """
 
     tensor: str
     shape: tuple[int | None, ...] | None
     dtype: int
     name: str = ""
-    value: int | float | None = None
+    value: InputValue | None = None
 
 
 def flatten(

@@ -59,16 +59,45 @@ def test_a_value_for_more_than_one_number_is_refused(convert, by_rate):
         convert(by_rate(), "x=value:3")
 
 
-def test_a_branch_on_data_is_refused(convert, make):
-    nodes = [
-        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
-        helper.make_node("Greater", ["total", "zero"], ["go"]),
-        helper.make_node("If", ["go"], ["y"], then_branch=branch("a", "Tanh"),
-                         else_branch=branch("b", "Relu"), name="choice"),
-    ]  # fmt: skip
-    model = make(nodes, [("x", ["N", 8])], [("y", None)], constants={"zero": np.float32(0)})
-    with pytest.raises(ConversionError, match=r"choice.*data"):
-        convert(model)
+@pytest.fixture
+def on_data(make):
+    """A choice between two branches that only the data make."""
+
+    def build(then_nodes, else_nodes):
+        def inner(name, nodes):
+            return helper.make_graph(nodes, name, [], [value(nodes[-1].output[0], 1, None)])
+
+        nodes = [
+            helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+            helper.make_node("Greater", ["total", "zero"], ["go"]),
+            helper.make_node("If", ["go"], ["y"], then_branch=inner("a", then_nodes),
+                             else_branch=inner("b", else_nodes), name="choice"),
+        ]  # fmt: skip
+        return make(nodes, IMAGE, [("y", None)], weights={"w": (8, 8)},
+                    constants={"zero": np.float32(0)})  # fmt: skip
+
+    return build
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_the_costlier_branch_stands_for_a_choice_that_data_make(
+    convert, on_data, count, is_swapped
+):
+    branches = [
+        [helper.make_node("Tanh", ["x"], ["a"])],
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["b"])],
+    ]
+    raw = convert(on_data(*(reversed(branches) if is_swapped else branches)))
+    assert count(raw) == {"matmul": 1, "nn.relu": 1}
+    assert raw.notes == ("data decide which of 2 branches of choice runs: the costliest was read",)
+
+
+def test_branches_of_different_kinds_are_refused(convert, on_data):
+    flat = [helper.make_node("Tanh", ["x"], ["t"]), helper.make_node("Flatten", ["t"], ["f"]),
+            helper.make_node("ReduceSum", ["f"], ["a"], keepdims=0)]  # fmt: skip
+    with pytest.raises(ConversionError, match=r"choice.*different kinds") as caught:
+        convert(on_data(flat, [helper.make_node("Tanh", ["x"], ["b"])]))
+    assert "before it" in caught.value.hint
 
 
 def loop(body_nodes, results, *, carried=("v",), inputs=("trips", "", "x"), outputs=("y",)):
@@ -180,6 +209,15 @@ def test_sequences_of_known_length_need_no_operator(convert, make, count):
     raw = convert(make(nodes, IMAGE, [("y", None)], constants={"two": np.int64(2)}))
     assert raw.values[raw.outputs[0]].shape == (MARKER, 3)
     assert set(count(raw)) == {"strided_slice", "concat"}
+
+
+def test_a_sequence_of_samples_keeps_the_batch_of_the_file(convert, make):
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0),
+        helper.make_node("ConcatFromSequence", ["parts"], ["y"], axis=0),
+    ]
+    raw = convert(make(nodes, [("x", [2, 8])], [("y", None)]))
+    assert (raw.batch, raw.batch_is_symbolic) == (2, False)
 
 
 def test_text_is_refused(convert, make):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from dippm.errors import InputShapeError
+from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.frontend import MARKER_BATCHES
 
 MARKER = MARKER_BATCHES[0]
@@ -165,3 +165,39 @@ def test_integer_inputs_keep_their_type(convert, make):
     )
     raw = convert(model)
     assert raw.values[raw.inputs[0]].dtype == "int64"
+
+
+WHOLE = TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("node", "holds", "sizes", "result"),
+    [
+        (helper.make_node("Resize", ["x", "", "", "v"], ["y"]), "1,3,16,24", [4], (1, 3, 16, 24)),
+        (helper.make_node("Reshape", ["x", "v"], ["y"]), "0,-1", [2], (1, 192)),
+        (helper.make_node("Tile", ["x", "v"], ["y"]), "1,1,2,3", [4], (1, 3, 16, 24)),
+        (helper.make_node("ReduceSum", ["x", "v"], ["y"]), "2", ["k"], (1, 3, 1, 8)),
+        (helper.make_node("Expand", ["x", "v"], ["y"]), "[[1,3],[8,8]]", None, None),
+    ],
+    ids=["Resize", "Reshape", "Tile", "ReduceSum", "Expand"],
+)
+def test_sizes_that_arrive_as_an_array(convert, make, node, holds, sizes, result):
+    inputs = [("x", [1, 3, 8, 8]), ("v", sizes or [4], WHOLE)]
+    model = make([node], inputs, [("y", None)])
+    if result is None:
+        with pytest.raises(InputShapeError, match=r"value has the sizes \(2, 2\)"):
+            convert(model, f"v=value:{holds}")
+        return
+    raw = convert(model, f"v=value:{holds}")
+    shape = raw.values[raw.outputs[0]].shape
+    assert (1, *shape[1:]) == result
+
+
+def test_an_array_that_decides_sizes_is_asked_for(convert, make):
+    node = helper.make_node("Reshape", ["x", "v"], ["y"])
+    model = make([node], [("x", ["N", 12]), ("v", [3], WHOLE)], [("y", None)])
+    with pytest.raises(ConversionError, match="value of input v") as caught:
+        convert(model)
+    assert "v=value:1,2,3" in caught.value.hint
+    raw = convert(model, "v=value:-1,3,4")
+    assert raw.values[raw.outputs[0]].shape == (MARKER_BATCHES[0], 3, 4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +71,30 @@ def test_the_marker_divides_no_size():
     assert marker_batch([3, 2 * MARKER_BATCHES[0], 64]) == MARKER_BATCHES[1]
     with pytest.raises(ConversionError):
         marker_batch(MARKER_BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1,3,640,640", (1, 3, 640, 640)), ("7", 7), ("[7]", (7,)), ("0.5,2", (0.5, 2)),
+     ("[[1,2],[3,4]]", ((1, 2), (3, 4)))],
+)  # fmt: skip
+def test_values_of_inputs(text, value):
+    spec = InputSpec.parse(f"sizes=value:{text}")
+    assert spec.values == {"sizes": value}
+    assert InputSpec.parse(str(spec)) == spec
+    assert InputSpec.from_dict(spec.to_dict()) == spec
+    assert InputSpec({}, values={"sizes": np.array(value)}) == spec
+
+
+@pytest.mark.parametrize(
+    "bad", ["[1,[2]]", "[", "1,a", '["a"]', "[null]", "1e999", "[[[[[[[[[1]]]]]]]]]"]
+)
+def test_values_that_are_no_numbers(bad):
+    with pytest.raises(InputShapeError):
+        InputSpec.parse(f"sizes=value:{bad}")
+
+
+def test_values_are_not_for_data():
+    with pytest.raises(InputShapeError, match="more than 1,024") as caught:
+        InputSpec({}, values={"x": np.zeros((40, 40))})
+    assert "sizes of the input" in caught.value.hint

@@ -319,11 +319,15 @@ def _with_operations(config: Any) -> Any:
 
 @functools.cache
 def _operations() -> dict[str, Any]:
-    """Return Keras' own operations by name: HDF5 files hold those of a mask, but not where from."""
-    import keras
-    from keras.src.applications import convnext
+    """Return Keras' own operations, and the layers of its applications, by name.
 
-    found: dict[str, Any] = {"LayerScale": convnext.LayerScale}
+    HDF5 files hold them, but not where they are from.
+    """
+    import keras
+    from keras.src.applications import convnext, inception_resnet_v2
+
+    own = (convnext.LayerScale, inception_resnet_v2.CustomScaleLayer)
+    found: dict[str, Any] = {layer.__name__: layer for layer in own}
     stack = list(keras.Operation.__subclasses__())
     while stack:
         one = stack.pop()

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
 from dippm.devices import Device, MigProfile
-from dippm.errors import ConditionsError
+from dippm.errors import ConditionsError, shortened
 
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
@@ -103,4 +103,6 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
         return found
     close = get_close_matches(found, known, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
-    raise ConditionsError(f"unknown {kind} {name!r}", f"{guess}Known: {', '.join(known)}")
+    raise ConditionsError(
+        f"unknown {kind} {shortened(str(name))!r}", f"{guess}Known: {', '.join(known)}"
+    )

@@ -26,6 +26,8 @@ from difflib import get_close_matches
 
 from dippm.printable import printable
 
+LONGEST_NAME = 80
+
 
 class DippmError(Exception):
     """Base of all errors of DIPPM.
@@ -81,13 +83,18 @@ class ConditionsError(DippmError, ValueError):
     """Batch size, precision or execution mode is not one that can be predicted."""
 
 
+def shortened(name: str) -> str:
+    """Return a name as messages show it: the start of one that nobody would write."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name):,} long)"
+
+
 class UnknownNameError(DippmError, ValueError):
     """No device, checkpoint, framework or encoder has this name."""
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
         """Return the error for an unknown name, with the closest known names."""
-        names = sorted(known)
+        names, name = sorted(known), shortened(name)
         folded = {known_name.casefold(): known_name for known_name in names}
         close = [folded[c] for c in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
         guess = f"Did you mean {' or '.join(close)}? " if close else ""

@@ -195,6 +195,7 @@ def test_unknown_names_get_a_guess(fails, onnx_file):
     assert "1g.5gb" in fails(onnx_file, UnknownNameError, mig="1g.6gb").hint
     assert "onnx" in fails(onnx_file, UnknownNameError, framework="onyx").hint
     fails(onnx_file, UnknownNameError, checkpoint="hybird")
+    assert len(fails(onnx_file, UnknownNameError, device="A" * 5000).message) < 200
 
 
 def test_slice_of_a_gpu_without_slices(fails, onnx_file):

@@ -326,7 +326,11 @@ def _operations() -> dict[str, Any]:
     import keras
     from keras.src.applications import convnext, inception_resnet_v2
 
-    own = (convnext.LayerScale, inception_resnet_v2.CustomScaleLayer)
+    own = (
+        convnext.LayerScale,
+        convnext.StochasticDepth,
+        inception_resnet_v2.CustomScaleLayer,
+    )
     found: dict[str, Any] = {layer.__name__: layer for layer in own}
     stack = list(keras.Operation.__subclasses__())
     while stack:

@@ -18,7 +18,7 @@ from dippm.graph.model_graph import (
     TensorSpec,
     price,
 )
-from dippm.graph.operators import OPERATORS, operator
+from dippm.graph.operators import GUESSED, OPERATORS, operator
 from dippm.graph.order import post_order
 from dippm.graph.rules import RULES
 from dippm.graph.rules.quantised import BYTES
@@ -82,6 +82,8 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
         position.get(id(v.producer), -1) if v.producer is not None else -1 for v in draft.outputs
     ]
     unknown = Counter(node.op for node in draft.nodes if node.op not in OPERATORS)
+    found = {node.op for node in draft.nodes}
+    guessed = tuple(words for op, words in GUESSED.items() if op in found)
     return ModelGraph(
         nodes=nodes,
         edges=tuple(edges),
@@ -93,7 +95,7 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
         batch=raw.batch,
         batch_is_symbolic=raw.batch_is_symbolic,
         output_nodes=tuple(makers),
-        notes=raw.notes,
+        notes=(*raw.notes, *guessed),
     )
 
 

@@ -72,6 +72,11 @@ _FACTORISED = (
     "linalglstsq,linalgsolvetriangular,linalgcond,linalgmatrixrank"
 )
 """Factorisations of small matrices: serial libraries, of which nothing was measured."""
+GUESSED = {
+    "factorise": "factorisations and inverses of matrices were priced at a guess, 64 operations "
+    "for each number: nothing of the kind was measured",
+}
+"""What to say of operators whose cost is no count, by canonical name."""
 _HEADS = ("heads", "query_length", "key_length", "head_dim", "value_dim")
 
 
@@ -202,7 +207,8 @@ _OPERATORS: list[Operator] = [
         "floor_divide=floordiv mod=floormod remainder=truncatemod fill_like abs neg=negative "
         "sign=sgn "
         "floor ceil round trunc square greater=gt greater_equal=ge less=lt less_equal=le "
-        "logical_not bitwise_not bit_shift=bitshift where=select,selectv2 is_nan is_inf is_finite "
+        "logical_not bitwise_not bit_shift=leftshift,rightshift,lshift,rshift,bitwiseleftshift,"
+        "bitwiserightshift where=select,selectv2 is_nan is_inf is_finite "
         "masked_fill",
         1),
     *_elementwise("reciprocal=inv", 1, autocast="float32"),
@@ -214,9 +220,9 @@ _OPERATORS: list[Operator] = [
         2, kernel="cast"),
     *_elementwise("one_hot bucketize=searchsorted", 1, along_axis=True),
     *_elementwise("cross=linalgcross", 5, along_axis=True),
+    *_elementwise("affine_grid=affinegridgenerator", 6, along_axis=True),
     *_elementwise(
-        "frac nan_to_num heaviside fmod copysign isclose left_shift=lshift,bitwiseleftshift "
-        "right_shift=rshift,bitwiserightshift",
+        "frac nan_to_num heaviside fmod copysign isclose",
         1),
     *_elementwise("log10 exp2 hypot complex=polar", 4),
     *_elementwise(
@@ -283,9 +289,9 @@ _OPERATORS: list[Operator] = [
         "roialign,maxroipool",
         "resize", "resampling", flops=4, attributes=("mode",)),
     *_copies(
-        "create=zero,resizeas,fftfftfreq,fftrfftfreq,affinegridgenerator,arange,range,zeros,ones,"
+        "create=zero,resizeas,fftfftfreq,fftrfftfreq,arange,range,zeros,ones,"
         "full,eye,zeroslike,oneslike,fulllike,emptylike,empty,"
-        "eyelike,hannwindow,hammingwindow,blackmanwindow,melweightmatrix,affinegrid,"
+        "eyelike,hannwindow,hammingwindow,blackmanwindow,melweightmatrix,"
         "newzeros,newones,newfull,scalartensor,fill,constantofshape,shape,shapeof "
         "random=exponential,normal,uniform,cauchy,geometric,lognormal,randomuniformlike,"
         "randomnormallike,randn,rand,randomnormal,randomuniform,multinomial,bernoulli,randint,"

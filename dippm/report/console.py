@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from textwrap import wrap
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -36,6 +36,19 @@ class _Console(Console):
         raise
 
 
+class _Trimmed:
+    """A stream whose lines end with their text: tables fill theirs up with blanks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r" +(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def console(file: TextIO | None = None) -> Console:
     """Return a console: as wide as the terminal or as COLUMNS says, else lines stay unbroken.
 
@@ -44,7 +57,7 @@ def console(file: TextIO | None = None) -> Console:
     stream = file or sys.stdout
     free = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     return _Console(
-        file=stream,
+        file=cast(TextIO, _Trimmed(stream)) if free else stream,
         width=PIPE_WIDTH if free else None,
         highlight=False,
         emoji=False,

@@ -261,3 +261,12 @@ def test_long_commands_tell_their_stages(onnx_file, checkpoint_folder):
         "repetition 1 of 1",
     ):
         assert stage_name in words
+
+
+def test_lines_of_a_piped_table_end_with_their_text(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    file = io.StringIO()
+    console(file).print(device_table(all_devices()))
+    lines = file.getvalue().splitlines()
+    assert len(lines) > len(NAMES)
+    assert [line for line in lines if line != line.rstrip()] == []

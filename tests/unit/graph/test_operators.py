@@ -16,6 +16,7 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.graph.dialects.names import NAMES, folded
 from dippm.graph.dialects.readers import READERS
 from dippm.graph.operators import OPERATORS, Operator, operator
+from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 _ONLY_WHILE_READING = {"identity", "matmul"}
 """Operators that a rule replaces always, so that no graph holds them."""
@@ -99,3 +100,25 @@ def _written(tree: ast.AST) -> Iterator[str]:
         for choice in choices:
             if isinstance(choice, ast.Constant) and isinstance(choice.value, str):
                 yield choice.value
+
+
+def test_a_guessed_cost_is_said() -> None:
+    s = Sketch()
+    graph = s.graph(s.call("torch.linalg_inv", [s.input(BATCH, 8, 8)], BATCH, 8, 8))
+    assert ops(graph) == ["factorise"]
+    assert "priced at a guess" in graph.notes[0]
+
+
+def test_the_points_of_a_grid_are_computed() -> None:
+    s = Sketch()
+    given = s.input(BATCH, 2, 3)
+    graph = s.graph(s.call("torch.affine_grid_generator", [given], BATCH, 4, 4, 2))
+    assert ops(graph) == ["affine_grid"]
+    assert graph.at_batch(1).flops == 4 * 4 * 2 * 6
+
+
+@pytest.mark.parametrize("name", ["onnx.BitShift", "left_shift", "torch.__rshift__"])
+def test_shifts_are_one_operator(name: str) -> None:
+    s = Sketch()
+    x = s.input(BATCH, 8, dtype="int32")
+    assert ops(s.graph(s.call(name, [x, x], BATCH, 8, dtype="int32"))) == ["bit_shift"]

@@ -24,6 +24,7 @@ from dippm.features.kernel_classes import (
 from dippm.graph.draft import item_bytes
 from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
 from dippm.graph.operators import operator
+from dippm.progress import counted
 
 KERNEL_VERSION = "6"
 
@@ -68,7 +69,8 @@ class _Expansion:
         self.strided = [False] * len(graph.nodes)
 
     def kernels(self) -> Iterator[Kernel]:
-        for position, node in enumerate(self.graph.nodes):
+        nodes = counted(self.graph.nodes, len(self.graph.nodes), "kernels of operator")
+        for position, node in enumerate(nodes):
             yield from self._node(position, node)
 
     def _node(self, i: int, node: OpNode) -> Iterator[Kernel]:

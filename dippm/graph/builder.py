@@ -23,6 +23,7 @@ from dippm.graph.order import post_order
 from dippm.graph.rules import RULES
 from dippm.graph.rules.quantised import BYTES
 from dippm.graph.strides import mark_copies
+from dippm.progress import EACH, counted, tell
 from dippm.relax.raw_graph import RawGraph
 
 _WEIGHTED = ("compute", "recurrent")
@@ -59,7 +60,9 @@ def build(raw: RawGraph) -> ModelGraph:
 
 def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
-    for rule in RULES:
+    for number, rule in enumerate(RULES, 1):
+        if len(draft.nodes) > EACH:
+            tell(f"rule {number} of {len(RULES)}")
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
@@ -69,7 +72,8 @@ def _build(raw: RawGraph) -> ModelGraph:
 def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     claimed: set[int] = set()
-    nodes = tuple(_freeze_node(node, draft, claimed) for node in draft.nodes)
+    pricing = counted(draft.nodes, len(draft.nodes), "pricing operator")
+    nodes = tuple(_freeze_node(node, draft, claimed) for node in pricing)
     edges = sorted(
         {
             (position[id(v.producer)], i)

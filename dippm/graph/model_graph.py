@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.errors import ConditionsError
 from dippm.graph.draft import item_bytes
 from dippm.graph.operators import operator
+from dippm.progress import counted
 
 if TYPE_CHECKING:
     import networkx
@@ -162,7 +163,10 @@ class ModelGraph:
         shape = cache(lambda sizes: tuple(size(n) for n in sizes))
         return replace(
             self,
-            nodes=tuple(_node_at(node, size, shape) for node in self.nodes),
+            nodes=tuple(
+                _node_at(node, size, shape)
+                for node in counted(self.nodes, len(self.nodes), f"batch {batch:,}: operator")
+            ),
             inputs=tuple(replace(t, shape=shape(t.shape)) for t in self.inputs),
             outputs=tuple(replace(t, shape=shape(t.shape)) for t in self.outputs),
             batch=batch,

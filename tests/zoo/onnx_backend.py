@@ -50,7 +50,8 @@ def _values(file: Path) -> InputSpec | None:
     values = {
         name: array
         for name, array in _feeds(file).items()
-        if array.ndim <= 1 and 0 < array.size <= _MAX_SIZES and array.dtype.kind in "iub"
+        if (array.ndim <= 1 and array.size <= _MAX_SIZES and array.dtype.kind in "iub")
+        or (array.ndim == 0 and array.dtype.kind == "f")
     }
     return InputSpec({}, values=values) if values else None
 

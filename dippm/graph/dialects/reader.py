@@ -8,6 +8,7 @@ from dippm.graph.dialects.readers import READERS
 from dippm.graph.dialects.static import fold_static
 from dippm.graph.dialects.tables import as_data, data_slots, find_tables
 from dippm.graph.draft import Draft, Value
+from dippm.progress import counted
 from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
 
 
@@ -24,7 +25,8 @@ def read(raw: RawGraph) -> Draft:
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
     tables, cloned = find_tables(raw), dict[int, Value]()
-    for position, operator in enumerate(raw.operators):
+    operators = counted(raw.operators, len(raw.operators), "naming operator")
+    for position, operator in enumerate(operators):
         call = Call(
             draft,
             operator.name,

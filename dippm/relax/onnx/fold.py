@@ -197,7 +197,12 @@ def _split(inputs: Sequence[Array | None], attributes: Mapping[str, Any], _: int
     sizes = _second(inputs, attributes, "split")
     assert data is not None
     if sizes is None:
-        return None
+        parts = int(attributes.get("num_outputs", 0))
+        if not parts:
+            return None
+        whole = data.shape[axis]
+        step = -(-whole // parts)
+        sizes = tuple(max(min(step, whole - i * step), 0) for i in range(parts))
     return list(np.split(data, np.cumsum(sizes)[:-1].tolist(), axis=axis))
 
 
@@ -314,7 +319,7 @@ _TABLE: dict[str, Evaluate] = {
     "LessOrEqual": _elementwise(np.less_equal), "And": _elementwise(np.logical_and),
     "Or": _elementwise(np.logical_or), "Xor": _elementwise(np.logical_xor),
     "Not": _elementwise(np.logical_not), "IsNaN": _elementwise(np.isnan),
-    "Where": _where,
+    "Where": _where, "Relu": _elementwise(lambda x: np.maximum(x, 0)),
     "Min": _variadic(np.minimum), "Max": _variadic(np.maximum), "Sum": _variadic(np.add),
     "Identity": lambda i, _, __: i[0],
     "Cast": _cast, "CastLike": _cast_like, "Gather": _gather, "Concat": _concat,

@@ -201,3 +201,19 @@ def test_an_array_that_decides_sizes_is_asked_for(convert, make):
     assert "v=value:1,2,3" in caught.value.hint
     raw = convert(model, "v=value:-1,3,4")
     assert raw.values[raw.outputs[0]].shape == (MARKER_BATCHES[0], 3, 4)
+
+
+def test_sizes_computed_from_a_value(convert, make):
+    nodes = [
+        helper.make_node("Split", ["v"], ["a", "b"], num_outputs=2),
+        helper.make_node("Cast", ["b"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Relu", ["f"], ["r"]),
+        helper.make_node("Cast", ["r"], ["whole"], to=WHOLE),
+        helper.make_node("Concat", ["minus", "a", "whole"], ["sizes"], axis=0),
+        helper.make_node("Reshape", ["x", "sizes"], ["y"]),
+    ]
+    inputs = [("x", ["N", 12]), ("v", [3], WHOLE)]
+    constants = {"minus": np.array([-1])}
+    raw = convert(make(nodes, inputs, [("y", None)], constants=constants, opset=18),
+                  "v=value:2,3,2")  # fmt: skip
+    assert raw.values[raw.outputs[0]].shape == (MARKER_BATCHES[0], 2, 3, 2)

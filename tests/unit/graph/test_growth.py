@@ -8,7 +8,10 @@ from multiprocessing import get_context
 
 import pytest
 
+from dippm.features.kernels import launched
+from dippm.progress import listening
 from tests.unit.graph.growth import MODELS, lines_of_build
+from tests.unit.graph.sketch import BATCH, Sketch
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +27,17 @@ def test_four_times_the_operators_take_four_times_the_calls(
 ) -> None:
     few, many = (fresh.submit(lines_of_build, model, count).result() for count in (200, 800))
     assert many < 5 * few
+
+
+def test_work_on_a_large_graph_tells_how_far_it_is() -> None:
+    s = Sketch()
+    x = s.input(BATCH, 8)
+    for _ in range(1500):
+        x = s.call("sigmoid", [x], BATCH, 8)
+    heard: list[str] = []
+    with listening(heard.append):
+        launched(s.graph(x).at_batch(2), "fp32", "eager")
+    told = {words.rstrip("0123456789,").removesuffix(" of ") for words in heard}
+    told = {words.rstrip("0123456789,") for words in told}
+    assert told == {"naming operator ", "rule ", "pricing operator ", "batch 2: operator ",
+                    "kernels of operator "}  # fmt: skip

@@ -186,11 +186,11 @@ def test_a_cut_program(models, tmp_path, name, keep):
     assert caught.value.hint
 
 
+# DenseNet121 of the zoo is held against torch's in `test_parity.py`.
 ZOO = {
     "resnet50": (4.089e9, {"conv2d": 53, "relu": 49, "add": 16, "max_pool": 1, "dense": 1}),
     "vgg16": (15.470e9, {"conv2d": 13, "relu": 15, "max_pool": 5, "dense": 3}),
     "mobilenetv2": (0.301e9, {"conv2d": 52, "relu6": 35, "add": 10, "dense": 1}),
-    "densenet121": (2.834e9, {"conv2d": 120, "relu": 121, "concat": 58, "dense": 1}),
 }
 
 

@@ -12,10 +12,10 @@ from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import histogram, macs, parameter_count, read
 
 # Keras' ResNet50 strides in its 1 x 1 convolutions: 3.858 GMACs where torchvision's has 4.089.
+# DenseNet121 is held against torch's in `test_parity.py`.
 ZOO = {
     "MobileNetV2": (0.301e9, {"nn.conv2d": 52, "nn.batch_norm": 52, "clip": 35}),
     "ResNet50": (3.858e9, {"nn.conv2d": 53, "nn.batch_norm": 53, "nn.relu": 49}),
-    "DenseNet121": (2.834e9, {"nn.conv2d": 120, "nn.batch_norm": 121, "nn.avg_pool2d": 3}),
     "EfficientNetB0": (0.386e9, {"nn.conv2d": 81, "nn.batch_norm": 49, "sigmoid": 65}),
     "VGG16": (15.470e9, {"nn.conv2d": 13, "matmul": 3, "nn.max_pool2d": 5}),
     "ConvNeXtTiny": (4.455e9, {"nn.conv2d": 22, "nn.layer_norm": 23, "matmul": 37}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -12,14 +13,15 @@ import keras
 from keras import layers as kl
 
 from tests.frontends.twins.sizes import (
-    DENSENET121_BLOCKS,
+    DENSENETS,
     ENCODER,
     GROWTH,
     INPUTS,
     LSTM,
-    MOBILENETV2_BLOCKS,
-    RESNET50_BLOCKS,
-    VGG16_BLOCKS,
+    MOBILENETS,
+    RESNETS,
+    VGG_HIDDEN,
+    VGGS,
 )
 
 
@@ -50,17 +52,17 @@ def stem(x):
     return kl.MaxPooling2D(3, 2)(kl.ZeroPadding2D(1)(x))
 
 
-def resnet50(x):
+def resnet(name, x):
     x = stem(x)
-    for repeats, width, stride in RESNET50_BLOCKS:
+    for repeats, width, stride in RESNETS[name]:
         for i in range(repeats):
             x = bottleneck(x, width, stride if i == 0 else 1)
     return kl.Dense(1000)(kl.GlobalAveragePooling2D()(x))
 
 
-def mobilenetv2(x):
+def mobilenet(name, x):
     x = kl.ReLU(max_value=6)(conv_norm(x, 32, 3, stride=2))
-    for expansion, outs, repeats, stride in MOBILENETV2_BLOCKS:
+    for expansion, outs, repeats, stride in MOBILENETS[name]:
         for i in range(repeats):
             step, ins, y = stride if i == 0 else 1, x.shape[-1], x
             if expansion != 1:
@@ -72,18 +74,19 @@ def mobilenetv2(x):
     return kl.Dense(1000)(kl.GlobalAveragePooling2D()(x))
 
 
-def vgg16(x):
-    for repeats, width in VGG16_BLOCKS:
+def vgg(name, x):
+    for repeats, width in VGGS[name]:
         for _ in range(repeats):
             x = kl.Conv2D(width, 3, padding="same", activation="relu")(x)
         x = kl.MaxPooling2D(2)(x)
-    x = kl.Dense(4096, activation="relu")(kl.Flatten()(x))
-    return kl.Dense(1000)(kl.Dense(4096, activation="relu")(kl.Dropout(0.5)(x)))
+    hidden = VGG_HIDDEN[name]
+    x = kl.Dense(hidden, activation="relu")(kl.Flatten()(x))
+    return kl.Dense(1000)(kl.Dense(hidden, activation="relu")(kl.Dropout(0.5)(x)))
 
 
-def densenet121(x):
+def densenet(name, x):
     x = stem(x)
-    for i, repeats in enumerate(DENSENET121_BLOCKS):
+    for i, repeats in enumerate(DENSENETS[name]):
         for _ in range(repeats):
             y = kl.ReLU()(kl.BatchNormalization()(x))
             y = kl.Conv2D(4 * GROWTH, 1, use_bias=False)(y)
@@ -91,7 +94,7 @@ def densenet121(x):
             y = kl.Conv2D(GROWTH, 3, padding="same", use_bias=False)(y)
             x = kl.Concatenate()([x, y])
         x = kl.ReLU()(kl.BatchNormalization()(x))
-        if i < len(DENSENET121_BLOCKS) - 1:
+        if i < len(DENSENETS[name]) - 1:
             x = kl.Conv2D(x.shape[-1] // 2, 1, use_bias=False)(x)
             x = kl.AveragePooling2D(2)(x)
     return kl.Dense(1000)(kl.GlobalAveragePooling2D()(x))
@@ -113,7 +116,14 @@ def lstm(x):
     return kl.Dense(LSTM["classes"])(x)
 
 
-BUILDERS = {f.__name__: f for f in (resnet50, mobilenetv2, vgg16, densenet121, encoder, lstm)}
+BUILDERS = {
+    **{name: partial(resnet, name) for name in RESNETS},
+    **{name: partial(mobilenet, name) for name in MOBILENETS},
+    **{name: partial(vgg, name) for name in VGGS},
+    **{name: partial(densenet, name) for name in DENSENETS},
+    "encoder": encoder,
+    "lstm": lstm,
+}
 
 
 ZOO = {"zoo_vgg16": "VGG16", "zoo_densenet121": "DenseNet121"}

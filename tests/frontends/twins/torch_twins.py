@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from tests.frontends.twins.sizes import (
-    DENSENET121_BLOCKS,
+    DENSENETS,
     ENCODER,
     GROWTH,
     INPUTS,
     LSTM,
-    MOBILENETV2_BLOCKS,
-    RESNET50_BLOCKS,
-    VGG16_BLOCKS,
+    MOBILENETS,
+    RESNETS,
+    VGG_HIDDEN,
+    VGGS,
 )
 
 
@@ -41,10 +43,10 @@ class Bottleneck(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def resnet50() -> nn.Module:
+def resnet(name: str) -> nn.Module:
     layers: list[nn.Module] = [conv_norm(3, 64, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     ins = 64
-    for repeats, width, stride in RESNET50_BLOCKS:
+    for repeats, width, stride in RESNETS[name]:
         for i in range(repeats):
             layers.append(Bottleneck(ins, width, stride if i == 0 else 1))
             ins = 4 * width
@@ -69,10 +71,10 @@ class Inverted(nn.Module):
         return x + self.body(x) if self.residual else self.body(x)
 
 
-def mobilenetv2() -> nn.Module:
+def mobilenet(name: str) -> nn.Module:
     layers: list[nn.Module] = [conv_norm(3, 32, 3, stride=2), nn.ReLU6()]
     ins = 32
-    for expansion, outs, repeats, stride in MOBILENETV2_BLOCKS:
+    for expansion, outs, repeats, stride in MOBILENETS[name]:
         for i in range(repeats):
             step = stride if i == 0 else 1
             layers.append(Inverted(ins, outs, expansion=expansion, stride=step))
@@ -81,16 +83,18 @@ def mobilenetv2() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1280, 1000))
 
 
-def vgg16() -> nn.Module:
+def vgg(name: str) -> nn.Module:
     layers: list[nn.Module] = []
     ins = 3
-    for repeats, width in VGG16_BLOCKS:
+    for repeats, width in VGGS[name]:
         for _ in range(repeats):
             layers += [nn.Conv2d(ins, width, 3, padding=1), nn.ReLU()]
             ins = width
         layers.append(nn.MaxPool2d(2))
-    layers += [nn.Flatten(), nn.Linear(ins * 49, 4096), nn.ReLU(), nn.Dropout()]
-    return nn.Sequential(*layers, nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
+    hidden, pixels = VGG_HIDDEN[name], (INPUTS[name][1] >> len(VGGS[name])) ** 2
+    layers += [nn.Flatten(), nn.Linear(ins * pixels, hidden), nn.ReLU(), nn.Dropout()]
+    layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1000)]
+    return nn.Sequential(*layers)
 
 
 class DenseLayer(nn.Module):
@@ -109,15 +113,15 @@ class DenseLayer(nn.Module):
         return torch.cat([x, self.body(x)], 1)
 
 
-def densenet121() -> nn.Module:
+def densenet(name: str) -> nn.Module:
     layers: list[nn.Module] = [conv_norm(3, 64, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     ins = 64
-    for i, repeats in enumerate(DENSENET121_BLOCKS):
+    for i, repeats in enumerate(DENSENETS[name]):
         for _ in range(repeats):
             layers.append(DenseLayer(ins))
             ins += GROWTH
         layers += [nn.BatchNorm2d(ins), nn.ReLU()]
-        if i < len(DENSENET121_BLOCKS) - 1:
+        if i < len(DENSENETS[name]) - 1:
             layers += [nn.Conv2d(ins, ins // 2, 1, bias=False), nn.AvgPool2d(2)]
             ins //= 2
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, 1000)]
@@ -158,10 +162,10 @@ class Lstm(nn.Module):
 
 
 BUILDERS = {
-    "resnet50": resnet50,
-    "mobilenetv2": mobilenetv2,
-    "vgg16": vgg16,
-    "densenet121": densenet121,
+    **{name: partial(resnet, name) for name in RESNETS},
+    **{name: partial(mobilenet, name) for name in MOBILENETS},
+    **{name: partial(vgg, name) for name in VGGS},
+    **{name: partial(densenet, name) for name in DENSENETS},
     "encoder": encoder,
     "lstm": Lstm,
 }

@@ -13,9 +13,10 @@ demo: setup
 	$(RUN) scripts.demo
 
 # Files stay together, because what a file's fixtures make (written models, warm workers) serves all of
-# its tests; more than four processes would be short of memory before they are short of cores.
+# its tests; tests/conftest.py puts the long ones first. More than four processes would be short of memory
+# before they are short of cores.
 test: setup-test check
-	$(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
+	$(RUN) pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check:
 	$(RUN) ruff check .

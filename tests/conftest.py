@@ -23,8 +23,24 @@ os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 
+LONG = (
+    "tests/frontends/test_parity.py",
+    "tests/frontends/tensorflow/test_models.py",
+    "tests/unit/dataset/test_families_graphs.py",
+    "tests/zoo/test_sample.py",
+    "tests/frontends/onnx/test_exports.py",
+    "tests/unit/dataset/test_collect.py",
+    "tests/frontends/pytorch/test_detection.py",
+    "tests/frontends/test_macs.py",
+    "tests/test_hostile.py",
+)
+"""Files that a parallel run must not begin last, when nothing is left for the other processes."""
+
+
 def pytest_collection_modifyitems(items):
-    """Skip, and say so, what needs something that is not here."""
+    """Begin with the long files; skip, and say so, what needs something that is not here."""
+    order = {path: place for place, path in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
     missing = {m for m, package in PACKAGES.items() if importlib.util.find_spec(package) is None}
     if not torch.cuda.is_available():
         missing.add("gpu")

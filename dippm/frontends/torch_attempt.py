@@ -23,6 +23,7 @@ from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
+from dippm.frontends.torch_weights import keeping_attributes
 
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
 _OUR_WORDS = ("meta", "same device", "data-dependent", "DataDependent")
@@ -148,7 +149,7 @@ class Attempt:
         end = watch_sequences(self.module, self.watch) if watched else None
         try:
             args = () if first is None else (first,)
-            with whole_recurrent_layers():
+            with whole_recurrent_layers(), keeping_attributes(self.module):
                 program = torch.export.export(wrapped, args, named, strict=False)
             _check_sizes(program)
             return note_paths(program, self.module, "module")
@@ -170,13 +171,14 @@ class Attempt:
         try:
             if self.on_meta:
                 args, kwargs = self.call.arrange(tensors)
-                with self.device():
+                with self.device(), keeping_attributes(self.module):
                     self.module(*args, **kwargs)
             else:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                     fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
                     args, kwargs = self.call.arrange(fake)
-                    self.module(*args, **kwargs)
+                    with keeping_attributes(self.module):
+                        self.module(*args, **kwargs)
         except Exception as error:
             self.forward_error, self.last_error = self.forward_error or error, error
             return False

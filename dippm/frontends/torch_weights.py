@@ -66,6 +66,24 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             m.training = True
 
 
+@contextlib.contextmanager
+def keeping_attributes(module: torch.nn.Module) -> Iterator[None]:
+    """Undo what a pass assigns to the parts of a module, such as anchors kept for the next pass.
+
+    The next pass may have other sizes, and what `torch.export` traces is of no use outside.
+    """
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    before = [(vars(part), dict(vars(part)), dict(part._buffers)) for part in parts]
+    try:
+        yield
+    finally:
+        for part, (attributes, kept, buffers) in zip(parts, before, strict=True):
+            attributes.clear()
+            attributes.update(kept)
+            part._buffers.clear()
+            part._buffers.update(buffers)
+
+
 def without_weights(program: ExportedProgram) -> ExportedProgram:
     """Replace the weights of a program, in place, by meta tensors."""
     for name, tensor in program.state_dict.items():

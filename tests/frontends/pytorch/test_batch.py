@@ -11,6 +11,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends import pytorch
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_export import accepted_inputs
+from dippm.frontends.torch_weights import keeping_attributes
 from dippm.graph import build
 
 
@@ -278,3 +279,40 @@ def test_an_export_in_the_caller_has_the_time_limit_too():
     with pytest.raises(ConversionError, match=r"longer than 2 s \(step: exporting\)"):
         frontends.load(Endless(), "8", timeout_s=2)
     assert frontends.load(nn.Linear(8, 8), "8").batch_is_symbolic
+
+
+class KeepsGrid(nn.Module):
+    """Makes its anchors anew when the size of its input changes, as detectors do."""
+
+    size, grid = None, torch.empty(0)
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        if self.size != x.shape[2:]:
+            self.grid = torch.ones(x.shape[2:])
+            self.size = x.shape[2:]
+        return self.conv(x * self.grid)
+
+
+def test_scripted_parts_keep_what_they_have():
+    model = nn.Sequential(torch.jit.script(nn.BatchNorm1d(4)), KeepsNothing())
+    with keeping_attributes(model):
+        model(torch.ones(2, 4))
+    assert not hasattr(model[1], "seen")
+    assert model[0].running_mean.shape == (4,)
+
+
+class KeepsNothing(nn.Module):
+    def forward(self, x):
+        self.seen = x
+        return x
+
+
+def test_what_one_pass_keeps_for_the_next_is_forgotten():
+    model = KeepsGrid()
+    raw = pytorch.convert_module(model, InputSpec.parse("3,8,8"))
+    assert build(raw).at_batch(1).macs == 4 * 6 * 6 * 27
+    assert not {"size", "grid"} & vars(model).keys()

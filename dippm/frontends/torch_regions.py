@@ -1,0 +1,65 @@
+"""Regions of an exported program that only hold a setting: autocast, gradients.
+
+`torch.export` keeps what runs in ``with torch.autocast(...)`` as a graph within the graph. The
+setting has no meaning for shapes, so the operators take the place of the region.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+
+def without_regions(program: ExportedProgram) -> ExportedProgram:
+    """Put the operators of regions into the graph around them, in place."""
+    _inline(program.graph_module)
+    return program
+
+
+def _inline(module: torch.nn.Module) -> None:
+    if not isinstance(module, GraphModule):
+        return
+    regions = [node for node in module.graph.nodes if _name(node) in REGIONS]
+    for node in regions:
+        place = next(i for i, a in enumerate(node.args) if _name(a) == "get_attr")
+        graph: Any = node.args[place]
+        inner = module.get_submodule(graph.target)
+        _inline(inner)
+        if isinstance(inner, GraphModule) and not _has_parts(inner):
+            _replace(node, inner, node.args[place + 1 :])
+    if regions:
+        module.graph.eliminate_dead_code()
+        module.delete_all_unused_submodules()
+        module.recompile()
+
+
+def _replace(node: Node, inner: GraphModule, arguments: tuple[Any, ...]) -> None:
+    graph = node.graph
+    places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+    values: dict[Any, Any] = dict(zip(places, arguments, strict=True))
+    with graph.inserting_before(node):
+        results: Any = graph.graph_copy(inner.graph, values)
+    if not isinstance(results, list | tuple):
+        node.replace_all_uses_with(results)
+    else:
+        for user in [user for user in node.users if user.target is operator.getitem]:
+            index: Any = user.args[1]
+            user.replace_all_uses_with(results[index])
+            graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _has_parts(module: GraphModule) -> bool:
+    return any(node.op == "get_attr" for node in module.graph.nodes)
+
+
+def _name(node: Any) -> str:
+    if not isinstance(node, Node):
+        return ""
+    return str(getattr(node.target, "__name__", "")) if node.op == "call_function" else node.op

@@ -63,11 +63,23 @@ def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shap
         first = None
     found = getattr(first, "in_channels", None)
     if isinstance(found, int) and isinstance(name, str) and settings["input_size"][0] in (1, 3):
-        channels = found
+        channels = found // _pixels_as_channels(module, first)
     built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)
     if isinstance(built_for, tuple) and len(built_for) == 2:
         height, width = (int(size) for size in built_for)
     return channels, height, width
+
+
+def _pixels_as_channels(module: torch.nn.Module, first: torch.nn.Module) -> int:
+    """Return how many pixels a stem puts into the channels of one, before the first convolution."""
+    pixels = 1
+    for layer in module.modules():
+        if layer is first:
+            break
+        block = getattr(layer, "bs", getattr(layer, "downscale_factor", None))
+        if isinstance(block, int) and not list(layer.children()):
+            pixels *= block * block
+    return pixels
 
 
 def _of_detector(module: torch.nn.Module) -> OwnInputs | None:

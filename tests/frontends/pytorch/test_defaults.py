@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 import torch
@@ -83,6 +84,25 @@ def test_timm_models_that_were_built_for_another_input(name, settings, shape, vi
         model = timm.create_model(name, **settings).eval()
     raw = pytorch.convert_module(model, OWN)
     assert raw.values[raw.inputs[0]].shape[1:] == shape
+
+
+class Folded(nn.Module):
+    """Its stem makes 16 pixels one before the first convolution, as TResNet's does."""
+
+    default_cfg: ClassVar = {"input_size": (3, 32, 32), "first_conv": "first"}
+
+    def __init__(self):
+        super().__init__()
+        self.fold = nn.PixelUnshuffle(4)
+        self.first = nn.Conv2d(48, 8, 3)
+
+    def forward(self, x):
+        return self.first(self.fold(x))
+
+
+def test_a_stem_that_folds_pixels_into_channels():
+    raw = pytorch.convert_module(Folded(), OWN)
+    assert raw.values[raw.inputs[0]].shape[1:] == (3, 32, 32)
 
 
 def test_nothing_is_chosen_where_nothing_tells():

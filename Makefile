@@ -2,7 +2,7 @@
 # make test    set up, then run all tests
 # make check   format, lint, types, import direction
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark zoo setup setup-test
+.PHONY: demo test check quick readme benchmark zoo setup setup-test setup-zoo
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -35,11 +35,12 @@ benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
 
-zoo: setup-test
+zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md
 
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready
+setup-zoo: $(VENV)/zoo-ready
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,3 +53,8 @@ $(VENV)/test-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev,all]"
 	$(RUN) pip check
 	touch $@ $(VENV)/demo-ready
+
+$(VENV)/zoo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[dev,all,zoo]"
+	$(RUN) pip check
+	touch $@ $(VENV)/test-ready $(VENV)/demo-ready

@@ -1,6 +1,7 @@
 """Every model of every suite, or a sample of each.
 
-    python -m tests.zoo [SUITE ...] [--sample N] [--only TEXT] [--out FILE.jsonl] [--table FILE.md]
+    python -m tests.zoo [SUITE ...] [--sample N] [--only TEXT] [--timeout-s N]
+                        [--out FILE.jsonl] [--table FILE.md]
 
 It resumes: cases that FILE.jsonl has are not run again. Each suite runs in processes of its own,
 because frameworks do not get along in one.
@@ -23,6 +24,10 @@ SUITES = (
     "onnx_backend",
     "torchvision",
     "timm_models",
+    "smp_models",
+    "monai_networks",
+    "diffusers_models",
+    "ultralytics_models",
     "transformers_models",
     "keras_applications",
     "paddle_vision",
@@ -56,6 +61,7 @@ def cases(suite: str, sample: int = 0, only: str = "") -> Iterator[Case]:
 def _run_child(suite: str, arguments: argparse.Namespace) -> int:
     words = [sys.executable, "-m", "tests.zoo", suite, "--child", "--out", str(arguments.out)]
     words += ["--sample", str(arguments.sample), "--only", arguments.only]
+    words += ["--timeout-s", str(arguments.timeout_s)]
     return subprocess.run(words, check=False).returncode
 
 
@@ -74,7 +80,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         left = [case for case in left if case.name != died]
     for case in left[:CASES_PER_PROCESS]:
         started.write_text(case.name)
-        outcome = run(suite, case).to_dict()
+        outcome = run(suite, case, arguments.timeout_s).to_dict()
         _append(arguments.out, outcome)
         print(f"{suite} {case.name}: {outcome['verdict']} {outcome['detail']}", flush=True)
     started.unlink(missing_ok=True)
@@ -98,6 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--sample", type=int, default=0, help="so many cases of each suite")
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="more on a busy machine")
     parser.add_argument("--out", type=Path, default=Path("build/zoo/outcomes.jsonl"))
     parser.add_argument("--table", type=Path, help="write the table of coverage here")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

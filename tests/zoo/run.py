@@ -39,7 +39,7 @@ class Outcome:
         return asdict(self)
 
 
-def run(suite: str, case: Case) -> Outcome:
+def run(suite: str, case: Case, timeout_s: float = TIMEOUT_S) -> Outcome:
     """Convert a case's model and hold the graph against what is known about it."""
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         try:
@@ -53,13 +53,13 @@ def run(suite: str, case: Case) -> Outcome:
             return Outcome(suite, case.name, verdict, detail[:300], seconds=seconds, **known)
 
         try:
-            graph = _read(case, source)
+            graph = _read(case, source, timeout_s)
             batch = case.batch if isinstance(case.batch, int) else case.batch(graph)
             fixed = not graph.batch_is_symbolic and graph.batch != batch
             graph = graph if fixed else graph.at_batch(batch)
         except DippmError as error:
             words = f"{type(error).__name__}: {error.message}".splitlines()[0]
-            late = time.monotonic() - began > TIMEOUT_S + 15
+            late = time.monotonic() - began > timeout_s + 15
             return outcome("crashed" if late else "refused", words)
         except Exception as error:
             return outcome("crashed", f"{type(error).__name__}: {error}")
@@ -88,9 +88,9 @@ def run(suite: str, case: Case) -> Outcome:
         return outcome("right" if checked else "unchecked", said, **known)
 
 
-def _read(case: Case, source: Any) -> ModelGraph:
+def _read(case: Case, source: Any, timeout_s: float) -> ModelGraph:
     """Read a case's model, with its other inputs if those of the case are refused."""
-    limits: dict[str, Any] = {"trust": case.trust, "timeout_s": TIMEOUT_S}
+    limits: dict[str, Any] = {"trust": case.trust, "timeout_s": timeout_s}
     try:
         return dippm.read_graph(source, input=case.input, **limits)
     except DippmError:

@@ -14,6 +14,10 @@ SAMPLE = {
     "onnx_backend": (),
     "torchvision": (),
     "timm_models": (),
+    "smp_models": ("unet.resnet18.aux_params", "segformer.mit_b0"),
+    "monai_networks": ("Generator.2d", "DecoderOnlyTransformer.cross"),
+    "diffusers_models": ("T2IAdapter.light", "Flux"),
+    "ultralytics_models": ("yolo11-cls", "yolov3-tiny"),
     "transformers_models": ("bert", "segformer"),
     "keras_applications": ("MobileNet.keras", "MobileNetV3Small.savedmodel"),
     "paddle_vision": ("alexnet.json", "squeezenet1_0.pdmodel"),
@@ -24,6 +28,10 @@ PACKAGES = {
     "onnx_backend": "onnx",
     "torchvision": "torchvision",
     "timm_models": "timm",
+    "smp_models": "segmentation_models_pytorch",
+    "monai_networks": "monai",
+    "diffusers_models": "diffusers",
+    "ultralytics_models": "ultralytics",
     "transformers_models": "transformers",
     "keras_applications": "tensorflow",
     "paddle_vision": "paddle",
@@ -35,7 +43,7 @@ PACKAGES = {
 def test_a_sample_is_right_or_says_so(suite: str):
     package = PACKAGES[suite]
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"{package} is not installed; `make zoo` installs it")
     names = SAMPLE[suite]
     found = [c for c in cases(suite) if c.name in names] if names else list(cases(suite, 2))
     outcomes = [run(suite, case) for case in found]

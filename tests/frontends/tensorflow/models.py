@@ -597,6 +597,19 @@ def _operators():
     return _applied(joined, (8,), (8,))
 
 
+def _own_layers():
+    """Layers that Keras' applications define for themselves."""
+    from keras import layers
+    from keras.src.applications import convnext, inception_resnet_v2
+
+    def joined(a, b):
+        x = convnext.LayerScale(1e-6, 8)(layers.Dense(8)(a))
+        x = convnext.StochasticDepth(0.1)(x)
+        return inception_resnet_v2.CustomScaleLayer(0.2)([x, layers.Dense(8)(b)])
+
+    return _applied(joined, (8,), (8,))
+
+
 def _parts():
     import keras
 

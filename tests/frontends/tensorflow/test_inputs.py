@@ -40,6 +40,14 @@ def test_operators_of_the_same_name_as_layers(kind, converted):
     assert counts["add"] == 3 + 3  # three are biases
 
 
+@pytest.mark.parametrize("kind", ["keras", "h5"])
+def test_layers_of_keras_own_applications(kind, converted):
+    """Keras itself does not load the HDF5 file of such a model."""
+    graph = converted("own_layers", kind)
+    assert macs(graph) == 2 * 64
+    assert histogram(graph)["multiply"] == 2
+
+
 @BOTH
 def test_sizes_of_structures_by_name(kind, files, child):
     path = files("dict_inputs")[kind]

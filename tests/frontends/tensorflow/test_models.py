@@ -20,7 +20,6 @@ ZOO = {
     "VGG16": (15.470e9, {"nn.conv2d": 13, "matmul": 3, "nn.max_pool2d": 5}),
     "ConvNeXtTiny": (4.455e9, {"nn.conv2d": 22, "nn.layer_norm": 23, "matmul": 37}),
 }
-H5_THAT_KERAS_CANNOT_READ = {"ConvNeXtTiny"}
 PARAMETERS = {"VGG16": 138_357_544, "MobileNetV2": 3_538_984, "ResNet50": 25_636_712}
 
 
@@ -32,9 +31,8 @@ def unnamed(graph):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_every_file_of_a_network_costs_the_same(name, files, child):
-    kinds = [k for k in models.KINDS if k != "h5" or name not in H5_THAT_KERAS_CANNOT_READ]
-    paths = files(name, tuple(kinds))
-    graphs = [read(child(models.convert, paths[kind])) for kind in kinds]
+    paths = files(name, tuple(models.KINDS))
+    graphs = [read(child(models.convert, paths[kind])) for kind in models.KINDS]
     expected_macs, expected_counts = ZOO[name]
     for graph in graphs:
         assert macs(graph) == pytest.approx(expected_macs, rel=0.002)

@@ -19,7 +19,8 @@ from dippm.errors import (
     UnknownNameError,
 )
 from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_defaults import FRAMES, chosen
+from dippm.frontends.torch_defaults import chosen
+from dippm.frontends.torch_input_shapes import FRAMES
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 from dippm.vision_operators import declare_vision_operators

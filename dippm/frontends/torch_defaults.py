@@ -6,20 +6,23 @@ What a model states (the image size of its configuration) is taken silently; wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from dippm.frontends.torch_input_shapes import COMPANIONS, SOUND, Shape, input_shape
 
 if TYPE_CHECKING:
     import torch
 
-TOKENS = 128
-IMAGE = 224
-FRAMES = 16
-SAMPLES = 16_000
-FEATURE_STEPS = 1_000
+CHOSEN = "input= gives another"
+"""How a note ends that only tells which inputs were taken."""
 
-Shape = tuple[int, ...]
+ADDED = "input= adds it"
+"""How a note ends that only tells which inputs were left out."""
+
+PARTS = ("pixel_values", "pixel_values_videos", "input_features", "input_values")
+"""Inputs that a language model can also be given, which are worked on by a part of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +33,45 @@ class OwnInputs:
     notes: tuple[str, ...] = ()
 
 
-def own_inputs(module: torch.nn.Module, names: list[str]) -> OwnInputs | None:
-    """Return the inputs that a model is used with, None if nothing tells.
+def own_inputs(
+    module: torch.nn.Module, names: list[str], required: Collection[str] = ()
+) -> list[OwnInputs]:
+    """Return the inputs that a model may be used with, the likeliest first; none if nothing tells.
+
+    Those after the first are for models that refuse it: they add inputs that `forward` asks for
+    though it has defaults for them, or turn sound so that its features come first.
 
     Args:
         module: any module; timm's and transformers' say the most.
         names: parameters of its `forward`.
+        required: those that have no default.
     """
     for attribute in ("pretrained_cfg", "default_cfg"):
         settings = getattr(module, attribute, None)
         if isinstance(settings, Mapping) and settings.get("input_size"):
-            return OwnInputs({"": _image_of_timm(module, settings)})
+            return [OwnInputs({"": _image_of_timm(module, settings)})]
     config = getattr(module, "config", None)
     if config is not None:
-        return _of_configuration(module, config, names)
-    return _of_detector(module)
+        used = list(_used(module, config, names))
+        if used[0] not in names and any(input_shape(name, config) for name in required):
+            del used[0]
+        if any(input_shape(name, config) is None for name in used):
+            return []
+        used += [name for name in required if name in names and name not in used]
+        more = [*used, *(n for n in names if n in COMPANIONS and n not in used)]
+        found = [
+            _of_configuration(config, names, which, turned=turned)
+            for turned in (False, True)
+            for which in (used, more)
+        ]
+        return [own for i, own in enumerate(found) if own is not None and own not in found[:i]]
+    own = _of_detector(module)
+    return [] if own is None else [own]
 
 
 def chosen(what: str, sizes: Shape, why: str = "the model leaves it open") -> str:
     """Return the note for an input that was chosen."""
-    return f"{what}: {','.join(map(str, sizes))} was taken ({why}); input= gives another"
+    return f"{what}: {','.join(map(str, sizes))} was taken ({why}); {CHOSEN}"
 
 
 def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shape:
@@ -93,17 +115,25 @@ def _of_detector(module: torch.nn.Module) -> OwnInputs | None:
     return OwnInputs({"": shape}, (chosen("image", shape, "a size that the model keeps"),))
 
 
-def _of_configuration(module: torch.nn.Module, config: Any, names: list[str]) -> OwnInputs | None:
-    """Return the inputs of a model with a configuration, as those of transformers have."""
+def _of_configuration(
+    config: Any, names: list[str], used: list[str], *, turned: bool
+) -> OwnInputs | None:
+    """Return inputs of a model with a configuration, as those of transformers have."""
     shapes: dict[str, Shape] = {}
     notes: list[str] = []
-    for name in _used(module, config, names):
-        shape, assumed = _shape_of(name, config)
-        if shape is None:
-            return None
+    for name in used:
+        found = input_shape(name, config)
+        if found is None:
+            continue
+        shape, assumed = found
+        if turned and name in SOUND:
+            shape, assumed = _turned(shape), True
         shapes[name if name in names else ""] = shape
         if assumed:
             notes.append(chosen(f"input {name}", shape))
+    absent = [name for name in PARTS if name in names and name not in shapes]
+    if absent and any(name.endswith("input_ids") for name in shapes):
+        notes.append(f"{', '.join(absent)}: none, so the work on it is not in the graph; {ADDED}")
     return OwnInputs(shapes, tuple(notes)) if shapes else None
 
 
@@ -123,67 +153,6 @@ def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[st
         yield "decoder_input_ids"
 
 
-def _shape_of(name: str, config: Any) -> tuple[Shape | None, bool]:
-    """Return the shape of an input and whether it was chosen rather than stated."""
-    if name in ("input_ids", "decoder_input_ids"):
-        return (min(TOKENS, _positions(config, decoder=name.startswith("decoder"))),), True
-    if name in ("pixel_values", "pixel_values_videos"):
-        image = _image(config)
-        frames = _first(config, "num_frames", "frames_per_clip")
-        shape = image or (_channels(config), IMAGE, IMAGE)
-        return ((frames, *shape) if frames else shape), image is None
-    bins = _first(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
-    if name == "input_features" and bins:
-        steps = _first(config, "max_source_positions")
-        if hasattr(config, "input_feat_per_channel") or not steps:
-            return (FEATURE_STEPS, bins), True
-        return (bins, 2 * steps), False
-    if name == "input_values":
-        length = _first(config, "max_length")
-        if hasattr(config, "patch_size") and bins and length:
-            return (length, bins), False
-        return (SAMPLES,), True
-    return None, False
-
-
-def _image(config: Any) -> Shape | None:
-    size = _first(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
-    channels = _channels(config)
-    if isinstance(size, Mapping):
-        size = (size.get("height"), size.get("width"))
-    if isinstance(size, int):
-        return channels, size, size
-    if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(s, int) for s in size):
-        return channels, size[0], size[1]
-    return None
-
-
-def _channels(config: Any) -> int:
-    return int(_first(config, "num_channels", "in_channels", "in_chans") or 3)
-
-
-def _positions(config: Any, *, decoder: bool) -> int:
-    """Return how many tokens fit into a model; a lot if it does not say."""
-    first = ("max_target_positions",) if decoder else ()
-    names = (
-        *first,
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "max_target_positions",
-    )
-    return _first(config, *names) or TOKENS
-
-
-_PARTS = ("text_config", "vision_config", "encoder", "decoder", "backbone_config", "audio_config")
-
-
-def _first(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
-    """Return the first of these settings that a configuration or one of its parts has."""
-    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
-        for name in names:
-            value = getattr(part, name, None)
-            usable = isinstance(value, kinds) and not isinstance(value, bool)
-            if usable and value and (not isinstance(value, int) or value > 0):
-                return value
-    return None
+def _turned(shape: Shape) -> Shape:
+    """Return the features of a sound before its steps, a wave with its one channel."""
+    return (1, *shape) if len(shape) == 1 else (*shape[:-2], shape[-1], shape[-2])

@@ -25,7 +25,7 @@ from dippm.frontends.torch_batch import (
     watch_sequences,
 )
 from dippm.frontends.torch_call import Call, Leaf
-from dippm.frontends.torch_inputs import bind
+from dippm.frontends.torch_inputs import accepted
 from dippm.frontends.torch_program import call_of_program, is_static
 from dippm.frontends.torch_quantized import quantization_notes, with_float_layers
 from dippm.frontends.torch_script import check_not_rewritten, with_hidden_scripts
@@ -93,7 +93,9 @@ def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
     is_trace = isinstance(module, torch.jit.ScriptModule)
     if isinstance(module, torch.jit.ScriptModule):
         check_not_rewritten(module)
-    exported = _export(module, bind(module, inputs), inputs, is_trace=is_trace)
+    exported = accepted(
+        module, inputs, lambda call: _export(module, call, inputs, is_trace=is_trace)
+    )
     return replace(exported, notes=(*quantization_notes(module), *notes, *exported.notes))
 
 
@@ -109,23 +111,26 @@ def accepted_inputs(module: torch.nn.Module, inputs: InputSpec, batch: int) -> A
         InputShapeError: if no choice of types makes them fit.
     """
     module = unwrapped(module)
-    call = bind(module, inputs)
     copied = on_meta(module)
-    subject = copied if copied is not None else module
-    with evaluating(subject), torch.no_grad():
-        attempt = Attempt(subject, call, on_meta=copied is not None)
-        if has_sequence_first(subject) and _misplaces_batch(attempt):
-            call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
+    subject = module if copied is None else copied
+
+    def tried(call: Call) -> Accepted:
+        with evaluating(subject), torch.no_grad():
             attempt = Attempt(subject, call, on_meta=copied is not None)
-        fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
-        if not fitting and attempt.refused_inputs:
-            raise attempt.error(str(inputs))
-    dtypes = (fitting or attempt.choices)[0]  # if it cannot run without data, the likeliest types
-    tensors = {
-        leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
-        for leaf in call.leaves
-    }
-    return Accepted(tensors, call)
+            if has_sequence_first(subject) and _misplaces_batch(attempt):
+                call = replace(call, leaves=tuple(map(_with_batch_second, call.leaves)))
+                attempt = Attempt(subject, call, on_meta=copied is not None)
+            fitting = [choice for choice in attempt.choices if attempt.runs(batch, choice)]
+            if not fitting and attempt.refused_inputs:
+                raise attempt.error(str(inputs))
+        dtypes = (fitting or attempt.choices)[0]  # the likeliest, if it cannot run without data
+        tensors = {
+            leaf.name: torch.empty(leaf.full_shape(batch), dtype=dtypes[leaf.name], device="meta")
+            for leaf in call.leaves
+        }
+        return Accepted(tensors, call)
+
+    return accepted(module, inputs, tried)
 
 
 def re_export(program: ExportedProgram, inputs: InputSpec) -> Exported:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ from dippm.frontends.torch_call import (
     plain_type,
     takes_parts,
 )
-from dippm.frontends.torch_defaults import own_inputs
+from dippm.frontends.torch_defaults import OwnInputs, own_inputs
 from dippm.relax.raw_graph import InputValue
 
 INTEGER_NAME = re.compile(
@@ -30,6 +30,7 @@ EDGES = re.compile(r"(^|[_.])edge_index$")
 """The edges of a graph, 2 × E, as PyTorch Geometric names them."""
 
 MASK_NAME = re.compile(r"mask|valid")
+Result = TypeVar("Result")
 _EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _GRAPH_NOTE = (
@@ -51,21 +52,40 @@ _LIST_NOTE = (
 )
 
 
-def bind(module: torch.nn.Module, inputs: InputSpec) -> Call:
-    """Return the call that gives a module these inputs, or its own if there are none.
+def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], Result]) -> Result:
+    """Return what comes of the call that gives a module these inputs, or its own if there are none.
+
+    Of its own inputs, those are tried in turn that it may be used with.
 
     Args:
         module: any module.
         inputs: shapes by parameter of `forward`; "" is the first one. Names with dots lead into
             dictionaries, data classes and tuples: "batch.image", "state.0".
+        use: raises `InputShapeError` if the module does not accept them.
+
+    Raises:
+        InputShapeError: if the names are not those of the module, or some are missing; the first
+            one that `use` raised.
+    """
+    parameters = forward_parameters(module)
+    if inputs.shapes or inputs.values:
+        return use(_bound(parameters, inputs, ()))
+    refusal: InputShapeError | None = None
+    for own in _own(module, parameters):
+        try:
+            return use(_bound(parameters, InputSpec(own.shapes), own.notes))
+        except InputShapeError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[str, ...]) -> Call:
+    """Return the call that gives a module these inputs.
 
     Raises:
         InputShapeError: if the names are not those of the module, or some are missing.
     """
-    parameters = forward_parameters(module)
-    notes: tuple[str, ...] = ()
-    if not inputs.shapes and not inputs.values:
-        inputs, notes = _own(module, parameters)
     if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
         notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
     inputs = _with_parameter_names(parameters, inputs)
@@ -101,17 +121,16 @@ def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Paramet
     return found
 
 
-def _own(
-    module: torch.nn.Module, parameters: list[inspect.Parameter]
-) -> tuple[InputSpec, tuple[str, ...]]:
-    """Return the inputs that a model states about itself, and what was chosen for them.
+def _own(module: torch.nn.Module, parameters: list[inspect.Parameter]) -> list[OwnInputs]:
+    """Return the inputs that a model may be used with, the likeliest first.
 
     Raises:
-        InputShapeError: if it states none.
+        InputShapeError: if nothing tells.
     """
-    own = own_inputs(module, [p.name for p in parameters])
-    if own is not None:
-        return InputSpec(own.shapes), own.notes
+    needed = [p.name for p in _without_default(parameters) if not is_optional(p.annotation)]
+    own = own_inputs(module, [p.name for p in parameters], needed)
+    if own:
+        return own
     names = _required(parameters) or [getattr(module, "main_input_name", "x")]
     text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
     example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
@@ -122,7 +141,11 @@ def _own(
 
 
 def _required(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    return [p.name for p in parameters if p.default is _EMPTY and p.kind not in _VARIABLE]
+    return [p.name for p in _without_default(parameters)]
+
+
+def _without_default(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [p for p in parameters if p.default is _EMPTY and p.kind not in _VARIABLE]
 
 
 def _with_parameter_names(parameters: list[inspect.Parameter], inputs: InputSpec) -> InputSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -108,3 +109,67 @@ def test_a_stem_that_folds_pixels_into_channels():
 def test_nothing_is_chosen_where_nothing_tells():
     with pytest.raises(InputShapeError, match="does not say its input shape"):
         pytorch.convert_module(nn.Sequential(nn.Conv2d(3, 4, 3)), OWN)
+
+
+class Configured(nn.Module):
+    """A model that tells about itself as those of transformers do."""
+
+    def __init__(self, main="input_ids", **settings):
+        super().__init__()
+        self.config, self.main_input_name = SimpleNamespace(**settings), main
+        self.words, self.dense = nn.Embedding(100, 8), nn.Linear(4, 8)
+        self.wave, self.image = nn.Conv1d(6, 8, 3), nn.Conv2d(3, 8, 2, 2)
+
+
+class WithBoxes(Configured):
+    def forward(self, input_ids, bbox=None):
+        if bbox is None:
+            raise ValueError("You have to specify bbox")
+        return self.words(input_ids) + self.dense(bbox)
+
+
+class WithSound(Configured):
+    def forward(self, input_features, input_features_mask=None):
+        lengths = input_features_mask.sum(-1)
+        return self.wave(input_features) * lengths[:, None, None]
+
+
+class WithImage(Configured):
+    def forward(self, input_ids, pixel_values=None):
+        out = self.words(input_ids)
+        return out if pixel_values is None else out + self.image(pixel_values).mean((2, 3))
+
+
+class WithBoth(Configured):
+    def forward(self, pixel_values, input_ids, labels=None):
+        return self.words(input_ids) + self.image(pixel_values).mean((2, 3))[:, None]
+
+
+def own_shapes(module):
+    raw = pytorch.convert_module(module, OWN)
+    return {raw.values[i].name: raw.values[i].shape[1:] for i in raw.inputs}, raw.notes
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        (WithBoxes(), {"input_ids": (128,), "bbox": (128, 4)}),
+        (WithSound("input_features", num_mel_bins=6),
+         {"input_features": (6, 1000), "input_features_mask": (1000,)}),
+        (WithBoth("pixel_values", image_size=8),
+         {"pixel_values": (3, 8, 8), "input_ids": (128,)}),
+    ],
+)  # fmt: skip
+def test_inputs_that_a_model_asks_for_are_found(module, shapes):
+    assert own_shapes(module)[0] == shapes
+
+
+def test_a_part_that_gets_no_input_is_named():
+    shapes, notes = own_shapes(WithImage(image_size=8))
+    assert shapes == {"input_ids": (128,)}
+    assert "pixel_values: none" in notes[-1]
+
+
+def test_a_model_that_accepts_none_of_its_inputs_is_refused_with_the_first():
+    with pytest.raises(InputShapeError, match=r"input as given: .*NoneType"):
+        pytorch.convert_module(WithSound("input_features", num_mel_bins=5), OWN)

@@ -1,0 +1,191 @@
+"""The shape of an input, from its name and the configuration of its model.
+
+The names are those that transformers gives the parameters of `forward`, alike for all its models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+TOKENS = 128
+IMAGE = 224
+FRAMES = 16
+SAMPLES = 16_000
+FEATURE_STEPS = 1_000
+SPECTROGRAM_STEPS = 1_001
+REGIONS = 36
+PATCHES = 257
+DECISIONS = 20
+
+Shape = tuple[int, ...]
+Found = tuple[Shape, bool]
+"""A shape, and whether it was chosen rather than stated."""
+
+SOUND = ("input_features", "input_values")
+"""Inputs that some models want with features before steps, and others the other way round."""
+
+COMPANIONS = frozenset(
+    """
+    actions audio_mel_mask bbox encoder_hidden_states image input_features input_features_mask
+    pixel_values pixel_values_videos prompt_masks prompt_pixel_values returns_to_go rewards
+    timesteps visual_feats visual_pos
+    """.split()
+)
+"""Inputs that models can ask for though their `forward` has a default for them."""
+
+
+def input_shape(name: str, config: Any) -> Found | None:
+    """Return the shape of an input without the batch, None if nothing tells.
+
+    Args:
+        name: parameter of `forward`.
+        config: of the model.
+    """
+    if name in _RULES:
+        return _RULES[name](config)
+    if name.endswith("input_ids"):
+        return (_tokens(config, decoder=name.startswith("decoder")),), True
+    if name.endswith("_embeds"):
+        return _embeddings(name, config)
+    return None
+
+
+def _tokens(config: Any, *, decoder: bool = False) -> int:
+    """Return how many tokens a model gets: a lot, if so many fit into it."""
+    first = ("max_target_positions",) if decoder else ()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+    return min(TOKENS, _first(config, *first, *names) or TOKENS)
+
+
+def _embeddings(name: str, config: Any) -> Found | None:
+    width = _first(config, "hidden_size", "d_model")
+    rows = _first(config, "num_query_tokens") if name.startswith("query") else None
+    return ((rows or _tokens(config), width), True) if width else None
+
+
+def _images(config: Any) -> Found:
+    return _frames(config, _first(config, "num_frames", "frames_per_clip"))
+
+
+def _clips(config: Any) -> Found:
+    return _frames(config, _first(config, "num_frames", "frames_per_clip") or FRAMES)
+
+
+def _frames(config: Any, frames: int | None) -> Found:
+    shape, assumed = _image(config)
+    return ((frames, *shape) if frames else shape), assumed
+
+
+def _image(config: Any) -> Found:
+    channels = int(_first(config, "num_channels", "in_channels", "in_chans") or 3)
+    size = _first(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
+    if isinstance(size, Mapping):
+        size = (size.get("height"), size.get("width"))
+    if isinstance(size, int):
+        size = (size, size)
+    if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(s, int) for s in size):
+        return (channels, *size), False
+    return (channels, IMAGE, IMAGE), True
+
+
+def _sound_features(config: Any) -> Found | None:
+    bins = _first(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
+    if bins is None:
+        width = _first(config, "feature_projection_input_dim", "input_feat_size")
+        return ((FEATURE_STEPS, width), True) if width else None
+    if _first(config, "spec_size"):
+        return (1, SPECTROGRAM_STEPS, bins), True
+    steps = _first(config, "max_source_positions")
+    if hasattr(config, "input_feat_per_channel") or not steps:
+        return (FEATURE_STEPS, bins), True
+    return (bins, 2 * steps), False
+
+
+def _waves(config: Any) -> Found:
+    bins, length = _first(config, "num_mel_bins", "feature_size"), _first(config, "max_length")
+    if hasattr(config, "patch_size") and bins and length:
+        return (length, bins), False
+    return (SAMPLES,), True
+
+
+def _steps_of_sound(config: Any) -> Found | None:
+    found = _sound_features(config)
+    return found and ((max(found[0][-2:]),), found[1])
+
+
+def _series(config: Any) -> Found | None:
+    return _stated(config, "context_length", "num_input_channels")
+
+
+def _task(config: Any) -> Found | None:
+    return _stated(config, "task_seq_len")
+
+
+def _latent_rows(config: Any) -> Found | None:
+    return _stated(config, "max_position_embeddings", "d_model")
+
+
+def _stated(config: Any, *names: str) -> Found | None:
+    sizes = tuple(_first(config, name) for name in names)
+    return (sizes, False) if all(sizes) else None
+
+
+def _rows(count: int, *names: str) -> Callable[[Any], Found | None]:
+    """Return the rule for so many rows that are as wide as a setting of this name says."""
+
+    def rule(config: Any) -> Found | None:
+        width = _first(config, *names)
+        return ((count, width), True) if width else None
+
+    return rule
+
+
+def _always(*shape: int) -> Callable[[Any], Found | None]:
+    return lambda _: (shape, True)
+
+
+def _boxes(config: Any) -> Found:
+    return (_tokens(config), 4), True
+
+
+_RULES: dict[str, Callable[[Any], Found | None]] = {
+    "actions": _rows(DECISIONS, "act_dim"),
+    "audio_mel": _sound_features,
+    "audio_mel_mask": _steps_of_sound,
+    "bbox": _boxes,
+    "encoder_hidden_states": _rows(PATCHES, "encoder_hidden_size"),
+    "image": _image,
+    "input_features": _sound_features,
+    "input_features_mask": _steps_of_sound,
+    "input_values": _waves,
+    "inputs": _latent_rows,
+    "past_values": _series,
+    "pixel_values": _images,
+    "pixel_values_videos": _clips,
+    "prompt_masks": _image,
+    "prompt_pixel_values": _image,
+    "returns_to_go": _always(DECISIONS, 1),
+    "rewards": _always(DECISIONS, 1),
+    "states": _rows(DECISIONS, "state_dim"),
+    "task_inputs": _task,
+    "timesteps": _always(DECISIONS),
+    "visual_feats": _rows(REGIONS, "visual_feat_dim"),
+    "visual_pos": _rows(REGIONS, "visual_pos_dim"),
+}
+
+_PARTS = (
+    "text_config", "vision_config", "encoder", "decoder", "backbone_config", "audio_config",
+    "encoder_config", "image_config", "qformer_config",
+)  # fmt: skip
+
+
+def _first(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
+    """Return the first of these settings that a configuration or one of its parts has."""
+    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
+        for name in names:
+            value = getattr(part, name, None)
+            usable = isinstance(value, kinds) and not isinstance(value, bool)
+            if usable and value and (not isinstance(value, int) or value > 0):
+                return value
+    return None

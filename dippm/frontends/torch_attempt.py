@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
@@ -150,7 +151,7 @@ class Attempt:
         end = watch_sequences(self.module, self.watch) if watched else None
         try:
             args = () if first is None else (first,)
-            with whole_recurrent_layers(), keeping_attributes(self.module):
+            with whole_recurrent_layers(), keeping_attributes(self.module), _without_source():
                 program = torch.export.export(wrapped, args, named, strict=False)
             without_regions(program)
             _check_sizes(program)
@@ -241,6 +242,18 @@ class _Flat(torch.nn.Module):
     def _modes(self) -> Iterator[AbstractContextManager[Any]]:
         if self._watch.batch:
             yield ScriptWatch(self._watch) if self._is_script else self._watch
+
+
+@contextmanager
+def _without_source() -> Iterator[None]:
+    """Neither keep the line of each operator nor write source for graphs that are not run."""
+    before = torch.fx.config.do_not_emit_stack_traces
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -26,6 +26,15 @@ CUTS = frozenset(
 )
 
 
+REDUCTIONS = frozenset(
+    """
+    all amax amin any argmax argmin histc linalg_vector_norm logsumexp max mean min norm prod std
+    sum var
+    """.split()
+)
+"""What takes a batch away without fixing a size: nothing behind it can depend on the batch."""
+
+
 class BatchMissedError(Exception):
     """The model takes the batch apart sample by sample, or for the steps of a sequence."""
 
@@ -155,6 +164,8 @@ def loses_batch(program: ExportedProgram, batch: int) -> bool:
     for node in program.graph.nodes:
         name = getattr(node.target, "__name__", "")
         if node.op != "call_function" or name == "getitem" or name.startswith("new_"):
+            continue
+        if name.partition(".")[0] in REDUCTIONS:
             continue
         results = [v for v in _values(node.meta.get("val")) if v.dim()]
         if not results:

@@ -316,3 +316,19 @@ def test_what_one_pass_keeps_for_the_next_is_forgotten():
     raw = pytorch.convert_module(model, InputSpec.parse("3,8,8"))
     assert build(raw).at_batch(1).macs == 4 * 6 * 6 * 27
     assert not {"size", "grid"} & vars(model).keys()
+
+
+class Experts(nn.Module):
+    def forward(self, x):
+        rows = x.reshape(-1, x.shape[-1])
+        counts = torch.histc(rows.argmax(-1).float(), bins=x.shape[-1])
+        return x * counts.softmax(-1) + rows.mean(0)
+
+
+def test_counting_over_the_batch_needs_no_second_export(monkeypatch):
+    made = []
+    export = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: made.append(a) or export(*a, **k))
+    raw = pytorch.convert_module(Experts(), InputSpec.parse("5,8"))
+    assert raw.batch_is_symbolic
+    assert len(made) == 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from dippm.graph.model_graph import TensorSpec
 from tests.zoo.__main__ import SUITES, cases
 from tests.zoo.case import Case
 from tests.zoo.run import run
+from tests.zoo.torch_macs import flop_counter
 
 SAMPLE = {
     "onnx_backend": (),
@@ -66,3 +70,29 @@ def test_a_refusal_and_a_crash_are_told_apart(tmp_path):
 
     assert run("own", Case("object", broken)).verdict == "refused"
     assert run("own", Case("nothing", lambda _: None)).verdict in ("refused", "crashed")
+
+
+class Configured(torch.nn.Module):
+    main_input_name = "input_ids"
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(max_position_embeddings=8)
+        self.words, self.experts = torch.nn.Embedding(10, 8), torch.nn.Linear(8, 32, bias=False)
+
+    def forward(self, input_ids):
+        rows = self.words(input_ids).flatten(0, 1)
+        ends = torch.tensor([1, rows.shape[0]], dtype=torch.int32, device=rows.device)
+        weights = self.experts.weight.view(2, 8, 16).bfloat16()
+        return torch.nn.functional.grouped_mm(rows.bfloat16(), weights, offs=ends)
+
+
+def test_a_note_about_the_inputs_is_no_excuse():
+    outcome = run("own", Case("small", lambda _: Configured(), macs=lambda _: 7))
+    assert "was taken" in outcome.detail
+    assert outcome.verdict == "wrong"
+
+
+def test_grouped_products_are_counted_where_torch_passes_over_them():
+    count = flop_counter(Configured, traced=True)
+    assert count((TensorSpec("input_ids", (1, 8), "int64"),)) == 8 * 8 * 16

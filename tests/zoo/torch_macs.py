@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export._trace import _compiling_state_context
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from tests.zoo.case import Inputs, NotBuiltError
 
@@ -16,8 +22,11 @@ MOST_PARAMETERS = 300_000_000
 """More are not run with data."""
 
 
+@lru_cache(maxsize=1)
 def on_meta(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     """Build a module without data; with real data first where its constructor reads numbers.
+
+    The last one is kept: whoever asks whether it can be built also counts it.
 
     Raises:
         NotBuiltError: if the library cannot build it either way.
@@ -36,17 +45,18 @@ def on_meta(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 def flop_counter(
     make: Callable[[], torch.nn.Module],
     *,
-    exported: bool = False,
+    traced: bool = False,
     given: Mapping[str, Any] | None = None,
 ) -> Callable[[Inputs], int | None]:
     """Return what counts the MACs of a module for inputs of given shapes.
 
-    A module that does not run without data is counted as its exported program, or with data.
+    A module that does not run without data is counted on fake tensors, as its exported program, or
+    with data.
 
     Args:
         make: builds it.
-        exported: count the exported program at once; language models look at the values of their
-            mask, unless they are traced.
+        traced: begin with fake tensors; language models look at the values of their mask, unless
+            they are traced.
         given: what `input=` was given, if its names lead into tuples and dictionaries.
     """
 
@@ -56,12 +66,11 @@ def flop_counter(
         if getattr(config, "use_cache", False):
             module.config.use_cache = False  # type: ignore[union-attr]
         args, kwargs = _arguments(module, inputs, given or {})
-        attempts = [lambda: _counted(_traced(module, args, kwargs), args, kwargs)]
-        if not exported:
-            attempts.insert(0, lambda: _counted(module, args, kwargs))
+        ways = (_counted, _on_fakes, _on_fakes_of_a_cpu, _exported)
+        attempts = [partial(way, module, args, kwargs) for way in (ways[1:] if traced else ways)]
         if sum(parameter.numel() for parameter in module.parameters()) < MOST_PARAMETERS:
             with_data = _arguments(module, inputs, given or {}, "cpu")
-            attempts.append(lambda: _counted_with_data(make().eval(), *with_data))
+            attempts.append(lambda: _with_data(make().eval(), *with_data))
         for attempt in attempts:
             try:
                 return attempt()
@@ -72,19 +81,42 @@ def flop_counter(
     return count
 
 
-def _counted(module: torch.nn.Module, args: Any, kwargs: Any) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+def _counted(module: Any, args: Any, kwargs: Any) -> int:
+    with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter, torch.no_grad():
         module(*args, **kwargs)
     return counter.get_total_flops() // 2
 
 
-def _counted_with_data(module: torch.nn.Module, args: Any, kwargs: Any) -> int:
+def _with_data(module: torch.nn.Module, args: Any, kwargs: Any) -> int:
     with sdpa_kernel(SDPBackend.MATH):  # the counter has no formula for the CPU's fused attention
         return _counted(module, args, kwargs)
 
 
-def _traced(module: torch.nn.Module, args: Any, kwargs: Any) -> torch.nn.Module:
-    return torch.export.export(module, args, kwargs, strict=False).module()
+def _on_fakes(module: Any, args: Any, kwargs: Any) -> int:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _compiling_state_context():
+        args = tuple(map(mode.from_tensor, args))
+        kwargs = {name: mode.from_tensor(tensor) for name, tensor in kwargs.items()}
+        with torch.device("meta"):
+            return _counted(module, args, kwargs)
+
+
+def _on_fakes_of_a_cpu(module: Any, args: Any, kwargs: Any) -> int:
+    """Count where tensors are made that no device is given for."""
+
+    def faked(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device="cpu")
+
+    with FakeTensorMode(allow_non_fake_inputs=True), _compiling_state_context():
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        fakes = {name: faked(tensor) for name, tensor in own.items()}
+        call = partial(functional_call, module, fakes)
+        given = {name: faked(tensor) for name, tensor in kwargs.items()}
+        return _counted(call, (tuple(map(faked, args)), given), {})
+
+
+def _exported(module: Any, args: Any, kwargs: Any) -> int:
+    program = torch.export.export(module, args, kwargs, strict=False)
+    return _counted(program.module(), args, kwargs)
 
 
 def _arguments(
@@ -115,3 +147,32 @@ def _plain(value: Any) -> Any:
         return value
     parts = {key: _plain(part) for key, part in value.items()}
     return tuple(parts.values()) if all(key.isdigit() for key in parts) else parts
+
+
+def _formulas() -> dict[Any, Any]:
+    """Return formulas for operators with products that torch's counter passes over."""
+    aten = torch.ops.aten
+    formulas = {
+        aten._grouped_mm: _grouped_mm,
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        aten._scaled_dot_product_fused_attention_overrideable: _attention,
+        aten.mv: _matrix_vector,
+        aten.addmv: lambda _, matrix, vector, **kw: _matrix_vector(matrix, vector),
+        aten.dot: _matrix_vector,
+    }
+    with suppress(AttributeError):  # transformers registers it when it builds a model with experts
+        formulas[torch.ops.transformers.grouped_mm_fallback] = _grouped_mm
+    return formulas
+
+
+def _grouped_mm(rows: Any, weights: Any, *_: Any, **__: Any) -> int:
+    """Each row goes through the matrix of its own group."""
+    return 2 * prod(rows) * weights[-1]
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _matrix_vector(matrix: Any, *_: Any, **__: Any) -> int:
+    return 2 * prod(matrix)

@@ -19,7 +19,7 @@ def cases() -> Iterator[Case]:
 
     for model_type in sorted(MODEL_MAPPING_NAMES):
         make = _maker(model_type)
-        yield Case(model_type, _writer(model_type, make), macs=flop_counter(make, exported=True))
+        yield Case(model_type, _writer(model_type, make), macs=flop_counter(make, traced=True))
 
 
 def _maker(model_type: str) -> Callable[[], torch.nn.Module]:

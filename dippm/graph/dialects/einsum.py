@@ -40,6 +40,14 @@ def contract(call: Call, terms: list[str], out: str) -> bool:
     return call.first("broadcast", [value])
 
 
+def sums_products(equation: str) -> bool:
+    """Return whether some operands share an axis that the result has not, as in a layer."""
+    left, arrow, out = equation.partition("->")
+    terms = left.replace(".", "").replace(" ", "").split(",")
+    shared = {i for n, term in enumerate(terms) for i in term if i in "".join(terms[n + 1 :])}
+    return bool(shared - set(out) if arrow else shared)
+
+
 def _einsum(call: Call) -> bool:
     equation = call.text("equation", "subscripts").replace(" ", "")
     left, arrow, out = equation.partition("->")

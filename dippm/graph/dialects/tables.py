@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dippm.graph.dialects.einsum import sums_products
 from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.draft import Value
 from dippm.graph.operators import Operator, operator
@@ -43,7 +44,7 @@ def find_tables(raw: RawGraph) -> Tables:
         alone.append(depends)
         for i in operator_.outputs:
             static[i] = depends
-    heavy = {i for i, o in enumerate(raw.operators) if alone[i] and _multiplies(_row(o))}
+    heavy = {i for i, o in enumerate(raw.operators) if alone[i] and _multiplies(o)}
     if not heavy:
         return Tables(frozenset(), frozenset())
     data = [False] * len(raw.values)  # whether anything reads the value other than as a weight
@@ -76,7 +77,9 @@ def data_slots(call: RawOperator, shapes: Sequence[tuple[int, ...]]) -> list[int
         return [1] if len(call.inputs) > 1 else [0]
     if row.name == "concat":
         return list(range(len(call.inputs)))
-    if _multiplies(row):
+    if row.name == "einsum":
+        return [0]
+    if _multiplies(call):
         return [s for s in range(len(shapes)) if not _is_weight(call, row, s, len(shapes[s]))]
     return [0]
 
@@ -93,7 +96,10 @@ def _row(call: RawOperator) -> Operator:
     return operator(canonical_name(dialect, bare) or "")
 
 
-def _multiplies(row: Operator) -> bool:
+def _multiplies(call: RawOperator) -> bool:
+    row = _row(call)
+    if row.name == "einsum":
+        return sums_products(str(call.attributes.get("equation", "")))
     return row.macs is not None
 
 
@@ -111,7 +117,7 @@ def _is_weight(call: RawOperator, row: Operator, slot: int, rank: int) -> bool:
     """Tell whether an argument of a layer is its weight."""
     if row.category == "recurrent" or row.category == "norm":
         return slot > 0
-    if not _multiplies(row) or row.name in ("attention", "einsum"):
+    if row.macs is None or row.name == "attention":
         return False
     left = _LEFT.get(fold(call.name)[1], 0)
     return slot != left and (row.kernel == "convolution" or rank <= 2)

@@ -35,6 +35,26 @@ def test_learned_queries_repeated_for_the_batch_scale_with_it() -> None:
     assert graph.nodes[0].in_shapes == ((3, 10, 8),)
 
 
+def test_a_table_through_an_einsum_is_counted() -> None:
+    """Relative positions through a layer that is spelled as an equation, as XLNet has them."""
+    s = Sketch()
+    x, table, weight = s.input(BATCH, 4, 6, 2), s.weight(10, 8), s.weight(8, 4, 2)
+    keys = s.call("aten.einsum", [table, weight], 10, 4, 2, equation="ih,hnd->ind")
+    scores = s.call("aten.einsum", [x, keys], BATCH, 4, 6, 10, equation="bnid,jnd->bnij")
+    graph = s.graph(scores).at_batch(2)
+    assert graph.macs == 10 * 8 * 8 + 2 * 4 * 6 * 10 * 2
+    (layer,) = (node for node in graph.nodes if node.param_bytes)
+    assert (layer.op, layer.macs, layer.param_bytes) == ("dense", 10 * 8 * 8, 4 * 8 * 8)
+
+
+def test_an_equation_without_a_sum_makes_a_table() -> None:
+    s = Sketch()
+    x, rates, steps = s.input(BATCH, 7, 4), s.weight(4), s.weight(7)
+    angles = s.call("aten.einsum", [steps, rates], 7, 4, equation="i,j->ij")
+    graph = s.graph(s.call("multiply", [x, s.call("cos", [angles], 7, 4)], BATCH, 7, 4))
+    assert ops(graph) == ["multiply"]
+
+
 def test_a_rotary_table_made_in_forward_is_counted() -> None:
     s = Sketch()
     x, rates, steps = s.input(BATCH, 7, 4), s.weight(1, 4, 1), s.weight(1, 1, 7)

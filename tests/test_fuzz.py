@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from dippm import frontends
 from dippm.errors import ModelFileError
 from dippm.frontends import InputSpec
 from dippm.graph import build
+from dippm.pretrained import store
 from dippm.relax.raw_graph import RawGraph
 
 BOUNDED = settings(
@@ -94,7 +94,6 @@ json_values = st.recursive(
 )
 
 
-SHIPPED = Path(__file__).resolve().parents[1] / "checkpoints"
 odd_values = st.one_of(
     json_values,
     st.sampled_from([None, -1, 0, 1 << 70, 10**400, True, "", "\x1b[0m", [], {}, [[[]]], 1e308]),
@@ -128,7 +127,7 @@ def test_a_part_of_a_shipped_configuration(name, data, onnx_graph, tmp_path):
     import dippm
     from dippm.errors import DippmError
 
-    original = SHIPPED / name / "0.1.0"
+    original = store.find(name).path
     file = data.draw(st.sampled_from(["config.json", "metrics.json"]))
     document = json.loads((original / file).read_text())
     for _ in range(data.draw(st.integers(1, 2))):

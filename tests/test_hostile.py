@@ -33,7 +33,7 @@ import dippm
 from dippm.cli.app import app
 from dippm.errors import PluginWarning
 from dippm.frontends import plugins, registry
-from dippm.pretrained import weights
+from dippm.pretrained import store, weights
 
 ROOT = Path(__file__).resolve().parents[1]
 ESCAPES = "a\x1b[31mred\x07\x9b2J\u202egnp\u2066\r"
@@ -324,7 +324,7 @@ def test_input_sizes(onnx_file, text):
 # Checkpoints ------------------------------------------------------------------------------------
 
 MISSING = object()
-KINDS = {"hybrid": "hybrid-gpu/0.1.0", "pmgns": "pmgns-cpu-epyc/0.1.0"}
+KINDS = {"hybrid": "hybrid-gpu", "pmgns": "pmgns-cpu-epyc"}
 ODD_VALUES = {
     "null": None,
     "a text": "text",
@@ -369,7 +369,7 @@ def checkpoint(tmp_path, request):
 
     def copy(kind: str) -> Path:
         target = tmp_path / "name" / "1.0.0"
-        return Path(shutil.copytree(ROOT / "checkpoints" / KINDS[kind], target))
+        return Path(shutil.copytree(store.find(KINDS[kind]).path, target))
 
     return copy
 

@@ -40,7 +40,7 @@ def test_an_unknown_device_still_says_so():
 
 def test_predict_compare_and_load_on_the_cpu(onnx_file):
     one = dippm.predict(onnx_file, device="cpu")
-    assert one.footer.startswith("pmgns-cpu-epyc 0.1.0")
+    assert one.footer.startswith("pmgns-cpu-epyc ")
     both = dippm.compare([onnx_file], device=["A100", "cpu"])
     assert [p.provenance.kind for p in both] == ["hybrid", "pmgns"]
     loaded = dippm.load()
@@ -71,7 +71,7 @@ def test_measure_compare_on_the_cpu_that_was_measured(tmp_path, monkeypatch):
     provenance.machine.cache_clear()
     assert answer.exit_code == 0, answer.output
     document = json.loads(answer.stdout)
-    assert document["prediction"]["provenance"]["checkpoint"] == "pmgns-cpu-epyc 0.1.0"
+    assert document["prediction"]["provenance"]["checkpoint"].startswith("pmgns-cpu-epyc ")
     errors = {check["target"]: check["error"] for check in document["checks"]}
     assert errors["latency_ms"] is not None
     assert errors["memory_mb"] is not None

@@ -58,7 +58,8 @@ def main(
         folder = runs / (name if name == "S0" else f"{name}/{fold.name}") / network.gnn
         console.print(name)
         done[name] = run_fold(examples, split, fold, network, training, folder=folder)
-    command = f"python -m training.pmgns_train --config {config} --raw RAW_FOLDER --out {out}"
+    target = Path("checkpoints", *out.resolve().parts[-2:])
+    command = f"python -m training.pmgns_train --config {config} --raw RAW_FOLDER --out {target}"
     shipped = done["S1"].training.network
     document = _config(examples, done["S1"], training, command)
     document["card"]["changes"] = changes

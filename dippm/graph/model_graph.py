@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Attribute = int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
 
-GRAPH_VERSION = "1"
+GRAPH_VERSION = "2"
 """Version of the canonical rules and of the operator table. Raise it whenever a graph changes."""
 
 STATIC = "static:"

@@ -58,6 +58,13 @@ FRONTEND = """
         return RawGraph((value,), (RawOperator("relu", (0,), (0,)),), (0,), (0,), 1009)
 """
 
+IN_A_TERMINAL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+"""Tests may run in the background or under nohup, where these signals are ignored."""
+
 ASK = """
 import sys
 from dippm.frontends.frontend import InputSpec
@@ -90,7 +97,7 @@ def start_caller(home, callers, *words, script=ASK):
     note = home / "note.json"
     paths = os.pathsep.join(p for p in sys.path if p)
     caller = subprocess.Popen(
-        [sys.executable, "-c", script, *words],
+        [sys.executable, "-c", IN_A_TERMINAL + script, *words],
         env={**os.environ, "PYTHONPATH": paths, "NOTE": str(note)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

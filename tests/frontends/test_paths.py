@@ -181,6 +181,9 @@ def test_paddle_layers(writers: Writers, tmp_path: Path):
     graph = build(load(file, input_shape("paddle", "encoder"), cache=False, timeout_s=400))
     dense = paths(graph, "dense")
     assert len(dense) == len(set(dense)) == 12
-    layer = "EncoderLayer.MultiHeadAttention"
+    first, second = dict.fromkeys(path.partition(".")[0] for path in dense)
+    # Paddle numbers layers on from whatever the writing process traced before.
+    assert first.startswith("EncoderLayer")
+    assert second.startswith("EncoderLayer_")
+    layer = f"{first}.MultiHeadAttention"
     assert dense[:2] == [f"{layer}.Linear", f"{layer}.Linear_1"]
-    assert {path.partition(".")[0] for path in dense} == {"EncoderLayer", "EncoderLayer_1"}

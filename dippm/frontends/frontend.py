@@ -254,13 +254,6 @@ def _value_text(value: InputValue) -> str:
     return ",".join(map(str, value)) if is_plain_list else json.dumps(value).replace(" ", "")
 
 
-def shape_of_value(value: InputValue) -> tuple[int, ...]:
-    """Return the sizes of nested numbers, () for one number."""
-    if not isinstance(value, tuple):
-        return ()
-    return (len(value), *(shape_of_value(value[0]) if value else ()))
-
-
 def _number(text: str, label: str) -> int | float:
     try:
         value = float(text)

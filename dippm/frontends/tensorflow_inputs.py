@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TypeVar
 
+import numpy as np
+
 from dippm.errors import FrameworkNotInstalledError, InputShapeError
-from dippm.frontends.frontend import InputSpec, marker_batch, shape_of_value
+from dippm.frontends.frontend import InputSpec, marker_batch
 from dippm.relax.raw_graph import InputValue
 
 Sizes = tuple[int | None, ...]
@@ -125,7 +127,7 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
     """
     known = _by_name(declared, spec.values)
     asked = _by_name(declared, spec.shapes)
-    asked |= {n: shape_of_value(v) for n, v in known.items() if isinstance(v, tuple)}
+    asked |= {n: np.shape(v) for n, v in known.items() if isinstance(v, tuple)}
     marked: dict[str, int | None] = _by_name(declared, spec.batch_axes) | dict.fromkeys(known)
     values = _values(declared, known)
     rests: list[tuple[int, ...]] = []

@@ -22,7 +22,7 @@ from dippm.frontends.torch_call import Call
 from dippm.frontends.torch_inputs import EDGES, MASK_NAME, dtype_choices, float_dtype, shape_hint
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
-from dippm.frontends.torch_regions import without_regions
+from dippm.frontends.torch_regions import inline_regions
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
@@ -153,7 +153,7 @@ class Attempt:
             args = () if first is None else (first,)
             with whole_recurrent_layers(), keeping_attributes(self.module), _without_source():
                 program = torch.export.export(wrapped, args, named, strict=False)
-            without_regions(program)
+            inline_regions(program)
             _check_sizes(program)
             return note_paths(program, self.module, "module")
         except MemoryError:

@@ -16,10 +16,9 @@ from torch.fx import GraphModule, Node
 REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
 
-def without_regions(program: ExportedProgram) -> ExportedProgram:
+def inline_regions(program: ExportedProgram) -> None:
     """Put the operators of regions into the graph around them, in place."""
     _inline(program.graph_module)
-    return program
 
 
 def _inline(module: torch.nn.Module) -> None:

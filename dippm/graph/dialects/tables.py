@@ -79,7 +79,7 @@ def data_slots(call: RawOperator, shapes: Sequence[tuple[int, ...]]) -> list[int
         return list(range(len(call.inputs)))
     if row.name == "einsum":
         return [0]
-    if _multiplies(call):
+    if row.macs is not None:
         return [s for s in range(len(shapes)) if not _is_weight(call, row, s, len(shapes[s]))]
     return [0]
 

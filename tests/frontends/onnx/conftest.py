@@ -28,6 +28,22 @@ def convert(tmp_path):
 
 
 @pytest.fixture
+def optimized():
+    """Return what ONNX Runtime's optimizer makes of a file, beside that file."""
+    runtime = pytest.importorskip("onnxruntime")
+
+    def run(path):
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+        options.log_severity_level = 4
+        runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return path.with_suffix(".optimized.onnx")
+
+    return run
+
+
+@pytest.fixture
 def make():
     """Build a model from nodes; weights are zeros of the given shapes."""
 

@@ -14,7 +14,6 @@ from dippm.frontends import onnx as route
 from dippm.frontends.frontend import InputSpec
 
 quantization = pytest.importorskip("onnxruntime.quantization")
-runtime = pytest.importorskip("onnxruntime")
 BYTES = {"int8", "uint8"}
 MACS = 16 * 16 * 8 * 27 + 8 * 8 * 16 * 72 + 8 * 8 * 16 * 16 + 16 * 10
 
@@ -54,15 +53,6 @@ def graph(path):
     return dippm.graph.build(route.load(path, InputSpec({}))).at_batch(1)
 
 
-def optimized(path):
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
-    options.log_severity_level = 4
-    runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return path.with_suffix(".optimized.onnx")
-
-
 def products(found):
     return [node for node in found.nodes if node.macs]
 
@@ -74,7 +64,9 @@ def convolutions(export):
 
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["as written", "optimized"])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-def test_a_statically_quantized_file_multiplies_bytes(convolutions, tmp_path, form, is_optimized):
+def test_a_statically_quantized_file_multiplies_bytes(
+    convolutions, optimized, tmp_path, form, is_optimized
+):
     path = tmp_path / "q.onnx"
     kind = quantization.QuantFormat[form]
     quantization.quantize_static(convolutions, path, Samples(), quant_format=kind)
@@ -86,7 +78,9 @@ def test_a_statically_quantized_file_multiplies_bytes(convolutions, tmp_path, fo
 
 
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["as written", "optimized"])
-def test_a_dynamically_quantized_file_multiplies_bytes(convolutions, tmp_path, is_optimized):
+def test_a_dynamically_quantized_file_multiplies_bytes(
+    convolutions, optimized, tmp_path, is_optimized
+):
     path = tmp_path / "q.onnx"
     quantization.quantize_dynamic(convolutions, path)
     found = graph(optimized(path) if is_optimized else path)
@@ -96,7 +90,7 @@ def test_a_dynamically_quantized_file_multiplies_bytes(convolutions, tmp_path, i
 
 
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["as written", "optimized"])
-def test_a_quantized_lstm_is_one_layer(export, tmp_path, is_optimized):
+def test_a_quantized_lstm_is_one_layer(export, optimized, tmp_path, is_optimized):
     path = tmp_path / "q.onnx"
     plain = export(Recurrent(), (torch.randn(2, 5, 8),), exporter="script")
     quantization.quantize_dynamic(plain, path)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dataset.splits import by_architecture, random_split
-from training.baselines import (
+from training.evaluation.baselines import (
     BASELINES,
     ClassMultipliers,
     FlopsProportional,
@@ -14,7 +14,7 @@ from training.baselines import (
     held_out_predictions,
     with_rooflines,
 )
-from training.metrics import errors
+from training.evaluation.metrics import errors
 
 CLASSES = ("gemm", "norm", "absent")
 

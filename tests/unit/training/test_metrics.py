@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dippm.devices import find
-from training import metrics
+from training.evaluation import metrics
 
 
 def test_errors_of_three_rows_by_hand() -> None:

@@ -13,17 +13,17 @@ from dippm.errors import ConditionsError, UnknownNameError
 from dippm.graph import build
 from dippm.models.pmgns_network import PmgnsConfig
 from tests import own_rows
-from training import own_report
-from training.own_examples import (
+from training.pmgns import report
+from training.pmgns.own_folds import HeldOut
+from training.pmgns.selection import (
     load_selection,
     restricted,
     select,
     some_architectures,
     told_apart,
 )
-from training.own_runs import HeldOut
-from training.pmgns_trainer import TrainingConfig
-from training.train_own import _split, train_own
+from training.pmgns.train_own import _split, train_own
+from training.pmgns.trainer import TrainingConfig
 
 TRAINING = TrainingConfig(epochs=2, batch_size=16, learning_rate=5e-3, bfloat16=False)
 
@@ -121,7 +121,7 @@ def test_errors_have_counts_and_an_interval_over_architectures() -> None:
             "predicted latency_ms": [1.1, 2.2, 2.0, 9.0],
         }
     )
-    found = own_report.errors_of(HeldOut("x", "S1", rows, 0.0), "latency_ms")
+    found = report.errors_of(HeldOut("x", "S1", rows, 0.0), "latency_ms")
     assert found is not None
     assert (found["n"], found["architectures"], found["families"]) == (3, 2, 1)
     assert found["mape"] == pytest.approx(23.33)

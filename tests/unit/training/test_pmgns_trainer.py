@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from dippm.features import GraphTensors
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
-from training.lr_finder import find_learning_rate
-from training.pmgns_trainer import Part, TrainingConfig, find_rate, mape, train
+from training.pmgns.lr_finder import find_learning_rate
+from training.pmgns.trainer import Part, TrainingConfig, find_rate, mape, train
 
 CONFIG = TrainingConfig(epochs=4, batch_size=4, learning_rate=1e-3, bfloat16=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.since import errors_since
+from training.evaluation.since import errors_since
 
 
 def _row(split: str, **errors: float) -> dict[str, object]:

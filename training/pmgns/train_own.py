@@ -1,6 +1,6 @@
 """Train `pmgns` and what it is compared with on a set of our own; write the checkpoint.
 
-    python -m training.train_own build/own/<device> --out checkpoints/<name>/<version>
+    python -m training.pmgns.train_own build/own/<device> --out checkpoints/<name>/<version>
 
 The folder is what `python -m dataset.own_build` wrote. GraphSAGE and every simple predictor run on
 all splits; the other networks on S0 and S1. Each finished run is kept, so the command can be
@@ -28,8 +28,11 @@ from dippm.cli.output import errors_reported
 from dippm.devices import find
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import Checkpoint, save_checkpoint
-from training import own_report
-from training.own_examples import (
+from training.evaluation.since import errors_since
+from training.pmgns import report
+from training.pmgns.examples import Examples
+from training.pmgns.own_folds import HeldOut, run_network, run_simple, train_fold
+from training.pmgns.selection import (
     Selection,
     everything,
     examples_of,
@@ -37,10 +40,7 @@ from training.own_examples import (
     restricted,
     told_apart,
 )
-from training.own_runs import HeldOut, run_network, run_simple, train_fold
-from training.pmgns_data import Examples
-from training.pmgns_trainer import TrainingConfig
-from training.since import errors_since
+from training.pmgns.trainer import TrainingConfig
 
 NETWORKS = {"sage": "GraphSAGE", "gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP"}
 SHIPPED = "sage"
@@ -142,14 +142,14 @@ def train_own(
     )  # fmt: skip
     manifest = json.loads((joined / "manifest.json").read_text(encoding="utf-8"))
     shipped = NETWORKS[SHIPPED]
-    document = own_report.config(
+    document = report.config(
         selection, _moved(examples, "cpu"), network, training,
-        strictest=own_report.strictest_of(helds, shipped), manifest=manifest,
+        strictest=report.strictest_of(helds, shipped), manifest=manifest,
         command=_command(joined, out, splits), epochs=done.best_epoch + 1,
     )  # fmt: skip
     weights = {name: tensor.cpu() for name, tensor in done.network.state_dict().items()}
     document["card"]["changes"] = changes
-    measured = own_report.metrics(helds, selection, manifest, shipped)
+    measured = report.metrics(helds, selection, manifest, shipped)
     if since:
         measured |= errors_since(since, measured["summary"])
     return save_checkpoint(out, weights, document, measured)
@@ -197,7 +197,7 @@ def _command(joined: Path, out: Path, splits: Sequence[str]) -> str:
     name = "/".join(out.resolve().parts[-2:])
     return (
         f"python -m dataset.own_build dataset/data/{joined.name} --out build/own/{joined.name}\n"
-        f"python -m training.train_own build/own/{joined.name} --splits {','.join(splits)} "
+        f"python -m training.pmgns.train_own build/own/{joined.name} --splits {','.join(splits)} "
         f"--out checkpoints/{name}"
     )
 

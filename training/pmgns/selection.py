@@ -19,7 +19,7 @@ import pandas as pd
 from dataset.location import DataNotFoundError
 from dataset.splits import Fold, Split
 from dippm.models.pmgns_network import PmgnsConfig
-from training.pmgns_data import Examples, encoded
+from training.pmgns.examples import Examples, encoded
 
 TARGETS = ("memory_mb", "latency_ms", "energy_j")
 CONDITIONS = ("gpu", "phase", "mode", "layout", "precision")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES
 from dippm.models.efficiency import SLOWDOWN_RANGE
 from dippm.models.host import OVERLAP_POWER
-from training.hybrid_examples import Examples
+from training.hybrid.examples import Examples
 
 Indices = NDArray[np.int64]
 HUBER_DELTA = 0.1

@@ -10,12 +10,12 @@ import pandas as pd
 
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
-from training.metrics import bootstrap, card_columns, grouped_errors
-from training.own_examples import Selection
-from training.own_runs import HeldOut
-from training.pmgns_data import Examples
-from training.pmgns_runs import residuals
-from training.pmgns_trainer import TrainingConfig
+from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
+from training.pmgns.examples import Examples
+from training.pmgns.folds import residuals
+from training.pmgns.own_folds import HeldOut
+from training.pmgns.selection import Selection
+from training.pmgns.trainer import TrainingConfig
 
 D35_HEADLINE = "1.9 % MAPE, random split, three targets together (D3.5, 500 epochs, A100)"
 SPLITS = {

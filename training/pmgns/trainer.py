@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from dippm.features import GraphTensors, collate
 from dippm.models.pmgns_network import Pmgns
-from training.lr_finder import LearningRateRange, find_learning_rate
+from training.pmgns.lr_finder import LearningRateRange, find_learning_rate
 
 D35_LEARNING_RATE = 2.754e-5
 Part = tuple[Sequence[GraphTensors], torch.Tensor]

@@ -1,6 +1,6 @@
 """Train `pmgns` and write its checkpoint.
 
-    python -m training.pmgns_train --config training/configs/pmgns.yaml --raw RAW_FOLDER \
+    python -m training.pmgns.train --config training/configs/pmgns.yaml --raw RAW_FOLDER \
         --out checkpoints/pmgns-timm-rtx3090/<version>
 
 Two runs: on a random split (S0), for comparison with D3.5, and with whole architectures held out
@@ -25,10 +25,10 @@ from dataset.splits import by_architecture, random_split
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import save_checkpoint
-from training.pmgns_data import GPU, Examples, load_examples
-from training.pmgns_runs import Run, residuals, run_fold
-from training.pmgns_trainer import TrainingConfig
-from training.since import errors_since
+from training.evaluation.since import errors_since
+from training.pmgns.examples import GPU, Examples, load_examples
+from training.pmgns.folds import Run, residuals, run_fold
+from training.pmgns.trainer import TrainingConfig
 
 DATA = "timm_infer (amp, nchw, eager, torch 2.4)"
 console = Console(stderr=True)
@@ -59,7 +59,7 @@ def main(
         console.print(name)
         done[name] = run_fold(examples, split, fold, network, training, folder=folder)
     target = Path("checkpoints", *out.resolve().parts[-2:])
-    command = f"python -m training.pmgns_train --config {config} --raw RAW_FOLDER --out {target}"
+    command = f"python -m training.pmgns.train --config {config} --raw RAW_FOLDER --out {target}"
     shipped = done["S1"].training.network
     document = _config(examples, done["S1"], training, command)
     document["card"]["changes"] = changes

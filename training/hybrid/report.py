@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.hybrid_examples import Examples, Row
-from training.metrics import bootstrap, card_columns, errors, grouped_errors
+from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
+from training.hybrid.examples import Examples, Row
 
 Indices = NDArray[np.int64]
 HeldOut = Mapping[str, tuple[Indices, NDArray[np.float64]]]

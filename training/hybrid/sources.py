@@ -19,6 +19,7 @@ import pandas as pd
 from rich.progress import Progress
 
 from dataset import gpt, operators
+from dataset.graph_store import GraphStore
 from dataset.kinship import architecture_id, family_of
 from dataset.sources import read
 from dippm.conditions import PRECISIONS, Timer
@@ -26,8 +27,7 @@ from dippm.devices import find
 from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
-from training.graph_store import GraphStore
-from training.hybrid_examples import Examples, Row, build_examples, join_examples
+from training.hybrid.examples import Examples, Row, build_examples, join_examples
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
 RECENT_TORCH = ("torch 2.4", "torch 2.9")

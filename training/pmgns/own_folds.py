@@ -14,7 +14,7 @@ import torch
 
 from dataset.splits import Fold, Split
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
-from training.baselines import (
+from training.evaluation.baselines import (
     Baseline,
     BoostedTrees,
     FlopsProportional,
@@ -22,8 +22,8 @@ from training.baselines import (
     Ridge,
     held_out_predictions,
 )
-from training.pmgns_data import Examples
-from training.pmgns_trainer import Training, TrainingConfig, predictions, train
+from training.pmgns.examples import Examples
+from training.pmgns.trainer import Training, TrainingConfig, predictions, train
 
 APART = ["precision", "layout"]
 

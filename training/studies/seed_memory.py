@@ -1,6 +1,6 @@
 """Why D3.5's memory labels lie far above ours: they fit a forward pass that keeps every result.
 
-    python -m training.seed_memory --data ../shared/data --graphs GRAPHS
+    python -m training.studies.seed_memory --data ../shared/data --graphs GRAPHS
 
 Without `torch.no_grad`, PyTorch keeps what a backward pass would need. For each row of D3.5's
 table 4 this prints the measured memory beside the sum of all results and beside the peak of what
@@ -17,10 +17,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dataset.graph_store import GraphStore
 from dippm.graph.liveness import peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MIB
-from training.graph_store import GraphStore
 
 MODELS = {
     "densenet121": "timm:densenet121@224",

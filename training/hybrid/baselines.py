@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
-from training.hybrid_examples import Examples
-from training.hybrid_report import SPLITS, VIEWS
-from training.metrics import errors
+from training.evaluation.metrics import errors
+from training.hybrid.examples import Examples
+from training.hybrid.report import SPLITS, VIEWS
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]

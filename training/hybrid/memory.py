@@ -3,7 +3,7 @@
 Teacher: MIGPerf (A100-80GB, resnet50, ViT-B/16 and BERT-base at inference, four slices). Three
 models are few: the errors that the card states are of models left out.
 
-    python -m training.memory_fit --data ../shared/data --graphs build/graphs
+    python -m training.hybrid.memory --data ../shared/data --graphs build/graphs
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pandas as pd
 import typer
 from scipy.optimize import least_squares
 
+from dataset.graph_store import GraphStore
 from dippm.models.memory import MIB, MemoryFootprint, MemoryModel
-from training.graph_store import GraphStore
 
 FULL_GPU = "7g.80gb"
 SEQUENCE_MODELS = ("bert-base",)

@@ -4,7 +4,7 @@ Teachers: FlagPerf (A100-40GB, one operator repeated for at least 20 s) and AICo
 one matrix product repeated for about a second). No public table has the power of vision models on
 an A100; the model card says so.
 
-    python -m training.power_fit --data ../shared/data
+    python -m training.hybrid.power --data ../shared/data
 """
 
 from __future__ import annotations

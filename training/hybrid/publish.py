@@ -18,14 +18,14 @@ from dippm.models.hybrid import Hybrid
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
-from training.hybrid_examples import Examples
-from training.hybrid_fit import FitSettings, HybridNetwork
-from training.hybrid_report import HeldOut, by_family, intervals, summary
-from training.since import errors_since
+from training.evaluation.since import errors_since
+from training.hybrid.examples import Examples
+from training.hybrid.fit import FitSettings, HybridNetwork
+from training.hybrid.report import HeldOut, by_family, intervals, summary
 
 HOST = "migperf A100-80GB eager"
 COMMAND = (
-    "python -m training.train_hybrid --data <tables> --graphs <raw graphs> "
+    "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
     "--out checkpoints/hybrid-gpu/<version>"
 )
 
@@ -158,8 +158,8 @@ def _card(examples: Examples) -> dict[str, Any]:
             "Memory was learned from three models on one GPU (A100-80GB); the context of other "
             "drivers differs by some hundred MB.",
             "Memory is that of inference under torch.no_grad. D3.5's labels fit a forward pass "
-            "that keeps every result for a backward pass (training/seed_memory.py), so they are "
-            "higher.",
+            "that keeps every result for a backward pass (training/studies/seed_memory.py), so "
+            "they are higher.",
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
             "The interval of latency is the 90 % quantile of errors on families held out, by GPU; "
             "it is not conditional on the model.",

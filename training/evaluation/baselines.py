@@ -1,6 +1,6 @@
 """What a predictor must beat: simple predictors, fitted on the same rows as the real ones.
 
-    python -m training.baselines --dataset build/dataset --graphs GRAPHS
+    python -m training.evaluation.baselines --dataset build/dataset --graphs GRAPHS
 
 Prints their errors on the reference table (timm on an RTX 3090, autocast, eager, one batch for
 each model) for the splits S0, S1 and S2-20, on one table of three GPUs for S3a (one GPU out), and
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dataset.build import gpu_rows, reference_rows
 from dataset.splits import Split
 from dippm.devices import find
-from training.metrics import Grouped, bootstrap, grouped_errors
+from training.evaluation.metrics import Grouped, bootstrap, grouped_errors
 
 Floats = NDArray[np.float64]
 SPLITS = ("S0", "S1", "S2-20", "S3a")
@@ -298,7 +298,7 @@ def load_table(dataset: Path, graphs: Path, *, gpus: bool = False) -> pd.DataFra
     from rich.progress import Progress
 
     from dippm.features.kernel_classes import KERNEL_CLASSES
-    from training.class_rooflines import class_rooflines
+    from training.evaluation.class_rooflines import class_rooflines
 
     table = pd.read_parquet(dataset / "rows.parquet")
     rows = gpu_rows(table) if gpus else reference_rows(table)

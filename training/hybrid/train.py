@@ -1,6 +1,6 @@
 """Trains and evaluates the default predictor, and writes its checkpoint.
 
-    python -m training.train_hybrid --data ../shared/data --graphs build/graphs \
+    python -m training.hybrid.train --data ../shared/data --graphs build/graphs \
         --out checkpoints/hybrid-gpu/<version>
 
 Steps: measured rows → examples (cached under --work), held-out fits for every split, the shipped
@@ -22,13 +22,13 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from training.hybrid_baselines import baselines
-from training.hybrid_examples import Examples
-from training.hybrid_fit import FitSettings, fit, predict_log_ms, restore
-from training.hybrid_sources import load_examples
-from training.memory_fit import fit_memory
-from training.power_fit import aiconfigurator_samples, evaluate, flagperf_samples
-from training.publish_hybrid import publish
+from training.hybrid.baselines import baselines
+from training.hybrid.examples import Examples
+from training.hybrid.fit import FitSettings, fit, predict_log_ms, restore
+from training.hybrid.memory import fit_memory
+from training.hybrid.power import aiconfigurator_samples, evaluate, flagperf_samples
+from training.hybrid.publish import publish
+from training.hybrid.sources import load_examples
 
 Indices = NDArray[np.int64]
 FAMILY_FOLDS, ARCHITECTURE_FOLDS = 10, 5

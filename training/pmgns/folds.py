@@ -13,8 +13,8 @@ import torch
 
 from dataset.splits import Fold, Split
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
-from training.pmgns_data import Examples
-from training.pmgns_trainer import Training, TrainingConfig, predictions, train
+from training.pmgns.examples import Examples
+from training.pmgns.trainer import Training, TrainingConfig, predictions, train
 
 COVERAGE = 0.9
 

@@ -1,6 +1,6 @@
 """Run D3.5's table 3 again on our data: five networks, 10 epochs, MAPE on all three parts.
 
-    python -m training.table3 --raw RAW_FOLDER
+    python -m training.studies.table3 --raw RAW_FOLDER
 
 The random split never stands alone: GraphSAGE and the MLP are also run on whole architectures held
 out (S1). Each finished network is kept, so the command can be interrupted and repeated.
@@ -21,9 +21,9 @@ from rich.console import Console
 
 from dataset.splits import by_architecture, random_split
 from dippm.models.pmgns_network import PmgnsConfig
-from training.pmgns_data import GPU, Examples, load_examples, measured_rows
-from training.pmgns_runs import run_fold
-from training.pmgns_trainer import D35_LEARNING_RATE, TrainingConfig
+from training.pmgns.examples import GPU, Examples, load_examples, measured_rows
+from training.pmgns.folds import run_fold
+from training.pmgns.trainer import D35_LEARNING_RATE, TrainingConfig
 
 NETWORKS = {"gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP", "sage": "GraphSAGE"}
 GROUPED = ("mlp", "sage")
@@ -84,7 +84,7 @@ def _started(
 ) -> dict[str, Any]:
     """Return the document of an interrupted run with these settings, or a new one."""
     document: dict[str, Any] = {
-        "command": "python -m training.table3 --raw RAW_FOLDER"
+        "command": "python -m training.studies.table3 --raw RAW_FOLDER"
         f" --rate {'finder' if config.learning_rate == 'finder' else 'table2'}"
         f" --batch-size {config.batch_size}",
         "data": {

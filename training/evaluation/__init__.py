@@ -1,0 +1,1 @@
+"""What every predictor is judged by: errors, baselines, and what changed since a version."""

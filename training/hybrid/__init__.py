@@ -1,0 +1,1 @@
+"""The default predictor: measured rows of many GPUs → the checkpoint `hybrid-gpu`."""

@@ -1,0 +1,1 @@
+"""Questions asked once, whose answers the documentation quotes."""

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from dippm.models.power_limit import FILE, Band, PowerLimitLaw
+from training.evaluation.intervals import COVERAGE
 
 TABLE = Path("zeus", "nsdi23_power_limit_sweep.csv")
 OUT = Path(__file__).resolve().parents[2] / "dippm" / "models" / FILE
@@ -29,7 +30,6 @@ START = PowerLimitLaw(0.15, 0.8, 4.0, 1.0, 1.0, 6.0)
 TIME = ("idle_share", "knee", "sharpness", "slope")
 POWER = ("reach", "bend")
 SHARES = (0.5, 0.33)
-COVERAGE = 0.9
 
 
 def points(table: pd.DataFrame) -> pd.DataFrame:

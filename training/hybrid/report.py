@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from training.evaluation.intervals import COVERAGE
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.examples import Examples, Row
 
 Indices = NDArray[np.int64]
 HeldOut = Mapping[str, tuple[Indices, NDArray[np.float64]]]
-COVERAGE = 0.9
 FEWEST_ARCHITECTURES = 20
 
 SPLITS = {

@@ -1,4 +1,4 @@
-"""One network on one fold: train, then measure all three parts."""
+"""Networks on the folds of a split: train, predict, measure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from dataset.splits import Fold, Split
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
+from training.evaluation.held_out import HeldOut
 from training.pmgns.examples import Examples
 from training.pmgns.trainer import Training, TrainingConfig, predictions, train
-
-COVERAGE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,27 @@ class Run:
     rows: tuple[str, ...]
 
 
+def train_fold(
+    examples: Examples,
+    split: Split,
+    fold: Fold,
+    network: PmgnsConfig,
+    config: TrainingConfig,
+    *,
+    folder: Path,
+) -> Training:
+    """Train one network on one fold, on the device that the examples are on."""
+    torch.manual_seed(config.seed)
+    fresh = Pmgns(network).to(examples.targets.device)
+    return train(
+        fresh,
+        examples.part(split.train(fold)),
+        examples.part(fold.validation),
+        config,
+        folder=folder,
+    )
+
+
 def run_fold(
     examples: Examples,
     split: Split,
@@ -47,19 +68,11 @@ def run_fold(
 ) -> Run:
     """Train on a fold, or finish the run that `folder` holds, and measure it."""
     rows = {"training": split.train(fold), "validation": fold.validation, "test": fold.test}
-    torch.manual_seed(config.seed)
-    fresh = Pmgns(network)
     start = time.monotonic()
-    done = train(
-        fresh,
-        examples.part(rows["training"]),
-        examples.part(rows["validation"]),
-        config,
-        folder=folder,
-    )
+    done = train_fold(examples, split, fold, network, config, folder=folder)
     result: dict[str, Any] = {
         "learning_rate": done.learning_rate,
-        "parameters": sum(p.numel() for p in fresh.parameters()),
+        "parameters": sum(p.numel() for p in done.network.parameters()),
         "seconds": round(time.monotonic() - start),
         "best_epoch": done.best_epoch,
     }
@@ -74,16 +87,35 @@ def run_fold(
     return Run(done, result, ratios["test"], tuple(fold.test))
 
 
-def residuals(log_ratios: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return what turns a prediction into an interval; see `dippm.models.pmgns`."""
-    tail = (1 - COVERAGE) / 2
-    low, high, upper = np.quantile(log_ratios, [tail, 1 - tail, 0.99])
-    return {
-        "coverage": COVERAGE,
-        "low": float(min(low, 0.0)),
-        "high": float(max(high, 0.0)),
-        "upper_99": float(max(upper, 0.0)),
-    }
+def run_network(
+    examples: Examples,
+    split: Split,
+    network: PmgnsConfig,
+    config: TrainingConfig,
+    *,
+    name: str,
+    folder: Path,
+    table: pd.DataFrame,
+) -> HeldOut:
+    """Train a network on every fold, or finish what `folder` holds; predict the test parts.
+
+    Args:
+        examples: of the rows in `table`.
+        split: over them.
+        network: architecture and targets.
+        config: of the training.
+        name: of the network, for people.
+        folder: state of the runs.
+        table: the selected rows.
+    """
+    start = time.monotonic()
+    parts = []
+    for fold in split.folds:
+        where = folder / split.name / fold.name.replace(" ", "+") / network.gnn
+        done = train_fold(examples, split, fold, network, config, folder=where)
+        graphs, _ = examples.part(fold.test)
+        parts.append(_paired(table, fold, predictions(done.network, graphs).cpu(), network.targets))
+    return HeldOut(name, split.name, pd.concat(parts), round(time.monotonic() - start, 1))
 
 
 def _log_ratios(
@@ -93,3 +125,11 @@ def _log_ratios(
     latency = network.config.targets.index("latency_ms")
     predicted = predictions(network, graphs)[:, latency]
     return (targets[:, latency] / predicted).log().double().numpy()
+
+
+def _paired(
+    table: pd.DataFrame, fold: Fold, predicted: torch.Tensor, targets: tuple[str, ...]
+) -> pd.DataFrame:
+    rows = table.set_index("row_id", drop=False).loc[list(fold.test)].assign(fold=fold.name)
+    columns = predicted.double().numpy().T
+    return rows.assign(**{f"predicted {t}": c for t, c in zip(targets, columns, strict=True)})

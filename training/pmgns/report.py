@@ -10,10 +10,10 @@ import pandas as pd
 
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
+from training.evaluation.held_out import HeldOut
+from training.evaluation.intervals import residuals
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
 from training.pmgns.examples import Examples
-from training.pmgns.folds import residuals
-from training.pmgns.own_folds import HeldOut
 from training.pmgns.selection import Selection
 from training.pmgns.trainer import TrainingConfig
 

@@ -25,9 +25,10 @@ from dataset.splits import by_architecture, random_split
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import save_checkpoint
+from training.evaluation.intervals import residuals
 from training.evaluation.since import errors_since
 from training.pmgns.examples import GPU, Examples, load_examples
-from training.pmgns.folds import Run, residuals, run_fold
+from training.pmgns.folds import Run, run_fold
 from training.pmgns.trainer import TrainingConfig
 
 DATA = "timm_infer (amp, nchw, eager, torch 2.4)"

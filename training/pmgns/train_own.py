@@ -28,10 +28,12 @@ from dippm.cli.output import errors_reported
 from dippm.devices import find
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import Checkpoint, save_checkpoint
+from training.evaluation.held_out import HeldOut
+from training.evaluation.simple import run_simple
 from training.evaluation.since import errors_since
 from training.pmgns import report
 from training.pmgns.examples import Examples
-from training.pmgns.own_folds import HeldOut, run_network, run_simple, train_fold
+from training.pmgns.folds import run_network, train_fold
 from training.pmgns.selection import (
     Selection,
     everything,

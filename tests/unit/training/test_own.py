@@ -13,8 +13,8 @@ from dippm.errors import ConditionsError, UnknownNameError
 from dippm.graph import build
 from dippm.models.pmgns_network import PmgnsConfig
 from tests import own_rows
+from training.evaluation.held_out import HeldOut
 from training.pmgns import report
-from training.pmgns.own_folds import HeldOut
 from training.pmgns.selection import (
     load_selection,
     restricted,

@@ -1,19 +1,15 @@
-"""Networks and simple predictors on the folds of a split, for several targets at once."""
+"""Simple predictors on the folds of a split, for several targets and mixed conditions."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from dataset.splits import Fold, Split
-from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from training.evaluation.baselines import (
     Baseline,
     BoostedTrees,
@@ -22,10 +18,9 @@ from training.evaluation.baselines import (
     Ridge,
     held_out_predictions,
 )
-from training.pmgns.examples import Examples
-from training.pmgns.trainer import Training, TrainingConfig, predictions, train
+from training.evaluation.held_out import HeldOut
 
-APART = ["precision", "layout"]
+CONDITIONS = ["precision", "layout"]
 
 
 class MedianLabel:
@@ -40,8 +35,8 @@ class MedianLabel:
         return np.full(len(rows), self.value)
 
 
-class Apart:
-    """A predictor fitted for each precision and layout apart, and for all rows as a last resort."""
+class PerCondition:
+    """One predictor for each precision and layout, and one of all rows as a last resort."""
 
     def __init__(self, make: Callable[[], Baseline]) -> None:
         self.make = make
@@ -50,7 +45,7 @@ class Apart:
         """Fit all of them."""
         self.rest = self.make()
         self.rest.fit(rows)
-        groups = list(rows.groupby(APART))
+        groups = list(rows.groupby(CONDITIONS))
         self.parts = {key: self.make() for key, _ in groups} if len(groups) > 1 else {}
         for key, part in groups if self.parts else ():
             self.parts[key].fit(part)
@@ -58,7 +53,7 @@ class Apart:
     def predict(self, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Ask for each row the predictor of its conditions."""
         found = pd.Series(np.nan, index=rows.index)
-        for key, part in rows.groupby(APART):
+        for key, part in rows.groupby(CONDITIONS):
             found[part.index] = self.parts.get(key, self.rest).predict(part)
         return found.to_numpy()
 
@@ -71,76 +66,6 @@ SIMPLE: Mapping[str, Callable[[], Baseline]] = {
     "boosted trees on totals": lambda: BoostedTrees(lambda rows: np.ones(len(rows))),
 }
 """By name; they read the label from the column "latency_ms", whichever target that is."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Predictions of one predictor for every test row of a split.
-
-    Attributes:
-        predictor: name for people.
-        split: for instance "S1".
-        rows: "row_id", "arch_id", "family_id", "fold", and for each target T the columns T
-            (measured) and "predicted T"; NaN where there is no label.
-        seconds: of training.
-    """
-
-    predictor: str
-    split: str
-    rows: pd.DataFrame
-    seconds: float
-
-
-def run_network(
-    examples: Examples,
-    split: Split,
-    network: PmgnsConfig,
-    config: TrainingConfig,
-    *,
-    name: str,
-    folder: Path,
-    table: pd.DataFrame,
-) -> HeldOut:
-    """Train a network on every fold, or finish what `folder` holds; predict the test parts.
-
-    Args:
-        examples: of the rows in `table`.
-        split: over them.
-        network: architecture and targets.
-        config: of the training.
-        name: of the network, for people.
-        folder: state of the runs.
-        table: the selected rows.
-    """
-    start = time.monotonic()
-    parts = []
-    for fold in split.folds:
-        where = folder / split.name / fold.name.replace(" ", "+") / network.gnn
-        done = train_fold(examples, split, fold, network, config, folder=where)
-        graphs, _ = examples.part(fold.test)
-        parts.append(_paired(table, fold, predictions(done.network, graphs).cpu(), network.targets))
-    return HeldOut(name, split.name, pd.concat(parts), round(time.monotonic() - start, 1))
-
-
-def train_fold(
-    examples: Examples,
-    split: Split,
-    fold: Fold,
-    network: PmgnsConfig,
-    config: TrainingConfig,
-    *,
-    folder: Path,
-) -> Training:
-    """Train one network on one fold, on the device that the examples are on."""
-    torch.manual_seed(config.seed)
-    fresh = Pmgns(network).to(examples.targets.device)
-    return train(
-        fresh,
-        examples.part(split.train(fold)),
-        examples.part(fold.validation),
-        config,
-        folder=folder,
-    )
 
 
 def run_simple(split: Split, table: pd.DataFrame, targets: tuple[str, ...]) -> list[HeldOut]:
@@ -171,18 +96,10 @@ def _simple(
         tuple(r for r in split.rows if r in known), tuple(f for f in folds if f.test),
     )  # fmt: skip
     values, tested = held_out_predictions(
-        lambda: Apart(make), labelled.assign(latency_ms=labelled[target]), kept
+        lambda: PerCondition(make), labelled.assign(latency_ms=labelled[target]), kept
     )
     column = pd.Series(values, index=tested["row_id"])
     rows = table.set_index("row_id", drop=False)
     folds_of = {row: fold.name for fold in split.folds for row in fold.test}
     rows = rows.loc[list(folds_of)].assign(fold=pd.Series(folds_of))
     return rows.assign(**{f"predicted {target}": column})
-
-
-def _paired(
-    table: pd.DataFrame, fold: Fold, predicted: torch.Tensor, targets: tuple[str, ...]
-) -> pd.DataFrame:
-    rows = table.set_index("row_id", drop=False).loc[list(fold.test)].assign(fold=fold.name)
-    columns = predicted.double().numpy().T
-    return rows.assign(**{f"predicted {t}": c for t, c in zip(targets, columns, strict=True)})

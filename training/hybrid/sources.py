@@ -35,6 +35,7 @@ REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
 MERGED_TORCH = "torch 2.9"
 """Newer benchmark runs merge the parallel branches of these families before they time them, so the
 graph of the model as built is not the graph that was measured."""
+OPERATOR_SOURCES = ("neusight_ops", "aiconfigurator", "vidur", "flagperf")
 SAMPLES = {"hwgpt": 1600, "neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
 MIGPERF_MODELS = {
     "resnet50": "torchvision:resnet50@224",
@@ -151,11 +152,12 @@ def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
 
 def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
     rows = []
-    for source in ("neusight_ops", "aiconfigurator", "vidur", "flagperf"):
+    for source in OPERATOR_SOURCES:
         table = read(source, data)
         table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
         if source in SAMPLES:
             table = _sampled(table, SAMPLES[source])
+        table = table.assign(layer=operators.layer_keys(table))
         for record in table.to_dict("records"):
             if source == "neusight_ops":
                 record["precision"] = "fp32-ieee"
@@ -163,7 +165,7 @@ def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
                 continue
             key = f"operator:{record['row_id']}"
             lookup.made[key] = lambda record=record: _graph_of_operator(record)
-            rows.append(_row(record, key, key, f"operator {record['operator']}"))
+            rows.append(_row(record, key, record["layer"], f"operator {record['operator']}"))
     return rows
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from dippm.features.data_flow import merged_sources
 from dippm.features.kernel import Kernel
 from dippm.graph.model_graph import ModelGraph
 
@@ -27,15 +28,21 @@ def fuse(graph: ModelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
     for producer, consumer in graph.edges:
         producers.setdefault(consumer, set()).add(producer)
     groups: list[list[Kernel]] = []
+    positions: dict[int, list[int]] = {}
     group_of_node: dict[int, list[Kernel]] = {}
-    for kernel in kernels:
+    for position, kernel in enumerate(kernels):
         group = _group_to_join(kernel, producers, group_of_node)
         if group is None:
             group = []
             groups.append(group)
         group.append(kernel)
+        positions.setdefault(id(group), []).append(position)
         group_of_node[kernel.node] = group
-    return [_merged(group) for group in groups]
+    sources = merged_sources([positions[id(group)] for group in groups], kernels)
+    return [
+        replace(_merged(group), sources=before)
+        for group, before in zip(groups, sources, strict=True)
+    ]
 
 
 def _group_to_join(

@@ -27,6 +27,8 @@ class Kernel:
         strided: reads a permuted view.
         serial: steps that one thread does after another, beside the work above.
         launches: kernels that this record stands for.
+        sources: positions, in the list of kernels, of those that wrote what it reads; views
+            between them are passed through.
     """
 
     node: int
@@ -47,3 +49,4 @@ class Kernel:
     strided: bool = False
     serial: float = 0.0
     launches: int = 1
+    sources: tuple[int, ...] = ()

@@ -50,6 +50,9 @@ class KernelTable:
         fixed: QUANTITIES at batch 0, shape (K, 9).
         input_bytes: (per sample, fixed) bytes of the user inputs.
         batch: the only batch that may be asked for; None if any may.
+        edges: (producer, consumer) positions of kernels, without duplicates, shape (2, E). What
+            passes through operators that launch nothing is joined. Kernels that a compiler merged
+            may read what one further on in the list writes.
     """
 
     node: Integers
@@ -60,6 +63,7 @@ class KernelTable:
     fixed: Floats
     input_bytes: tuple[float, float]
     batch: int | None
+    edges: Integers
 
     @classmethod
     def of(
@@ -109,6 +113,7 @@ class KernelTable:
             fixed=fixed,
             input_bytes=input_bytes,
             batch=batch,
+            edges=_edges(kernels),
         )
 
     def quantities(self, batch: int) -> Floats:
@@ -124,6 +129,11 @@ class KernelTable:
 def _quantities(kernels: list[Kernel]) -> Floats:
     rows = [[float(getattr(k, name)) for name in QUANTITIES] for k in kernels]
     return np.array(rows, dtype=np.float64).reshape(-1, len(QUANTITIES))
+
+
+def _edges(kernels: list[Kernel]) -> Integers:
+    pairs = [(source, i) for i, kernel in enumerate(kernels) for source in kernel.sources]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
 
 
 def _input_bytes(graph: ModelGraph) -> float:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from dippm.conditions import Mode, Precision
+from dippm.features.data_flow import with_sources
 from dippm.features.fusion import fuse
 from dippm.features.kernel import Kernel, Unit
 from dippm.features.kernel_classes import (
@@ -48,7 +49,7 @@ def launched(
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
         channels_last: images are held so; a change to channels-last order is then only a view.
     """
-    kernels = list(_Expansion(graph, precision, channels_last).kernels())
+    kernels = with_sources(graph, list(_Expansion(graph, precision, channels_last).kernels()))
     if mode == "compiled":
         return fuse(graph, kernels)
     return kernels

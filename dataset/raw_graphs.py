@@ -3,10 +3,10 @@
     python -m dataset.raw_graphs --workers 2
 
 Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
-is the image size or the sequence length, and "own:family(name=value,...)@sizes" for the workloads
-of `dataset.families`. One file for each, compressed JSON;
-a model that cannot be converted leaves a file with the reason instead, so that a second run does
-only what is missing. Weights are never made: models stand on the meta device.
+is the image size or the sequence length, "gpt:..." as `dataset.gpt` says, and
+"own:family(name=value,...)@sizes" for the workloads of `dataset.families`. One file for each,
+compressed JSON; a model that cannot be converted leaves a file with the reason instead, so that a
+second run does only what is missing. Weights are never made: models stand on the meta device.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dippm.frontends.frontend import MARKER_BATCHES
 from dippm.relax.raw_graph import RawGraph
 from dippm.vision_operators import declare_vision_operators
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 BATCH = MARKER_BATCHES[0]
-SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")
+SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark", "hwgpt")
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
 MEMORY_MODELS = (
@@ -101,11 +104,9 @@ def convert(spec: str) -> RawGraph:
     name, _, size = name.partition("@")
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
-    if zoo == "hf":
-        model, example = (
-            _bert(name),
-            torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta"),
-        )
+    if zoo in ("hf", "gpt"):
+        model = _bert(name) if zoo == "hf" else _gpt(name)
+        example = torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta")
     else:
         model, channels = _model(zoo, name, int(size))
         example = torch.empty(BATCH, channels, int(size), int(size), device="meta")
@@ -138,8 +139,18 @@ def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list
     """Return the models that the tables of some sources name, without repetition."""
     from dataset import sources as readers
 
-    names = [name for source in sources for name in readers.read(source, data_dir)["model"]]
+    names: list[str] = []
+    for source in sources:
+        table = readers.read(source, data_dir)
+        names += _sampled_gpts(table) if source == "hwgpt" else table["model"]
     return list(dict.fromkeys(names))
+
+
+def _sampled_gpts(table: pd.DataFrame) -> list[str]:
+    from dataset import gpt
+
+    architectures = gpt.sampled(table).drop_duplicates("arch_id")
+    return [gpt.key_of(record) for record in architectures.to_dict("records")]
 
 
 def _convert_to_file(task: tuple[str, Path]) -> Outcome:
@@ -174,6 +185,12 @@ def _own(spec: str) -> tuple[Any, tuple[Any, ...]]:
 
     workload = Workload.parse(spec)
     return registry.build(workload, "meta"), registry.make_inputs(workload, BATCH, "meta")
+
+
+def _gpt(name: str) -> Any:
+    from dataset import gpt
+
+    return gpt.module_of(name)
 
 
 def _bert(name: str) -> Any:

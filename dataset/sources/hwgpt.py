@@ -18,6 +18,11 @@ VARIANTS = {
 }
 """The source names families only; these are the variants that its power readings suggest."""
 
+FP16 = frozenset({"v100", "p100", "rtx2080", "rtx3080"})
+"""GPUs that ran under autocast to fp16, by the settings file of each GPU; the rest ran bf16.
+
+V100 and 2080 Ti reach two to three times their fp32 peak here, which bf16 cannot on them."""
+
 
 def read(folder: Path) -> pd.DataFrame:
     """Return forward passes, with the architecture's columns beside them.
@@ -34,7 +39,7 @@ def read(folder: Path) -> pd.DataFrame:
         {
             "gpu": catalogue_names(table["gpu"], VARIANTS),
             "timer": "K",
-            "precision": "amp-bf16",
+            "precision": table["gpu"].isin(FP16).map({True: "amp", False: "amp-bf16"}),
             "mode": "eager",
             "phase": "inference",
             "model": "hwgpt:" + table["arch_id"].astype(str),

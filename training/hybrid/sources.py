@@ -36,7 +36,7 @@ MERGED_TORCH = "torch 2.9"
 """Newer benchmark runs merge the parallel branches of these families before they time them, so the
 graph of the model as built is not the graph that was measured."""
 OPERATOR_SOURCES = ("neusight_ops", "aiconfigurator", "vidur", "flagperf")
-SAMPLES = {"hwgpt": 1600, "neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
+SAMPLES = {"neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
 MIGPERF_MODELS = {
     "resnet50": "torchvision:resnet50@224",
     "vision_transformer": "torchvision:vit_b_16@224",
@@ -78,7 +78,7 @@ def _chunk(start: int) -> Examples:
 
 
 class _Graphs:
-    """Graphs by key: files for models, made on the spot for operators and GPTs."""
+    """Graphs by key: files for models, made on the spot for operators."""
 
     def __init__(self, data: Path, store: GraphStore) -> None:
         self.store = store
@@ -118,7 +118,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
         _row(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
         for r in table.to_dict("records")
     ]
-    return rows + _gpt_rows(data, lookup)
+    return rows + _gpt_rows(data)
 
 
 def _same_model(table: Table, keys: Table) -> pd.Series:
@@ -140,14 +140,9 @@ def _migperf(table: Table) -> Table:
     return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
 
 
-def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
-    table = _sampled(read("hwgpt", data), SAMPLES["hwgpt"])
-    rows = []
-    for record in table.to_dict("records"):
-        key = record["model"]
-        lookup.made[key] = lambda record=record: gpt.graph_of(record)
-        rows.append(_row(record, key, f"gpt {record['embed_dim']} {record['n_layer']}", "gpt"))
-    return rows
+def _gpt_rows(data: Path) -> list[Row]:
+    records = gpt.sampled(read("hwgpt", data)).to_dict("records")
+    return [_row(r, gpt.key_of(r), f"gpt {r['embed_dim']} {r['n_layer']}", "gpt") for r in records]
 
 
 def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
@@ -176,9 +171,8 @@ def _graph_of_operator(record: Mapping[str, Any]) -> ModelGraph:
 
 
 def _sampled(table: Table, count: int) -> Table:
-    """Return rows with every (GPU, operator or scale) equally present."""
-    by = ["gpu"] + [c for c in ("operator", "scale") if c in table and table[c].notna().any()]
-    groups = table.groupby(by, dropna=False, sort=True)
+    """Return rows with every GPU and operator equally present."""
+    groups = table.groupby(["gpu", "operator"], dropna=False, sort=True)
     each = -(-count // groups.ngroups)
     parts = [g.sample(min(each, len(g)), random_state=0) for _, g in groups]
     return pd.concat(parts)

@@ -1,4 +1,4 @@
-"""Measured rows → arrays that the hybrid predictor trains on."""
+"""Measured rows → graphs of kernels as arrays, which the default predictor trains on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from dippm.conditions import Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
+from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.kernel_network import ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +22,17 @@ class Row:
     """One measured latency.
 
     Attributes:
+        row_id: of the table, see `dataset.table`.
         source: data source.
-        host: machine and software that launched it; rows of one host share its launch time.
+        table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.
         architecture, family: grouping keys of the splits.
+        scale: of a GPT, "s", "m" or "l"; a key of a split, too.
     """
 
+    row_id: str
     source: str
-    host: str
+    table: str
     device: Device
     timer: Timer
     precision: Precision
@@ -39,18 +44,22 @@ class Row:
     family: str
     latency_ms: float
     mig: MigProfile | None = None
+    scale: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Rows with their kernels, equal kernels of a row merged.
+    """Rows with their kernels; kernels of a row that the network cannot tell apart are merged.
 
     Attributes:
         rows: what was measured, length R.
         features: shape (K, N_FEATURES).
         log_roofline: of each kernel, in log ms, shape (K,).
-        count: how many equal kernels it stands for, shape (K,).
+        count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
+        inward, outward: what each kernel reads from and writes to, shape (2, E) each: neighbour and
+            kernel, counted from the row's first kernel; see `MergedKernels`.
+        inward_start, outward_start: as `start`, of the data flows.
         launches, input_bytes, serial_ms: shape (R,).
     """
 
@@ -59,6 +68,10 @@ class Examples:
     log_roofline: NDArray[np.float32]
     count: NDArray[np.float32]
     start: NDArray[np.int64]
+    inward: NDArray[np.int32]
+    inward_start: NDArray[np.int64]
+    outward: NDArray[np.int32]
+    outward_start: NDArray[np.int64]
     launches: NDArray[np.float32]
     input_bytes: NDArray[np.float32]
     serial_ms: NDArray[np.float32]
@@ -67,6 +80,10 @@ class Examples:
     def log_latency(self) -> NDArray[np.float32]:
         """Labels, log ms, shape (R,)."""
         return np.log([row.latency_ms for row in self.rows]).astype(np.float32)
+
+    def of_row(self, row: int) -> slice:
+        """Return where the kernels of a row are."""
+        return slice(int(self.start[row]), int(self.start[row + 1]))
 
 
 GraphLookup = Callable[[str], ModelGraph]
@@ -79,62 +96,89 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
         rows: sorted by graph, so that one graph's tables are in memory at a time.
         graph: key → graph.
     """
-    parts: list[tuple[NDArray[np.float32], ...]] = []
-    launches, inputs, serial = [], [], []
-    tables: dict[tuple[object, ...], KernelTable] = {}
+    parts: list[_RowKernels] = []
+    serial = []
+    made: dict[tuple[object, ...], KernelGraph] = {}
     current = None
     for row in rows:
         if row.graph != current:
-            current, tables = row.graph, {}
+            current, made = row.graph, {}
         key = (row.precision, row.mode, row.channels_last)
-        if key not in tables:
-            tables[key] = KernelTable.of(
-                graph(row.graph), row.precision, row.mode, channels_last=row.channels_last
+        if key not in made:
+            operators = graph(row.graph)
+            table = KernelTable.of(
+                operators, row.precision, row.mode, channels_last=row.channels_last
             )
-        table = tables[key]
-        parts.append(_kernels(table, row))
-        launches.append(table.launches)
-        inputs.append(table.input_bytes[0] * row.batch + table.input_bytes[1])
-        serial.append(float(serial_ms(table, row.batch).sum()))
-    sizes = [len(p[1]) for p in parts]
+            made[key] = KernelGraph.of(operators, table, ROUNDS)
+        parts.append(_kernels(made[key], row))
+        serial.append(float(serial_ms(made[key].table, row.batch) @ made[key].count))
     return Examples(
         rows=rows,
-        features=np.concatenate([p[0] for p in parts]),
-        log_roofline=np.concatenate([p[1] for p in parts]),
-        count=np.concatenate([p[2] for p in parts]),
-        start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        launches=np.array(launches, dtype=np.float32),
-        input_bytes=np.array(inputs, dtype=np.float32),
+        features=np.concatenate([p.features for p in parts]),
+        log_roofline=np.concatenate([p.log_roofline for p in parts]),
+        count=np.concatenate([p.count for p in parts]),
+        start=_starts([len(p.count) for p in parts]),
+        inward=np.concatenate([p.inward for p in parts], axis=1),
+        inward_start=_starts([p.inward.shape[1] for p in parts]),
+        outward=np.concatenate([p.outward for p in parts], axis=1),
+        outward_start=_starts([p.outward.shape[1] for p in parts]),
+        launches=np.array([p.launches for p in parts], dtype=np.float32),
+        input_bytes=np.array([p.input_bytes for p in parts], dtype=np.float32),
         serial_ms=np.array(serial, dtype=np.float32),
     )
 
 
 def join_examples(parts: Sequence[Examples]) -> Examples:
     """Return one collection out of several."""
-    ends = np.cumsum([0] + [int(p.start[-1]) for p in parts])
-    starts = [p.start[:-1] + end for p, end in zip(parts, ends, strict=False)]
+
+    def along(name: str, axis: int = 0) -> NDArray[np.generic]:
+        return np.concatenate([getattr(p, name) for p in parts], axis=axis)
+
+    def starts(name: str) -> NDArray[np.int64]:
+        return _starts(np.concatenate([np.diff(getattr(p, name)) for p in parts]))
+
     return Examples(
         rows=[row for p in parts for row in p.rows],
-        features=np.concatenate([p.features for p in parts]),
-        log_roofline=np.concatenate([p.log_roofline for p in parts]),
-        count=np.concatenate([p.count for p in parts]),
-        start=np.concatenate([*starts, ends[-1:]]).astype(np.int64),
-        launches=np.concatenate([p.launches for p in parts]),
-        input_bytes=np.concatenate([p.input_bytes for p in parts]),
-        serial_ms=np.concatenate([p.serial_ms for p in parts]),
-    )
+        start=starts("start"),
+        inward=along("inward", 1),
+        inward_start=starts("inward_start"),
+        outward=along("outward", 1),
+        outward_start=starts("outward_start"),
+        **{
+            name: along(name)
+            for name in (
+                "features", "log_roofline", "count", "launches", "input_bytes", "serial_ms",
+            )
+        },
+    )  # fmt: skip
 
 
-def _kernels(table: KernelTable, row: Row) -> tuple[NDArray[np.float32], ...]:
-    view = DeviceView.of(row.device, row.mig)
+@dataclass(frozen=True, slots=True)
+class _RowKernels:
+    features: NDArray[np.float32]
+    log_roofline: NDArray[np.float32]
+    count: NDArray[np.float32]
+    inward: NDArray[np.int32]
+    outward: NDArray[np.int32]
+    launches: float
+    input_bytes: float
+
+
+def _kernels(kernels: KernelGraph, row: Row) -> _RowKernels:
+    view, table = DeviceView.of(row.device, row.mig), kernels.table
     features = kernel_features(
         table, row.batch, view, channels_last=row.channels_last, compiled=row.mode == "compiled"
     )
-    roofline = np.log(roofline_ms(table, row.batch, view)).astype(np.float32)
-    joined = np.concatenate([features, roofline[:, None]], axis=1)
-    unique, counts = np.unique(joined, axis=0, return_counts=True)
-    return (
-        np.ascontiguousarray(unique[:, :-1]),
-        np.ascontiguousarray(unique[:, -1]),
-        counts.astype(np.float32),
+    return _RowKernels(
+        features=features,
+        log_roofline=np.log(roofline_ms(table, row.batch, view)).astype(np.float32),
+        count=kernels.count.astype(np.float32),
+        inward=kernels.inward.astype(np.int32),
+        outward=kernels.outward.astype(np.int32),
+        launches=kernels.launches,
+        input_bytes=table.input_bytes[0] * row.batch + table.input_bytes[1],
     )
+
+
+def _starts(sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

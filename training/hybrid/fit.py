@@ -1,4 +1,4 @@
-"""Fits the efficiency network: the loss is on the sum of a row's kernels, never on one kernel.
+"""Fits the kernel network: the loss is on the sum of a row's kernels, never on one kernel.
 
 Rows of one operator and rows of a whole model stand in the same loss, so that classes that always
 occur together in models (casts, norms, activations) are separated by the operator rows.
@@ -7,26 +7,23 @@ occur together in models (casts, norms, activations) are separated by the operat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES
-from dippm.models.efficiency import SLOWDOWN_RANGE
-from dippm.models.host import OVERLAP_POWER
+from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
+from training.hybrid.network import KernelNetwork, NetworkSettings, static_features
 
-Indices = NDArray[np.int64]
-HUBER_DELTA = 0.1
 DEFAULT_LAUNCH_MS = 0.01
 LAUNCH_BOUND_MS = 0.1
-"""A host whose fastest rows take longer than this per launch was never the bottleneck."""
+"""A machine whose fastest rows take longer than this per launch was never the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,179 +31,63 @@ class FitSettings:
     """How to fit.
 
     Attributes:
-        hidden: width of the two hidden layers.
+        network: its shape.
         steps: optimiser steps.
         model_rows, operator_rows: rows of each kind per step.
-        device_dropout: share of steps' rows whose raw device descriptors are hidden.
+        learning_rate: highest; it rises and falls in one cycle.
+        table_rate: learning rate of terms per table, over that of the law.
+        huber: where the loss of the log error turns from square to linear.
+        term_penalty, offset_penalty: pull of the terms per table to the shared law.
+        balance: exponent of a table's share of the draws over its rows; 1 draws all rows alike,
+            0 all tables.
     """
 
-    hidden: int = 112
-    depth: int = 3
-    steps: int = 4000
-    model_rows: int = 112
-    operator_rows: int = 448
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    steps: int = 3000
+    model_rows: int = 32
+    operator_rows: int = 256
     learning_rate: float = 3e-3
+    table_rate: float = 3.0
     weight_decay: float = 1e-3
-    device_dropout: float = 0.3
-    offset_penalty: float = 2.0
+    huber: float = 0.1
+    term_penalty: float = 0.05
+    offset_penalty: float = 0.02
+    balance: float = 0.5
     seed: int = 0
 
 
-class HybridNetwork(nn.Module):
-    """Efficiency network with the host terms and source offsets that labels need.
-
-    Args:
-        mean, scale: of the features, shape (N_FEATURES,).
-        hosts: names of the machines; each has a launch time and a log offset of its own.
-    """
-
-    def __init__(
-        self, mean: Tensor, scale: Tensor, hosts: Sequence[str], settings: FitSettings
-    ) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
-        widths = [N_FEATURES] + [settings.hidden] * (settings.depth - 1) + [1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        nn.init.zeros_(self.layers[-1].weight)
-        nn.init.constant_(self.layers[-1].bias, 0.4)
-        self.log_launch_ms = nn.Parameter(torch.full((len(hosts),), math.log(0.01)))
-        self.offset = nn.Parameter(torch.zeros(len(hosts)))
-        self.log_copy = nn.Parameter(torch.tensor(math.log(8e6)))
-        self.device_dropout = settings.device_dropout
-
-    def log_slowdown(self, features: Tensor) -> Tensor:
-        """Return the log slow-down of each kernel, shape (K,)."""
-        x = (features - self.mean) / self.scale
-        if self.training and self.device_dropout:
-            keep = (torch.rand(len(x), 1) >= self.device_dropout).to(x.dtype)
-            x = torch.cat([x[:, :-N_DEVICE_FEATURES], x[:, -N_DEVICE_FEATURES:] * keep], dim=1)
-        for layer in self.layers[:-1]:
-            x = torch.nn.functional.silu(layer(x))
-        out = self.layers[-1](x)[:, 0]
-        return out.clamp(*SLOWDOWN_RANGE)
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the predicted log latency of each row, shape (R,)."""
-        kernel_ms = torch.exp(batch.log_roofline + self.log_slowdown(batch.features)) * batch.count
-        device = batch.serial_ms.index_add(0, batch.row, kernel_ms)
-        host = batch.launches * torch.exp(self.log_launch_ms)[batch.host]
-        host = torch.where(batch.kernel_timer, torch.zeros_like(host), host)
-        wall = _smooth_max(device, host)
-        copy = torch.where(batch.copies, batch.input_bytes / torch.exp(self.log_copy), 0.0)
-        return torch.log(wall + copy) + self.offset[batch.host]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of a step as tensors."""
-
-    rows: int
-    features: Tensor
-    log_roofline: Tensor
-    count: Tensor
-    row: Tensor
-    host: Tensor
-    launches: Tensor
-    input_bytes: Tensor
-    serial_ms: Tensor
-    kernel_timer: Tensor
-    copies: Tensor
-    label: Tensor
-
-
-class Batches:
-    """Cuts batches of rows out of examples."""
-
-    def __init__(self, examples: Examples, hosts: Mapping[str, int]) -> None:
-        self.examples = examples
-        rows = examples.rows
-        self.host = np.array([hosts[r.host] for r in rows])
-        self.kernel_timer = np.array([r.timer == "kernel" for r in rows])
-        self.copies = np.array([r.timer == "wall+copy" for r in rows])
-        self.label = examples.log_latency
-
-    def take(self, chosen: Indices) -> Batch:
-        """Return the batch of these rows."""
-        e = self.examples
-        starts, ends = e.start[chosen], e.start[chosen + 1]
-        sizes = ends - starts
-        row = np.repeat(np.arange(len(chosen)), sizes)
-        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        kernels = np.repeat(starts, sizes) + within
-        tensor = torch.from_numpy
-        return Batch(
-            rows=len(chosen),
-            features=tensor(e.features[kernels]),
-            log_roofline=tensor(e.log_roofline[kernels]),
-            count=tensor(e.count[kernels]),
-            row=tensor(row),
-            host=tensor(self.host[chosen]),
-            launches=tensor(e.launches[chosen]),
-            input_bytes=tensor(e.input_bytes[chosen]),
-            serial_ms=tensor(e.serial_ms[chosen]),
-            kernel_timer=tensor(self.kernel_timer[chosen]),
-            copies=tensor(self.copies[chosen]),
-            label=tensor(self.label[chosen]),
-        )
-
-
 def fit(
-    examples: Examples,
-    train: Indices,
-    settings: FitSettings,
-    *,
-    hosts: Mapping[str, int],
-) -> HybridNetwork:
-    """Fit on the given rows.
-
-    Every step draws model rows and operator rows, each source with equal weight by the square
-    root of its size, so that no single source drowns the others.
-    """
+    examples: Examples, train: Indices, settings: FitSettings, *, tables: Mapping[str, int]
+) -> KernelNetwork:
+    """Fit on the given rows; return the mean of the weights along the last steps."""
     torch.manual_seed(settings.seed)
     random = np.random.default_rng(settings.seed)
-    batches = Batches(examples, hosts)
-    mean, scale = _standardisation(examples, train)
-    network = HybridNetwork(mean, scale, list(hosts), settings)
-    with torch.no_grad():
-        network.log_launch_ms.copy_(torch.from_numpy(_launch_start(examples, train, hosts)))
+    batches = Batches(examples, tables)
+    network = _fresh(examples, batches, train, settings, tables)
     optimizer = torch.optim.AdamW(
         [
-            {"params": network.layers.parameters(), "weight_decay": settings.weight_decay},
-            {
-                "params": [network.log_launch_ms, network.offset, network.log_copy],
-                "weight_decay": 0.0,
-                "lr": settings.learning_rate * 3,
-            },
+            {"params": network.law_parameters, "weight_decay": settings.weight_decay},
+            {"params": network.table_parameters, "weight_decay": 0.0},
         ],
         lr=settings.learning_rate,
     )
+    rates = [settings.learning_rate, settings.learning_rate * settings.table_rate]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=[settings.learning_rate, settings.learning_rate * 3],
-        total_steps=settings.steps,
-        pct_start=0.1,
+        optimizer, max_lr=rates, total_steps=settings.steps, pct_start=0.1
     )
-    sizes = np.diff(examples.start)
-    single = np.array([sizes[i] <= 4 for i in train])
-    draws = [
-        (train[chosen], _weights(examples, train[chosen]), count)
-        for chosen, count in ((~single, settings.model_rows), (single, settings.operator_rows))
-        if chosen.any()
-    ]
+    draws = _draws(examples, train, settings)
     average = [p.detach().clone() for p in network.parameters()]
     for step in range(settings.steps):
         losses = []
         for pool, weights, count in draws:
             batch = batches.take(random.choice(pool, size=count, p=weights))
             error = network(batch) - batch.label
-            losses.append(
-                nn.functional.huber_loss(error, torch.zeros_like(error), delta=HUBER_DELTA)
-                / HUBER_DELTA
-            )
-        loss = sum(losses) + settings.offset_penalty * 0.01 * network.offset.square().sum()
+            loss = nn.functional.huber_loss(error, torch.zeros_like(error), delta=settings.huber)
+            losses.append(loss / settings.huber)
+        pull = settings.term_penalty * network.terms.square().sum(dim=1).mean()
+        pull = pull + settings.offset_penalty * network.offset.square().mean()
         optimizer.zero_grad()
-        loss.backward()
+        (sum(losses) + pull).backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -220,69 +101,93 @@ def fit(
     return network.eval()
 
 
-def restore(path: Path, hosts: Mapping[str, int], settings: FitSettings) -> HybridNetwork:
+def restore(path: Path, settings: FitSettings, *, tables: Mapping[str, int]) -> KernelNetwork:
     """Return the network whose state was saved under a path."""
-    blank = torch.zeros(N_FEATURES)
-    network = HybridNetwork(blank, blank.clone(), list(hosts), settings)
-    network.load_state_dict(torch.load(path, weights_only=True))
+    state = torch.load(path, weights_only=True)
+    network = KernelNetwork(
+        state["mean"], state["scale"], state["static_mean"], state["static_scale"],
+        torch.zeros(len(tables)), settings.network,
+    )  # fmt: skip
+    network.load_state_dict(state)
     return network.eval()
 
 
 @torch.no_grad()
 def predict_log_ms(
-    network: HybridNetwork, examples: Examples, rows: Indices, hosts: Mapping[str, int]
+    network: KernelNetwork, examples: Examples, rows: Indices, *, tables: Mapping[str, int]
 ) -> NDArray[np.float64]:
     """Return the predicted log latency of rows, shape (len(rows),)."""
-    batches = Batches(examples, hosts)
+    batches = Batches(examples, tables)
     chunks = [
         network(batches.take(chunk)).numpy()
-        for chunk in np.array_split(rows, len(rows) // 256 + 1)
+        for chunk in np.array_split(rows, len(rows) // 64 + 1)
         if len(chunk)
     ]
     return np.concatenate(chunks).astype(np.float64)
 
 
-def _smooth_max(a: Tensor, b: Tensor) -> Tensor:
-    high, low = torch.maximum(a, b), torch.minimum(a, b)
-    ratio = (low / high.clamp_min(1e-12)).clamp_min(1e-6)
-    return high * (1 + ratio**OVERLAP_POWER) ** (1 / OVERLAP_POWER)
+def is_operator(examples: Examples) -> NDArray[np.bool_]:
+    """Tell the rows of single operators, shape (R,)."""
+    return np.array([row.family.startswith("operator") for row in examples.rows])
 
 
-def _standardisation(examples: Examples, train: Indices) -> tuple[Tensor, Tensor]:
+def _fresh(
+    examples: Examples,
+    batches: Batches,
+    train: Indices,
+    settings: FitSettings,
+    tables: Mapping[str, int],
+) -> KernelNetwork:
     sample = np.random.default_rng(0).choice(train, size=min(len(train), 4000), replace=False)
-    kernels = np.concatenate([np.arange(examples.start[i], examples.start[i + 1]) for i in sample])
-    features = examples.features[kernels]
-    scale = features.std(axis=0)
-    scale[scale < 1e-3] = 1.0
-    return torch.from_numpy(features.mean(axis=0)), torch.from_numpy(scale)
+    batch = batches.take(np.sort(sample))
+    static = static_features(batch)
+    launch = torch.from_numpy(_launch_start(examples, train, tables))
+    return KernelNetwork(
+        batch.features.mean(dim=0), _scale(batch.features),
+        static.mean(dim=0), _scale(static),
+        launch, settings.network,
+    )  # fmt: skip
+
+
+def _scale(values: torch.Tensor) -> torch.Tensor:
+    scale = values.std(dim=0)
+    return torch.where(scale < 1e-3, 1.0, scale)
+
+
+def _draws(
+    examples: Examples, train: Indices, settings: FitSettings
+) -> list[tuple[Indices, NDArray[np.float64], int]]:
+    """Return pools of models and of operators, with the weight of each row and rows per step."""
+    operators = is_operator(examples)[train]
+    pools = ((train[~operators], settings.model_rows), (train[operators], settings.operator_rows))
+    found = []
+    for pool, count in pools:
+        if len(pool):
+            sizes = Counter(examples.rows[i].table for i in pool)
+            weights = np.array(
+                [sizes[examples.rows[i].table] ** (settings.balance - 1) for i in pool]
+            )
+            found.append((pool, weights / weights.sum(), count))
+    return found
 
 
 def _launch_start(
-    examples: Examples, train: Indices, hosts: Mapping[str, int]
+    examples: Examples, train: Indices, tables: Mapping[str, int]
 ) -> NDArray[np.float32]:
-    """Return where the launch times start, log ms: the fastest rows per launch of each host.
+    """Return where the launch times start, log ms: the fastest rows per launch of each table.
 
-    Hosts whose rows are all bound by the device say nothing and start at the default. A host that
+    Tables whose rows are all bound by the device say nothing and start at the default. A table that
     does not train takes the median of its source, and keeps it.
     """
-    per_launch: dict[str, list[float]] = {name: [] for name in hosts}
+    per_launch: dict[str, list[float]] = {name: [] for name in tables}
     for i in train:
         row = examples.rows[i]
         if row.timer != "kernel":
-            per_launch[row.host].append(row.latency_ms / float(examples.launches[i]))
+            per_launch[row.table].append(row.latency_ms / float(examples.launches[i]))
     known = {name: float(np.quantile(v, 0.05)) for name, v in per_launch.items() if v}
     known = {n: v if v < LAUNCH_BOUND_MS else DEFAULT_LAUNCH_MS for n, v in known.items()}
-    start = np.full(len(hosts), DEFAULT_LAUNCH_MS)
-    for name, position in hosts.items():
+    start = np.full(len(tables), DEFAULT_LAUNCH_MS)
+    for name, position in tables.items():
         kin = [v for n, v in known.items() if n.split()[0] == name.split()[0]]
-        start[position] = known.get(name, float(np.median(kin or [DEFAULT_LAUNCH_MS])))
+        start[position] = known.get(name, math.exp(np.median(np.log(kin or [DEFAULT_LAUNCH_MS]))))
     return np.log(start).astype(np.float32)
-
-
-def _weights(examples: Examples, rows: Indices) -> NDArray[np.float64]:
-    groups = [(examples.rows[i].source, examples.rows[i].device.name) for i in rows]
-    sizes: dict[tuple[str, str], int] = {}
-    for group in groups:
-        sizes[group] = sizes.get(group, 0) + 1
-    weights = np.array([1 / math.sqrt(sizes[group]) for group in groups])
-    return weights / weights.sum()

@@ -48,7 +48,7 @@ def _timm(gpu: str, software: str, mode: str, layout: str = "") -> View:
             r.source == "timm_infer"
             and r.device.name == gpu
             and r.mode == mode
-            and software in r.host
+            and software in r.table
             and r.channels_last in nhwc
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ PARAMETER_TOLERANCE = 0.1
 """A zoo renames: where the parameter counts differ by more, today's model is another one."""
 Table = pd.DataFrame
 CHUNK = 200
+ARRAYS = tuple(field.name for field in fields(Examples) if field.name != "rows")
 _SHARED: dict[str, Any] = {}
 """Rows and graphs for the forked workers: graphs are made by closures, which do not pickle."""
 
@@ -186,12 +187,13 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         profile = next(p for p in device.mig_profiles if p.name == slice_name)
     software = record["software"] if isinstance(record["software"], str) else ""
     system = record.get("system")
-    host = (record["source"], record["gpu"], software, record["mode"])
-    host = (*host, system) if isinstance(system, str) else host
+    table = (record["source"], record["gpu"], software, record["mode"])
+    table = (*table, system) if isinstance(system, str) else table
     batch = record.get("batch")
     return Row(
+        row_id=record["row_id"],
         source=record["source"],
-        host=" ".join(filter(None, host)),
+        table=" ".join(filter(None, table)),
         device=device,
         timer=TIMERS[record["timer"]],
         precision=record["precision"],
@@ -203,6 +205,7 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         family=family,
         latency_ms=float(record["latency_ms"]),
         mig=profile,
+        scale=record["scale"] if isinstance(record.get("scale"), str) else "",
     )
 
 
@@ -213,16 +216,7 @@ def _save(cache: Path, examples: Examples) -> None:
         for row in examples.rows
     ]
     (cache / "rows.json").write_text(json.dumps(documents))
-    np.savez(
-        cache / "arrays.npz",
-        features=examples.features.astype(np.float32),
-        log_roofline=examples.log_roofline,
-        count=examples.count,
-        start=examples.start,
-        launches=examples.launches,
-        input_bytes=examples.input_bytes,
-        serial_ms=examples.serial_ms,
-    )
+    np.savez(cache / "arrays.npz", **{name: getattr(examples, name) for name in ARRAYS})
 
 
 def _load(cache: Path) -> Examples:

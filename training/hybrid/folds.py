@@ -1,0 +1,219 @@
+"""Fits of every learner on every fold; each is kept, so that a run that was cut off goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from dataset.splits import Fold, Split
+from training.evaluation.held_out import HeldOut
+from training.hybrid.batches import Indices
+from training.hybrid.examples import Examples
+from training.hybrid.fit import FitSettings, fit, predict_log_ms
+from training.hybrid.network import NetworkSettings
+from training.hybrid.trees import TreeSettings, fit_trees, predict_trees_log_ms
+
+SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
+LEARNERS = (SAGE, ALONE, TREES)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of all learners."""
+
+    fit: FitSettings
+    trees: TreeSettings
+
+    def of_seed(self, seed: int) -> Settings:
+        """Return the same with another seed."""
+        return Settings(replace(self.fit, seed=seed), replace(self.trees, seed=seed))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One fit: a fold of a split, or all rows, with one seed."""
+
+    split: str
+    fold: str
+    train: Indices
+    test: Indices
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Return a file name."""
+        return f"{self.split}-{self.fold}-{self.seed}".replace(" ", "+")[:150]
+
+
+class Runner:
+    """Fits tasks in processes of their own and reads back what they predicted.
+
+    Args:
+        examples: all rows.
+        folder: where fits are kept.
+        settings: of the learners.
+    """
+
+    def __init__(self, examples: Examples, folder: Path, settings: Settings) -> None:
+        self.examples, self.folder, self.settings = examples, folder, settings
+        names = sorted({row.table for row in examples.rows})
+        self.tables: Mapping[str, int] = {name: i for i, name in enumerate(names)}
+        self.position = {row.row_id: i for i, row in enumerate(examples.rows)}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def tasks(self, split: Split, seeds: Sequence[int], folds: Sequence[str] = ()) -> list[Task]:
+        """Return the fits of a split; rows that the split leaves out of its table train."""
+        inside = set(split.rows)
+        others = [i for i, row in enumerate(self.examples.rows) if row.row_id not in inside]
+        found = []
+        for fold in split.folds:
+            if folds and fold.name not in folds:
+                continue
+            train = self._indices((*split.train(fold), *fold.validation))
+            train = np.sort(np.concatenate([train, self._allowed(others, fold)]))
+            test = self._indices(fold.test)
+            found += [Task(split.name, fold.name, train, test, seed) for seed in seeds]
+        return found
+
+    def run(self, tasks: Sequence[Task], processes: int | None = None) -> None:
+        """Fit what is not yet on disk, one process per core."""
+        todo = [task for task in tasks if not self._path(task).exists()]
+        _SHARED.update(runner=self)
+        with Progress() as progress, get_context("fork").Pool(processes) as pool:
+            bar = progress.add_task("fits", total=len(todo))
+            for name in pool.imap_unordered(_fit, todo):
+                progress.update(bar, advance=1, description=f"fits (last: {name})")
+
+    def fit(self, task: Task) -> None:
+        """Fit every learner and keep weights and held-out predictions."""
+        torch.set_num_threads(1)
+        settings, began = self.settings.of_seed(task.seed), time.monotonic()
+        predicted: dict[str, NDArray[np.float64]] = {}
+        seconds: dict[str, float] = {}
+        network = None
+        for name in (ALONE, SAGE):
+            shape = settings.fit.network
+            if name == ALONE:
+                shape = NetworkSettings(**{**_fields(shape), "rounds": 0})
+            network = fit(
+                self.examples, task.train, replace(settings.fit, network=shape), tables=self.tables
+            )
+            torch.save(network.state_dict(), self.folder / f"{task.name}.{_slug(name)}.pt")
+            if len(task.test):
+                predicted[name] = predict_log_ms(
+                    network, self.examples, task.test, tables=self.tables
+                )
+            seconds[name], began = time.monotonic() - began, time.monotonic()
+        assert network is not None
+        trees = fit_trees(self.examples, task.train, network, settings.trees, tables=self.tables)
+        trees.save(self.folder / f"{task.name}.{_slug(TREES)}.ubj")
+        if len(task.test):
+            predicted[TREES] = predict_trees_log_ms(
+                trees, self.examples, task.test, network, tables=self.tables
+            )
+        seconds[TREES] = time.monotonic() - began
+        unfinished = self._path(task).with_suffix(".part.npz")
+        np.savez(
+            unfinished, test=task.test, **predicted,
+            **{f"seconds {name}": value for name, value in seconds.items()},
+        )  # fmt: skip
+        unfinished.replace(self._path(task))
+
+    def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:
+        """Return the held-out predictions of a finished task by learner, log ms."""
+        with np.load(self._path(task)) as file:
+            return {name: file[name] for name in LEARNERS}
+
+    def held_out(self, tasks: Sequence[Task], weights: Mapping[str, float], name: str) -> HeldOut:
+        """Return the predictions of a weighted mean of learners and of all seeds, in the log.
+
+        Args:
+            tasks: of one split; those of one fold are one ensemble.
+            weights: of the learners; they sum to 1.
+            name: of the mean, for people.
+        """
+        folds: dict[str, list[Task]] = {}
+        for task in tasks:
+            folds.setdefault(task.fold, []).append(task)
+        parts = []
+        for fold, members in folds.items():
+            answers = [
+                sum(weight * self.log_ms(member)[learner] for learner, weight in weights.items())
+                for member in members
+            ]
+            parts.append(self._rows(members[0].test, fold, np.mean(answers, axis=0)))
+        return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
+
+    def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
+        rows = [self.examples.rows[i] for i in test]
+        return pd.DataFrame(
+            {
+                "position": test,
+                "row_id": [row.row_id for row in rows],
+                "arch_id": [row.architecture for row in rows],
+                "family_id": [row.family for row in rows],
+                "fold": fold,
+                "latency_ms": [row.latency_ms for row in rows],
+                "predicted latency_ms": np.exp(log_ms),
+            }
+        )
+
+    def _allowed(self, others: Sequence[int], fold: Fold) -> Indices:
+        held = {self.examples.rows[self.position[row]].architecture for row in fold.test}
+        kept = [i for i in others if self.examples.rows[i].architecture not in held]
+        return np.array(kept, dtype=np.int64)
+
+    def _indices(self, row_ids: Sequence[str]) -> Indices:
+        return np.array(sorted(self.position[row] for row in row_ids), dtype=np.int64)
+
+    def _path(self, task: Task) -> Path:
+        return self.folder / f"{task.name}.npz"
+
+
+_SHARED: dict[str, Any] = {}
+"""The runner for forked processes: examples are too large to send."""
+
+
+def _fit(task: Task) -> str:
+    _SHARED["runner"].fit(task)
+    return task.name
+
+
+def _fields(settings: NetworkSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in NetworkSettings.__slots__}
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "_").casefold()
+
+
+def table_of(examples: Examples) -> pd.DataFrame:
+    """Return the rows as `dataset.latency_splits` wants them."""
+    rows = examples.rows
+    operator = [row.family.startswith("operator") for row in rows]
+    return pd.DataFrame(
+        {
+            "row_id": [row.row_id for row in rows],
+            "source": [row.source for row in rows],
+            "gpu": [row.device.name for row in rows],
+            "precision": [row.precision for row in rows],
+            "mode": [row.mode for row in rows],
+            "model": [row.graph for row in rows],
+            "batch": [row.batch for row in rows],
+            "latency_ms": [row.latency_ms for row in rows],
+            "arch_id": [row.architecture for row in rows],
+            "family_id": [row.family for row in rows],
+            "is_operator": operator,
+            "scale": [row.scale or None for row in rows],
+        }
+    )

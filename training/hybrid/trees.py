@@ -1,0 +1,218 @@
+"""Boosted trees for each kernel, with the loss on the sum of a row.
+
+They see one kernel at a time and learn other things than the network does, so the mean of both is
+better than either. What belongs to tables and machines comes from the network's fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xgboost
+from numpy.typing import NDArray
+
+from dippm.features.kernel_features import N_KINDS
+from dippm.models.host import OVERLAP_POWER
+from training.hybrid.batches import Batches, Indices
+from training.hybrid.examples import Examples
+from training.hybrid.fit import is_operator
+from training.hybrid.network import KernelNetwork
+
+Floats = NDArray[np.float64]
+GRADIENT_SCALE = 1000.0
+"""Gradients of a kernel are shares of a row; xgboost's own thresholds expect numbers near 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """How to boost.
+
+    Attributes:
+        huber: where the loss of the log error turns from square to linear.
+        prior: pull of a kernel's slow-down to that of its class.
+        reach: largest log step away from the class.
+        balance: see `FitSettings.balance`.
+    """
+
+    rounds: int = 150
+    depth: int = 8
+    rate: float = 0.15
+    huber: float = 0.15
+    prior: float = 0.002
+    reach: float = 1.5
+    smallest_leaf: float = 10.0
+    balance: float = 0.5
+    seed: int = 0
+
+
+class KernelTrees:
+    """Class multipliers and trees; see the module docstring.
+
+    Attributes:
+        classes: log slow-down by class, (N_KINDS,).
+        booster: adds to it, for each kernel.
+    """
+
+    def __init__(self, classes: Floats, booster: xgboost.Booster, settings: TreeSettings) -> None:
+        self.classes, self.booster, self.settings = classes, booster, settings
+
+    def log_slowdown(self, features: NDArray[np.float32]) -> Floats:
+        """Return the log slow-down of each kernel by the law that tables share, (K,)."""
+        base = self.classes[features[:, :N_KINDS].argmax(axis=1)]
+        data = xgboost.DMatrix(features, base_margin=np.zeros(len(features)))
+        step = self.booster.predict(data, output_margin=True).astype(np.float64)
+        return np.asarray(base + np.clip(step, -self.settings.reach, self.settings.reach))
+
+    def save(self, path: Path) -> None:
+        """Write both parts."""
+        self.booster.set_attr(classes=" ".join(map(repr, self.classes.tolist())))
+        self.booster.save_model(path)
+
+    @classmethod
+    def load(cls, path: Path, settings: TreeSettings) -> KernelTrees:
+        """Read what `save` wrote."""
+        booster = xgboost.Booster(model_file=path)
+        words = booster.attr("classes") or ""
+        return cls(np.array(words.split(), dtype=np.float64), booster, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows as flat arrays over their kernels."""
+
+    features: NDArray[np.float32]
+    base_ms: Floats
+    terms: Floats
+    row: Indices
+    serial_ms: Floats
+    host_ms: Floats
+    copy_ms: Floats
+    offset: Floats
+    label: Floats
+
+    def log_ms(self, kernel_ms: Floats) -> tuple[Floats, Floats]:
+        """Return (log latency of rows, its derivative by each kernel's log time)."""
+        count = len(self.label)
+        device = np.bincount(self.row, kernel_ms, count) + self.serial_ms
+        power = (self.host_ms / device) ** OVERLAP_POWER
+        wall = device * (1 + power) ** (1 / OVERLAP_POWER)
+        total = wall + self.copy_ms
+        share = wall / total / (1 + power) / device
+        return np.log(total) + self.offset, kernel_ms * share[self.row]
+
+
+def fit_trees(
+    examples: Examples,
+    train: Indices,
+    network: KernelNetwork,
+    settings: TreeSettings,
+    *,
+    tables: Mapping[str, int],
+) -> KernelTrees:
+    """Fit on the given rows."""
+    rows = _rows(examples, train, network, tables)
+    weight = _weights(examples, train, settings)
+    kind = rows.features[:, :N_KINDS].argmax(axis=1)
+    classes = _class_multipliers(rows, kind, weight)
+    base = classes[kind] + rows.terms
+    s = settings
+
+    def gradients(margin: NDArray[np.float32], _: xgboost.DMatrix) -> tuple[Floats, Floats]:
+        step = np.clip(margin.astype(np.float64), -s.reach, s.reach)
+        predicted, share = rows.log_ms(rows.base_ms * np.exp(base + step))
+        error = predicted - rows.label
+        bend = 1 / np.sqrt(1 + (error / s.huber) ** 2)
+        weighed = share * weight[rows.row]
+        first = weighed * (error * bend)[rows.row] + s.prior * weighed * step
+        second = weighed * (bend[rows.row] + s.prior) + 1e-8
+        return GRADIENT_SCALE * first, GRADIENT_SCALE * second
+
+    parameters: dict[str, Any] = {
+        "max_depth": s.depth, "eta": s.rate, "subsample": 0.7, "colsample_bynode": 0.6,
+        "tree_method": "hist", "max_bin": 128, "min_child_weight": s.smallest_leaf,
+        "nthread": torch.get_num_threads(), "seed": s.seed, "base_score": 0.0,
+        "disable_default_eval_metric": 1,
+    }  # fmt: skip
+    data = xgboost.QuantileDMatrix(rows.features, max_bin=128)
+    booster = xgboost.train(parameters, data, s.rounds, obj=gradients)
+    return KernelTrees(classes, booster, settings)
+
+
+def predict_trees_log_ms(
+    trees: KernelTrees,
+    examples: Examples,
+    chosen: Indices,
+    network: KernelNetwork,
+    *,
+    tables: Mapping[str, int],
+) -> Floats:
+    """Return the predicted log latency of rows, shape (len(chosen),)."""
+    rows = _rows(examples, chosen, network, tables)
+    slow = trees.log_slowdown(rows.features) + rows.terms
+    return rows.log_ms(rows.base_ms * np.exp(slow))[0]
+
+
+@torch.no_grad()
+def _rows(
+    examples: Examples, chosen: Indices, network: KernelNetwork, tables: Mapping[str, int]
+) -> _Rows:
+    batch = Batches(examples, tables).take(chosen)
+    known = batch.table >= 0
+    table = batch.table.clamp_min(0)
+    kind = batch.features[:, :N_KINDS].argmax(dim=1)
+    terms = network.terms[table[batch.row], kind] * known[batch.row]
+    launch = torch.where(known, network.log_launch_ms[table], network.usual).exp()
+    host = torch.where(batch.kernel_timer, 0.0, batch.launches * launch)
+    copy = torch.where(batch.copies, batch.input_bytes / network.log_copy.exp(), 0.0)
+
+    def floats(values: torch.Tensor) -> Floats:
+        return values.numpy().astype(np.float64)
+
+    return _Rows(
+        features=batch.features.numpy(),
+        base_ms=floats(batch.log_roofline.exp() * batch.count),
+        terms=floats(terms),
+        row=batch.row.numpy(),
+        serial_ms=floats(batch.serial_ms),
+        host_ms=floats(host),
+        copy_ms=floats(copy),
+        offset=floats(network.offset[table] * known),
+        label=floats(batch.label),
+    )
+
+
+def _weights(examples: Examples, train: Indices, settings: TreeSettings) -> Floats:
+    """Return the weight of each row: mean 1 over models, and as much in all for operators."""
+    operators = is_operator(examples)[train]
+    sizes = Counter(examples.rows[i].table for i in train)
+    raw = np.array([sizes[examples.rows[i].table] ** (settings.balance - 1) for i in train])
+    models = (~operators).sum() or len(train)
+    for part in (operators, ~operators):
+        if part.any():
+            raw[part] *= models / raw[part].sum()
+    return raw
+
+
+def _class_multipliers(rows: _Rows, kind: Indices, weight: Floats) -> Floats:
+    """Return one log slow-down for each class: a few Gauss-Newton steps, pulled to their mean."""
+    classes = np.zeros(N_KINDS)
+    count = len(rows.label)
+    present = np.bincount(kind, minlength=N_KINDS) > 0
+    for _ in range(12):
+        predicted, share = rows.log_ms(rows.base_ms * np.exp(classes[kind] + rows.terms))
+        error = predicted - rows.label
+        slopes = np.zeros((count, N_KINDS))
+        np.add.at(slopes, (rows.row, kind), share)
+        bend = weight / np.sqrt(1 + (error / 0.1) ** 2)
+        normal = (slopes * bend[:, None]).T @ slopes + 1e-3 * weight.sum() * np.eye(N_KINDS)
+        pull = 1e-3 * weight.sum() * (classes - np.median(classes[present]))
+        step = np.linalg.solve(normal, (slopes * bend[:, None]).T @ error + pull)
+        classes = np.clip(classes - np.clip(step, -1, 1), -2, 4)
+    classes[~present] = np.median(classes[present])
+    return np.asarray(classes)

@@ -14,6 +14,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dippm.conditions import Mode, Precision, Timer
 from dippm.errors import CheckpointError
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
+from dippm.models.intervals import GROUPS
 from dippm.models.power import POWER_FEATURES
 from dippm.models.targets import TARGETS
 
@@ -63,6 +66,8 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_print
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
 Range = Annotated[list[Count], Field(min_length=2, max_length=2), AfterValidator(_rising)]
 LogError = Annotated[float, Field(ge=0, le=20)]
+LogFactor = Annotated[float, Field(ge=-20, le=20)]
+LogRange = Annotated[list[LogFactor], Field(min_length=2, max_length=2)]
 Target = Literal["latency_ms", "memory_mb", "power_w", "energy_j"]
 Names = list[Name]
 Text = str | list[str]
@@ -105,16 +110,26 @@ class PowerPart(Document):
     log_error: LogError
 
 
-class HybridIntervals(Document):
-    """Half widths of the intervals, by device."""
+class IntervalPart(Closed):
+    """Arguments of `IntervalLaw`."""
 
-    latency_ms: dict[str, LogError]
+    coefficients: Annotated[
+        list[LogFactor],
+        Field(min_length=len(INTERVAL_FEATURES), max_length=len(INTERVAL_FEATURES)),
+    ]
+    quantile: dict[str, Annotated[float, Field(ge=0, le=1e3)]]
 
     @model_validator(mode="after")
-    def _has_the_unseen(self) -> Self:
-        if "unseen GPU" not in self.latency_ms:
-            raise ValueError('latency_ms has no "unseen GPU"')
+    def _has_every_group(self) -> Self:
+        if set(self.quantile) != set(GROUPS):
+            raise ValueError(f"quantile wants {' and '.join(GROUPS)}")
         return self
+
+
+class HybridIntervals(Document):
+    """How wide intervals are."""
+
+    latency_ms: IntervalPart
 
 
 class HybridSeen(Document):
@@ -125,11 +140,38 @@ class HybridSeen(Document):
     kernel_classes: Names
 
 
+class TableTerms(Document):
+    """What a table of measurements adds to the shared law."""
+
+    device: Name
+    mode: Mode
+    terms: dict[Name, LogFactor]
+
+
+class LawPart(Document):
+    """Shape of the kernel law, and what bounds it."""
+
+    members: Annotated[int, Field(ge=1, le=64)]
+    network_weight: Annotated[float, Field(ge=0, le=1)]
+    tree_depth: Annotated[int, Field(ge=1, le=64)]
+    tree_reach: LogError
+    range: dict[Name, LogRange]
+    tables: list[TableTerms]
+
+    @model_validator(mode="after")
+    def _has_every_class(self) -> Self:
+        missing = sorted(set(KERNEL_CLASSES) - set(self.range))
+        if missing:
+            raise ValueError(f"range has no {missing[0]}")
+        if any(low > high for low, high in self.range.values()):
+            raise ValueError("range: the first bound is above the second")
+        return self
+
+
 class HybridDocument(Document):
     """What the kind "hybrid" reads."""
 
-    members: Annotated[int, Field(ge=1, le=64)]
-    depth: Annotated[int, Field(ge=1, le=64)]
+    law: LawPart
     host: HostPart
     memory: MemoryPart
     power: PowerPart

@@ -1,6 +1,6 @@
 """`hybrid`: roofline × learned efficiency per kernel, host floor, liveness memory, power × time.
 
-t_i = r_i · exp(s(x_i))          r_i roofline, s the efficiency network
+t_i = r_i · exp(s_i)             r_i roofline, s_i the kernel law (graph networks and trees)
 T   = smoothmax(Σ t_i, launches · h)      then the timer regime
 M   = context + weights + a · peak of live activations
 E   = P · T with P between idle power and power limit
@@ -23,17 +23,17 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     DeviceView,
-    kernel_features,
-    roofline_ms,
     roofline_parts_ms,
-    serial_ms,
 )
+from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.documents import HybridDocument, check
-from dippm.models.efficiency import EfficiencyNetwork
 from dippm.models.host import Host, latency_ms
+from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
+from dippm.models.kernel_law import KernelLaw
+from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.power import PowerModel
 from dippm.models.predictor import predictor
@@ -48,7 +48,6 @@ from dippm.models.targets import (
 )
 
 Floats = NDArray[np.float64]
-COVERAGE = 0.9
 Z90, Z99 = 1.645, 2.326
 _REMEMBERED_GRAPHS = 8
 
@@ -60,26 +59,27 @@ class Hybrid:
     feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}"
     tensor_library = "numpy"
 
-    def __init__(self, network: EfficiencyNetwork, config: Mapping[str, Any]) -> None:
-        self.network, self.config = network, config
+    def __init__(self, law: KernelLaw, config: Mapping[str, Any]) -> None:
+        self.law, self.config = law, config
         self.host = Host(**config["host"])
         self.memory = MemoryModel(**config["memory"])
         power = config["power"]
         self.power = PowerModel(
             power["idle_fraction"], tuple(power["coefficients"]), power["log_error"]
         )
+        intervals = config["intervals"]["latency_ms"]
+        self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
         self._graphs: OrderedDict[int, tuple[ModelGraph, dict[Any, Any]]] = OrderedDict()
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Build from the arrays of `EfficiencyNetwork.from_tensors` and the configuration.
+        """Build from the arrays of `KernelLaw.from_checkpoint` and the configuration.
 
         Raises:
             CheckpointError: if the configuration or the arrays are not as they should be.
         """
         check(config, HybridDocument, "the configuration")
-        network = EfficiencyNetwork.from_tensors(tensors, config["members"], config["depth"])
-        return cls(network, config)
+        return cls(KernelLaw.from_checkpoint(tensors, config), config)
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
         """Predict one point, with its operator table.
@@ -96,11 +96,11 @@ class Hybrid:
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         _refuse_cpu(c.device)
-        table = self._table(graph, c)
+        table, kernels = self._kernels(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
-        times, spread = self.kernel_ms(table, batch, view, c)
-        device_ms = float(times.sum())
+        found = self.law.times(kernels, batch, view, c)
+        times, device_ms = found.kernel_ms, found.device_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
         footprint = self._footprint(graph)
@@ -118,7 +118,16 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        latency = self._latency_estimate(total_ms, spread, c.device)
+        host_ms = 0.0 if c.timer == "kernel" else table.launches * self.host.launch_ms
+        described = interval_features(
+            found.spread,
+            host_ms / total_ms,
+            found.extrapolated,
+            c.mode == "compiled",
+            table.launches,
+        )
+        group = SEEN if c.device.name in self.config["seen"]["devices"] else UNSEEN
+        latency = _around(total_ms, self.intervals.half_width(described, group))
         power_w = self.power.power_w(
             c.device, device_ms / max(total_ms, 1e-12), power_features(table, batch, view, times)
         )
@@ -144,28 +153,6 @@ class Hybrid:
             memory_parts=parts,
         )
 
-    def kernel_ms(
-        self, table: KernelTable, batch: int, view: DeviceView, conditions: Conditions
-    ) -> tuple[Floats, float]:
-        """Return (time of each kernel in ms, log spread of the total between members)."""
-        features = kernel_features(
-            table,
-            batch,
-            view,
-            channels_last=conditions.channels_last,
-            compiled=conditions.mode == "compiled",
-        )
-        slow = self.network.log_slowdown(features).astype(np.float64)
-        times = roofline_ms(table, batch, view) * np.exp(slow) + serial_ms(table, batch)
-        totals = times.sum(axis=1)
-        spread = float(np.log(np.maximum(totals, 1e-12)).std())
-        return np.exp(np.log(times).mean(axis=0)), spread
-
-    def _latency_estimate(self, total_ms: float, spread: float, device: Device) -> Estimate:
-        errors = self.config["intervals"]["latency_ms"]
-        group = device.name if device.name in errors else "unseen GPU"
-        return _around(total_ms, max(errors[group], Z90 * spread))
-
     def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
         if held is None or held[0] is not graph:
@@ -175,13 +162,14 @@ class Hybrid:
                 self._graphs.popitem(last=False)
         return held[1]
 
-    def _table(self, graph: ModelGraph, c: Conditions) -> KernelTable:
-        tables = self._remembered(graph)
+    def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, KernelGraph]:
+        held = self._remembered(graph)
         key = (c.precision, c.mode, c.channels_last)
-        if key not in tables:
-            tables[key] = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
-        table: KernelTable = tables[key]
-        return table
+        if key not in held:
+            table = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
+            held[key] = table, KernelGraph.of(graph, table, ROUNDS)
+        found: tuple[KernelTable, KernelGraph] = held[key]
+        return found
 
     def _footprint(self, graph: ModelGraph) -> MemoryFootprint:
         held = self._remembered(graph)

@@ -177,5 +177,5 @@ def _network(
     return np.asarray(np.clip(h @ w["last.weight"][0] + w["last.bias"], low, high))
 
 
-def _silu(x: Array) -> Array:
+def _silu(x: NDArray[np.floating[Any]]) -> Array:
     return np.asarray(x / (1.0 + np.exp(-np.clip(x, -30, 30))), dtype=np.float32)

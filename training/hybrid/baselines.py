@@ -1,7 +1,8 @@
-"""What stands beside the hybrid predictor: baselines on its own rows and folds, RTX 3090 table.
+"""What stands beside the default predictor: baselines on its own rows and folds, reference table.
 
 Class multipliers: Σ over kernel classes of (multiplier × roofline time), fitted on log latency.
-Boosted trees on totals: operations, bytes, launches and input bytes of the whole model.
+Boosted trees on totals: operations, elements, launches and input bytes of the whole model.
+Nearest neighbour: the label of the most alike training row; if it wins on a split, the split leaks.
 """
 
 from __future__ import annotations
@@ -13,52 +14,65 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from dataset.latency_splits import SPLITS
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
-from training.evaluation.metrics import errors
+from training.evaluation.metrics import grouped_errors
+from training.hybrid.batches import Indices
 from training.hybrid.examples import Examples
-from training.hybrid.report import SPLITS, VIEWS
+from training.hybrid.folds import Task
+from training.hybrid.views import REFERENCE
 
-Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Fitted = Callable[[Floats], Floats]
-TrainingRows = Callable[[str, Indices], Indices]
-VIEW = VIEWS[0]
+Fit = Callable[[Floats, Floats], Fitted]
 
 
-def baselines(
-    examples: Examples, folds: Mapping[str, Sequence[Indices]], training_rows: TrainingRows
-) -> list[dict[str, Any]]:
-    """Return one row per baseline and split: errors in percent on the RTX 3090 table (nchw)."""
-    table = np.array([VIEW.holds(row) for row in examples.rows])
+def baselines(examples: Examples, tasks: Mapping[str, Sequence[Task]]) -> list[dict[str, Any]]:
+    """Return one row per baseline and split: errors in percent on the reference table."""
+    table = np.array([REFERENCE.holds(row) for row in examples.rows])
     classes, totals = _class_ms(examples, table), _totals(examples, table)
     latency = np.exp(examples.log_latency.astype(np.float64))
+    families = np.array([row.family for row in examples.rows])
     lines = []
-    for split in ("S0", "S1", "S2"):
-        for name, fit, inputs in (
-            ("bare roofline sum", _bare, classes),
-            ("one multiplier per kernel class", _multipliers, classes),
-            ("boosted trees on totals", _trees, totals),
-        ):
+    for split, parts in tasks.items():
+        for name, fit, inputs in _each(classes, totals):
             rows, predicted = [], []
-            for test in folds[split]:
-                mine = test[table[test]]
-                train = training_rows(split, test)
-                train = train[table[train]]
-                rows.append(mine)
-                predicted.append(fit(inputs[train], latency[train])(inputs[mine]))
-            held = np.concatenate(rows)
-            error = errors(latency[held], np.concatenate(predicted))
+            for task in parts:
+                mine, train = task.test[table[task.test]], task.train[table[task.train]]
+                if len(mine) and len(train):
+                    rows.append(mine)
+                    predicted.append(fit(inputs[train], latency[train])(inputs[mine]))
+            if not rows:
+                continue
+            held: Indices = np.concatenate(rows)
+            error = grouped_errors(latency[held], np.concatenate(predicted), list(families[held]))
             lines.append(
                 {
                     "baseline": name,
-                    "split": SPLITS[split],
-                    "n": error.n,
-                    "mape": round(error.mape, 2),
-                    "median_ape": round(error.median_ape, 2),
-                    "acc10": round(error.acc10, 1),
+                    "split": f"{split} {SPLITS[split]}",
+                    "n": error.micro.n,
+                    "mape": round(error.micro.mape, 2),
+                    "median_ape": round(error.micro.median_ape, 2),
+                    "macro_mape": round(error.macro.mape, 2),
+                    "acc10": round(error.micro.acc10, 1),
                 }
             )
     return lines
+
+
+def _each(classes: Floats, totals: Floats) -> tuple[tuple[str, Fit, Floats], ...]:
+    return (
+        ("FLOPs-proportional", _proportional, totals),
+        ("bare roofline sum", _bare, classes),
+        ("one multiplier per kernel class", _multipliers, classes),
+        ("boosted trees on totals", _trees, totals),
+        ("nearest neighbour", _nearest, totals),
+    )
+
+
+def _proportional(totals: Floats, latency: Floats) -> Fitted:
+    scale = float(np.median(latency / np.exp(totals[:, 0])))
+    return lambda held: scale * np.exp(held[:, 0])
 
 
 def _bare(classes: Floats, latency: Floats) -> Fitted:
@@ -78,16 +92,28 @@ def _multipliers(classes: Floats, latency: Floats) -> Fitted:
 def _trees(totals: Floats, latency: Floats) -> Fitted:
     import xgboost
 
-    settings = {"max_depth": 5, "eta": 0.05, "subsample": 0.8, "seed": 0}
+    settings = {"max_depth": 5, "eta": 0.05, "subsample": 0.8, "seed": 0, "nthread": 1}
     model = xgboost.train(settings, xgboost.DMatrix(totals, np.log(latency)), num_boost_round=400)
     return lambda held: np.exp(model.predict(xgboost.DMatrix(held)).astype(np.float64))
+
+
+def _nearest(totals: Floats, latency: Floats) -> Fitted:
+    mean, deviation = totals.mean(axis=0), totals.std(axis=0) + 1e-9
+    known = (totals - mean) / deviation
+
+    def predict(held: Floats) -> Floats:
+        asked = (held - mean) / deviation
+        distance = ((asked[:, None, :] - known[None, :, :]) ** 2).sum(axis=2)
+        return np.asarray(latency[distance.argmin(axis=1)])
+
+    return predict
 
 
 def _class_ms(examples: Examples, wanted: NDArray[np.bool_]) -> Floats:
     """Return the roofline time of each kernel class, in ms, shape (R, classes); 0 if unwanted."""
     sums = np.zeros((len(examples.rows), N_KINDS))
     for row in np.flatnonzero(wanted):
-        part = slice(examples.start[row], examples.start[row + 1])
+        part = examples.of_row(row)
         time = np.exp(examples.log_roofline[part].astype(np.float64)) * examples.count[part]
         sums[row] = time @ examples.features[part, :N_KINDS]
     return sums
@@ -98,7 +124,7 @@ def _totals(examples: Examples, wanted: NDArray[np.bool_]) -> Floats:
     flops, elements = (FEATURE_NAMES.index(n) for n in ("log_flops", "log_elements"))
     totals = np.zeros((len(examples.rows), 4))
     for row in np.flatnonzero(wanted):
-        part = slice(examples.start[row], examples.start[row + 1])
+        part = examples.of_row(row)
         count = examples.count[part].astype(np.float64)
         work = np.expm1(examples.features[part][:, [flops, elements]].astype(np.float64))
         totals[row, :2] = count @ work

@@ -17,10 +17,10 @@ from rich.progress import Progress
 
 from dataset.splits import Fold, Split
 from training.evaluation.held_out import HeldOut
-from training.hybrid.batches import Indices
+from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import FitSettings, fit, predict_log_ms
-from training.hybrid.network import NetworkSettings
+from training.hybrid.network import KernelNetwork, NetworkSettings
 from training.hybrid.trees import TreeSettings, fit_trees, predict_trees_log_ms
 
 SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
@@ -108,7 +108,7 @@ class Runner:
             network = fit(
                 self.examples, task.train, replace(settings.fit, network=shape), tables=self.tables
             )
-            torch.save(network.state_dict(), self.folder / f"{task.name}.{_slug(name)}.pt")
+            torch.save(network.state_dict(), self.weights(task, name))
             if len(task.test):
                 predicted[name] = predict_log_ms(
                     network, self.examples, task.test, tables=self.tables
@@ -116,7 +116,7 @@ class Runner:
             seconds[name], began = time.monotonic() - began, time.monotonic()
         assert network is not None
         trees = fit_trees(self.examples, task.train, network, settings.trees, tables=self.tables)
-        trees.save(self.folder / f"{task.name}.{_slug(TREES)}.ubj")
+        trees.save(self.weights(task, TREES))
         if len(task.test):
             predicted[TREES] = predict_trees_log_ms(
                 trees, self.examples, task.test, network, tables=self.tables
@@ -124,7 +124,7 @@ class Runner:
         seconds[TREES] = time.monotonic() - began
         unfinished = self._path(task).with_suffix(".part.npz")
         np.savez(
-            unfinished, test=task.test, **predicted,
+            unfinished, test=task.test, host=_host_ms(self, task.test, network), **predicted,
             **{f"seconds {name}": value for name, value in seconds.items()},
         )  # fmt: skip
         unfinished.replace(self._path(task))
@@ -134,6 +134,11 @@ class Runner:
         with np.load(self._path(task)) as file:
             return {name: file[name] for name in LEARNERS}
 
+    def _host_ms(self, task: Task) -> NDArray[np.float64]:
+        with np.load(self._path(task)) as file:
+            host: NDArray[np.float64] = file["host"]
+            return host
+
     def held_out(self, tasks: Sequence[Task], weights: Mapping[str, float], name: str) -> HeldOut:
         """Return the predictions of a weighted mean of learners and of all seeds, in the log.
 
@@ -141,17 +146,25 @@ class Runner:
             tasks: of one split; those of one fold are one ensemble.
             weights: of the learners; they sum to 1.
             name: of the mean, for people.
+
+        Returns:
+            Rows with "position" in the examples, "spread" between the members (log) and
+            "host_share" (launch time over latency) besides.
         """
         folds: dict[str, list[Task]] = {}
         for task in tasks:
             folds.setdefault(task.fold, []).append(task)
         parts = []
         for fold, members in folds.items():
-            answers = [
-                sum(weight * self.log_ms(member)[learner] for learner, weight in weights.items())
-                for member in members
-            ]
-            parts.append(self._rows(members[0].test, fold, np.mean(answers, axis=0)))
+            shares = np.array([w / len(members) for _ in members for w in weights.values()])
+            answers = np.array(
+                [self.log_ms(member)[learner] for member in members for learner in weights]
+            )
+            middle = shares @ answers
+            rows = self._rows(members[0].test, fold, middle)
+            spread = np.sqrt(shares @ (answers - middle) ** 2)
+            host = np.mean([self._host_ms(member) for member in members], axis=0)
+            parts.append(rows.assign(spread=spread, host_share=host / np.exp(middle)))
         return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
     def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
@@ -176,6 +189,11 @@ class Runner:
     def _indices(self, row_ids: Sequence[str]) -> Indices:
         return np.array(sorted(self.position[row] for row in row_ids), dtype=np.int64)
 
+    def weights(self, task: Task, learner: str) -> Path:
+        """Return the file of a learner's fit."""
+        ending = "ubj" if learner == TREES else "pt"
+        return self.folder / f"{task.name}.{_slug(learner)}.{ending}"
+
     def _path(self, task: Task) -> Path:
         return self.folder / f"{task.name}.npz"
 
@@ -195,6 +213,16 @@ def _fields(settings: NetworkSettings) -> dict[str, Any]:
 
 def _slug(name: str) -> str:
     return name.replace(" ", "_").casefold()
+
+
+@torch.no_grad()
+def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[np.float64]:
+    """Return the time that launching the kernels of each row takes; 0 if its clock is blind."""
+    batch = Batches(runner.examples, runner.tables).take(rows)
+    table = batch.table.clamp_min(0)
+    launch = torch.where(batch.table >= 0, network.log_launch_ms[table], network.usual).exp()
+    host = torch.where(batch.kernel_timer, 0.0, batch.launches * launch)
+    return host.numpy().astype(np.float64)
 
 
 def table_of(examples: Examples) -> pd.DataFrame:

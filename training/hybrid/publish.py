@@ -4,43 +4,72 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from dataset.latency_splits import SPLITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.models.hybrid import Hybrid
+from dippm.models.intervals import SEEN, UNSEEN
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
+from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
+from training.hybrid.batches import Batches
 from training.hybrid.examples import Examples
-from training.hybrid.fit import FitSettings, HybridNetwork
-from training.hybrid.report import HeldOut, by_family, intervals, summary
+from training.hybrid.fit import restore
+from training.hybrid.folds import SAGE, TREES, Runner, Task
+from training.hybrid.latency_intervals import covered, fit_intervals, interval_rows
+from training.hybrid.network import KernelNetwork
+from training.hybrid.report import by_family, learners, summary
+from training.hybrid.tree_arrays import tree_arrays
+from training.hybrid.trees import KernelTrees
 
 HOST = "migperf A100-80GB eager"
+STRICTEST, UNSEEN_SPLIT = "S2-10", "S3a"
+RANGE_QUANTILES = (0.001, 0.999)
+RANGE_MARGIN = 0.2
+CHUNK = 256
 COMMAND = (
     "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
     "--out checkpoints/hybrid-gpu/<version>"
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What was found on rows that did not train.
+
+    Attributes:
+        helds: of the shipped mean, by split.
+        learners: the same for every learner alone, by name.
+        baselines: on the same rows and folds.
+        hashes: of the split files.
+    """
+
+    helds: Mapping[str, HeldOut]
+    learners: Mapping[str, Sequence[HeldOut]]
+    baselines: Sequence[Mapping[str, Any]]
+    hashes: Mapping[str, str]
+
+
 def publish(
     out: Path,
     *,
-    examples: Examples,
-    members: Sequence[HybridNetwork],
-    hosts: Mapping[str, int],
-    held_out: HeldOut,
+    runner: Runner,
+    shipped: Sequence[Task],
+    weight: float,
+    evaluation: Evaluation,
     power: tuple[PowerModel, Mapping[str, Any]],
     memory: tuple[MemoryModel, Mapping[str, Any]],
-    settings: FitSettings,
-    beside: Sequence[Mapping[str, Any]],
     since: Path | None = None,
     changes: str = "First version.",
 ) -> None:
@@ -48,43 +77,126 @@ def publish(
 
     The card shows the errors of an earlier version, whose folder is `since`, beside the new ones.
     """
+    examples, settings = runner.examples, runner.settings
+    members = [
+        restore(runner.weights(task, SAGE), settings.of_seed(task.seed).fit, tables=runner.tables)
+        for task in shipped
+    ]
+    trees = KernelTrees.load(runner.weights(shipped[0], TREES), settings.trees)
+    helds = evaluation.helds
+    widths = [interval_rows(examples, helds[STRICTEST], SEEN)]
+    if UNSEEN_SPLIT in helds:
+        widths.append(interval_rows(examples, helds[UNSEEN_SPLIT], UNSEEN))
+    every = widths[0] if len(widths) == 1 else _concatenated(widths)
     config = {
         "kind": "hybrid",
         "graph_version": GRAPH_VERSION,
         "feature_version": Hybrid.feature_version,
-        "members": len(members),
-        "depth": settings.depth,
-        "host": _host(members, hosts),
+        "law": {
+            "members": len(members),
+            "network_weight": weight,
+            "tree_depth": settings.trees.depth,
+            "tree_reach": settings.trees.reach,
+            "range": slowdown_ranges(runner, members),
+            "tables": _tables(runner, members),
+        },
+        "host": _host(members, runner.tables),
         "memory": asdict(memory[0]),
         "power": asdict(power[0]),
-        "intervals": {"latency_ms": intervals(examples, held_out)},
+        "intervals": {"latency_ms": asdict(fit_intervals(every))},
         "seen": _seen(examples),
         "training": asdict(settings),
+        "splits": dict(evaluation.hashes),
         "card": {**_card(examples), "changes": changes},
     }
-    headlines = summary(examples, held_out) + _power_lines(power[1]) + _memory_lines(memory[1])
+    headlines = summary(examples, list(helds.values()))
+    headlines += _power_lines(power[1]) + _memory_lines(memory[1])
     metrics = {
         "summary": headlines,
         **(errors_since(since, headlines) if since else {}),
-        "baselines on the same rows and folds, RTX-3090 amp nchw, percent": list(beside),
-        "latency by family held out, RTX-3090 amp nchw, percent": by_family(examples, held_out),
+        "learners on the same rows and folds, RTX-3090 amp nchw, percent": learners(
+            examples, evaluation.learners
+        ),
+        "baselines on the same rows and folds, RTX-3090 amp nchw, percent": list(
+            evaluation.baselines
+        ),
+        "latency by family held out, RTX-3090 amp nchw, percent": by_family(
+            examples, helds[STRICTEST]
+        ),
+        "intervals of 90 %, each fold by a law that was fitted without it": covered(every),
+        "splits": {name: SPLITS[name] for name in helds},
         "rows by source": _counts(examples),
     }
-    save_checkpoint(out, _tensors(members), config, metrics)
+    save_checkpoint(out, _tensors(members, trees), config, metrics)
 
 
-def _tensors(members: Sequence[HybridNetwork]) -> dict[str, Tensor]:
-    tensors = {"mean": members[0].mean, "scale": members[0].scale}
-    for m, member in enumerate(members):
-        for i, layer in enumerate(member.layers):
-            tensors[f"{m}.{i}.weight"] = layer.weight.detach()
-            tensors[f"{m}.{i}.bias"] = layer.bias.detach()
-    return tensors
+def _concatenated(parts: Sequence[Any]) -> Any:
+    import pandas as pd
+
+    return pd.concat(parts, ignore_index=True)
 
 
-def _host(members: Sequence[HybridNetwork], hosts: Mapping[str, int]) -> dict[str, float]:
-    launch = np.mean([float(m.log_launch_ms[hosts[HOST]].detach()) for m in members])
-    copy = np.mean([float(m.log_copy.detach()) for m in members])
+def _tensors(members: Sequence[KernelNetwork], trees: KernelTrees) -> dict[str, Tensor]:
+    law = {"log_launch_ms", "log_copy", "terms", "offset", "usual"}
+    tensors = {
+        f"{m}.{name}": tensor
+        for m, member in enumerate(members)
+        for name, tensor in member.state_dict().items()
+        if name not in law
+    }
+    arrays = {"classes": trees.classes.astype(np.float32), **tree_arrays(trees.booster)}
+    return tensors | {f"trees.{name}": torch.from_numpy(a) for name, a in arrays.items()}
+
+
+@torch.no_grad()
+def slowdown_ranges(
+    runner: Runner, members: Sequence[KernelNetwork]
+) -> dict[str, tuple[float, float]]:
+    """Return between which log slow-downs nearly all measured time of each class lies.
+
+    A class that no row taught has the range of all classes: it is extrapolated, and warned about.
+    """
+    examples = runner.examples
+    batches = Batches(examples, runner.tables)
+    found: list[list[np.ndarray]] = [[] for _ in KERNEL_CLASSES]
+    rows = np.arange(len(examples.rows))
+    for chunk in np.array_split(rows, len(rows) // CHUNK + 1):
+        batch = batches.take(chunk)
+        slow = members[0].log_slowdown(batch).numpy()
+        kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
+        for k in np.unique(kind):
+            found[k].append(slow[kind == k])
+    every = np.concatenate([np.concatenate(part) for part in found if part])
+    ranges = {}
+    for name, part in zip(KERNEL_CLASSES, found, strict=True):
+        low, high = np.quantile(np.concatenate(part) if part else every, RANGE_QUANTILES)
+        ranges[name] = (float(low) - RANGE_MARGIN, float(high) + RANGE_MARGIN)
+    return ranges
+
+
+def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, Any]]:
+    """Return the terms of the newest table of whole models for each GPU and mode."""
+    newest: dict[tuple[str, str], str] = {}
+    for row in runner.examples.rows:
+        if row.timer == "wall" and not row.family.startswith("operator") and row.mig is None:
+            key = (row.device.name, row.mode)
+            newest[key] = max(newest.get(key, ""), row.table)
+    lines = []
+    for (device, mode), table in sorted(newest.items()):
+        position = runner.tables[table]
+        terms = np.mean([m.terms[position].detach().numpy() for m in members], axis=0)
+        offset = float(np.mean([float(m.offset[position]) for m in members]))
+        named = {
+            name: round(float(term) + offset, 5)
+            for name, term in zip(KERNEL_CLASSES, terms, strict=True)
+        }
+        lines.append({"device": device, "mode": mode, "table": table, "terms": named})
+    return lines
+
+
+def _host(members: Sequence[KernelNetwork], tables: Mapping[str, int]) -> dict[str, float]:
+    launch = np.mean([float(m.log_launch_ms[tables[HOST]]) for m in members])
+    copy = np.mean([float(m.log_copy) for m in members])
     return {"launch_ms": float(np.exp(launch)), "copy_bytes_per_ms": float(np.exp(copy))}
 
 

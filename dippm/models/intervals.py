@@ -1,0 +1,63 @@
+"""How wide the interval of a latency is: conformal, by what makes predictions err.
+
+The expected size of a log error is exp(a · f) of features f of the prediction; its quantile over
+that size comes from rows that were held out (normalised split conformal prediction, Lei et al.
+2018), for GPUs that were measured and for others apart (Mondrian groups, Vovk et al. 2003).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log
+
+COVERAGE = 0.9
+FEATURES = ("one", "log_spread", "host_share", "extrapolated", "compiled", "log_launches")
+SEEN, UNSEEN = "measured GPU", "unseen GPU"
+GROUPS = (SEEN, UNSEEN)
+LEAST_SPREAD = 0.005
+WIDEST = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalLaw:
+    """Half widths of latency intervals in the log.
+
+    Attributes:
+        coefficients: of FEATURES.
+        quantile: of the error over its expected size, by group.
+    """
+
+    coefficients: tuple[float, ...]
+    quantile: dict[str, float]
+
+    def half_width(self, features: tuple[float, ...], group: str) -> float:
+        """Return the log half width of the interval that holds with probability COVERAGE.
+
+        Args:
+            features: see `interval_features`.
+            group: one of GROUPS.
+        """
+        score = sum(c * f for c, f in zip(self.coefficients, features, strict=True))
+        return min(WIDEST, self.quantile[group] * exp(max(-10.0, min(10.0, score))))
+
+
+def interval_features(
+    spread: float, host_share: float, extrapolated: float, compiled: bool, launches: float
+) -> tuple[float, ...]:
+    """Return FEATURES of a prediction.
+
+    Args:
+        spread: log disagreement of the members.
+        host_share: launches × launch time over the latency, 0 to about 1.
+        extrapolated: share of the time in kernels beyond what was measured, 0 to 1.
+        compiled: the execution mode.
+        launches: kernels launched.
+    """
+    return (
+        1.0,
+        log(max(spread, LEAST_SPREAD)),
+        min(host_share, 1.0),
+        extrapolated,
+        float(compiled),
+        log(max(launches, 1.0)),
+    )

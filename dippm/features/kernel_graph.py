@@ -13,41 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
 
 Integers = NDArray[np.int64]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-def kernel_edges(graph: ModelGraph, node: Integers) -> Integers:
-    """Return producer and consumer of each data flow between kernels, shape (2, E).
-
-    Operators that launch nothing are contracted; kernels of one operator follow one another.
-
-    Args:
-        graph: at any batch.
-        node: position of each kernel's operator in execution order, shape (K,).
-    """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for kernel, position in enumerate(node.tolist()):
-        first.setdefault(position, kernel)
-        last[position] = kernel
-    producers: list[list[int]] = [[] for _ in graph.nodes]
-    for producer, consumer in graph.edges:
-        producers[consumer].append(producer)
-    sources: list[frozenset[int]] = []
-    edges: set[tuple[int, int]] = set()
-    for position, before in enumerate(producers):
-        read = frozenset().union(*(sources[p] for p in before))
-        if position in first:
-            edges.update((kernel, first[position]) for kernel in read)
-            read = frozenset((last[position],))
-        sources.append(read)
-    kernels = np.arange(1, len(node))
-    within = kernels[node[1:] == node[:-1]]
-    edges.update(zip((within - 1).tolist(), within.tolist(), strict=True))
-    return np.array(sorted(edges), dtype=np.int64).reshape(-1, 2).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +23,7 @@ class KernelGraph:
     """The kernels of a model that differ, and the data flow around each.
 
     Attributes:
-        table: one kernel for each class of kernels that look alike, C of them.
+        table: one kernel for each class of kernels that look alike, C of them; without `edges`.
         count: kernels in each class, shape (C,).
         inward: what the kernel that stands for a class reads, as (class read, class), shape (2, E);
             one for each flow, so that means over neighbours are those of the whole graph.
@@ -72,24 +40,23 @@ class KernelGraph:
     launches: float
 
     @classmethod
-    def of(cls, graph: ModelGraph, table: KernelTable, rounds: int) -> KernelGraph:
+    def of(cls, table: KernelTable, rounds: int) -> KernelGraph:
         """Merge the kernels that as many rounds of message passing cannot tell apart, at any batch.
 
         Args:
-            graph: that the table was made of.
-            table: its kernels.
+            table: kernels of a model.
             rounds: of message passing.
         """
         columns = [table.kind[:, None], table.unit[:, None], table.settings]
         looks = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
-        edges = kernel_edges(graph, table.node)
+        edges, none = table.edges, np.zeros((2, 0), dtype=np.int64)
         colour = refined(looks, edges, rounds)
         _, stands, count = np.unique(colour, return_index=True, return_counts=True)
         chosen = np.zeros(len(colour), dtype=bool)
         chosen[stands] = True
         names = ("node", "kind", "unit", "settings", "per_sample", "fixed")
         return cls(
-            table=replace(table, **{name: getattr(table, name)[stands] for name in names}),
+            table=replace(table, edges=none, **{n: getattr(table, n)[stands] for n in names}),
             count=count.astype(np.int64),
             inward=colour[edges[:, chosen[edges[1]]]],
             outward=colour[edges[::-1][:, chosen[edges[0]]]],

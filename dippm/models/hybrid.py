@@ -167,7 +167,7 @@ class Hybrid:
         key = (c.precision, c.mode, c.channels_last)
         if key not in held:
             table = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
-            held[key] = table, KernelGraph.of(graph, table, ROUNDS)
+            held[key] = table, KernelGraph.of(table, ROUNDS)
         found: tuple[KernelTable, KernelGraph] = held[key]
         return found
 

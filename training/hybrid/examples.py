@@ -109,7 +109,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
             table = KernelTable.of(
                 operators, row.precision, row.mode, channels_last=row.channels_last
             )
-            made[key] = KernelGraph.of(operators, table, ROUNDS)
+            made[key] = KernelGraph.of(table, ROUNDS)
         parts.append(_kernels(made[key], row))
         serial.append(float(serial_ms(made[key].table, row.batch) @ made[key].count))
     return Examples(

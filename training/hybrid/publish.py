@@ -174,6 +174,7 @@ def slowdown_ranges(
     return ranges
 
 
+@torch.no_grad()
 def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, Any]]:
     """Return the terms of the newest table of whole models for each GPU and mode."""
     newest: dict[tuple[str, str], str] = {}
@@ -184,7 +185,7 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
     lines = []
     for (device, mode), table in sorted(newest.items()):
         position = runner.tables[table]
-        terms = np.mean([m.terms[position].detach().numpy() for m in members], axis=0)
+        terms = np.mean([m.terms[position].numpy() for m in members], axis=0)
         offset = float(np.mean([float(m.offset[position]) for m in members]))
         named = {
             name: round(float(term) + offset, 5)
@@ -194,10 +195,13 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
     return lines
 
 
+@torch.no_grad()
 def _host(members: Sequence[KernelNetwork], tables: Mapping[str, int]) -> dict[str, float]:
-    launch = np.mean([float(m.log_launch_ms[tables[HOST]]) for m in members])
-    copy = np.mean([float(m.log_copy) for m in members])
-    return {"launch_ms": float(np.exp(launch)), "copy_bytes_per_ms": float(np.exp(copy))}
+    """Return launch time and copy rate of the machine that is taken if a user names none."""
+    known = [m.log_launch_ms[tables[HOST]] if HOST in tables else m.usual for m in members]
+    copy = [m.log_copy for m in members]
+    launch_ms, rate = (float(torch.stack(logs).mean().exp()) for logs in (known, copy))
+    return {"launch_ms": launch_ms, "copy_bytes_per_ms": rate}
 
 
 def _seen(examples: Examples) -> dict[str, Any]:

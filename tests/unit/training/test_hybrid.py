@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dippm
+from dataset.latency_splits import SPLITS, latency_splits
+from dataset.nodes import GraphBuilder
+from dippm.conditions import Conditions
+from dippm.devices import find
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.hybrid import Hybrid
+from dippm.models.intervals import GROUPS
+from dippm.models.kernel_trees import KernelTrees
+from dippm.models.memory import MemoryModel
+from dippm.models.power import POWER_FEATURES, PowerModel
+from training.hybrid.baselines import baselines
+from training.hybrid.examples import Row, build_examples, join_examples
+from training.hybrid.fit import FitSettings, predict_log_ms, restore
+from training.hybrid.folds import ALONE, SAGE, TREES, Runner, Settings, Task, table_of
+from training.hybrid.network import NetworkSettings
+from training.hybrid.publish import Evaluation, publish
+from training.hybrid.train import choose_weight
+from training.hybrid.tree_arrays import tree_arrays
+from training.hybrid.trees import KernelTrees as Fitted
+from training.hybrid.trees import TreeSettings, predict_trees_log_ms
+
+SETTINGS = Settings(
+    FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
+    TreeSettings(rounds=8, depth=3, smallest_leaf=0.0),
+)
+WIDTHS, BATCHES = (32, 64, 96, 128, 160), (8, 64)
+
+
+def residual_graph(blocks: int = 3, width: int = 64, *, norm: bool = True) -> ModelGraph:
+    """A stack of dense layers with residuals, at batch 4; not what anything real looks like."""
+    builder = GraphBuilder(batch=4)
+    shape = (4, width)
+    stream = builder.input(shape, "float32")
+    for _ in range(blocks):
+        inner = stream
+        if norm:
+            inner = builder.add(
+                "layer_norm", [inner], shape, attributes={"normalized_size": width},
+                other_parameters=2 * width,
+            )  # fmt: skip
+        inner = builder.add(
+            "dense", [inner], shape, attributes={"in_features": width, "out_features": width},
+            weights=width * width,
+        )  # fmt: skip
+        inner = builder.add("gelu", [inner], shape)
+        stream = builder.add("add", [stream, inner], shape)
+    return builder.graph()
+
+
+def graph_of(key: str) -> ModelGraph:
+    family, width = key.split()
+    blocks = {"operator": 1, "short": 2, "long": 6, "plain": 4, "deep": 9}[family]
+    return residual_graph(blocks, int(width), norm=family != "plain")
+
+
+def made_up_rows() -> list[Row]:
+    """Made-up latencies: nothing here was measured."""
+    random = np.random.default_rng(0)
+    rows = []
+    for family in ("operator", "short", "long", "plain", "deep"):
+        for width in WIDTHS:
+            for gpu in ("RTX-3090", "A100-40GB", "RTX-5090"):
+                work = {"operator": 1, "short": 2, "long": 6, "plain": 4, "deep": 9}[family]
+                rows.append(
+                    Row(
+                        row_id=f"{family} {width} {gpu}",
+                        source="timm_infer",
+                        table=f"timm_infer {gpu} torch 2.4 eager",
+                        device=find(gpu),
+                        timer="wall",
+                        precision="amp",
+                        mode="eager",
+                        channels_last=False,
+                        batch=4,
+                        graph=f"{family} {width}",
+                        architecture=f"{family} {width}",
+                        family="operator dense" if family == "operator" else family,
+                        latency_ms=0.05 * work * float(np.exp(0.02 * random.normal())),
+                        scale="l" if width == max(WIDTHS) else "s",
+                    )
+                )
+    return sorted(rows, key=lambda row: row.graph)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    examples = build_examples(made_up_rows(), graph_of)
+    return Runner(examples, tmp_path_factory.mktemp("fits"), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def tasks(runner: Runner) -> dict[str, list[Task]]:
+    splits = latency_splits(table_of(runner.examples))
+    found = {name: runner.tasks(split, (0,)) for name, split in splits.items()}
+    found["S1"] = found["S1"][:2]
+    runner.run([task for of_split in found.values() for task in of_split], processes=1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def shipped(runner: Runner) -> list[Task]:
+    every, none = np.arange(len(runner.examples.rows)), np.array([], dtype=np.int64)
+    tasks = [Task("shipped", "all", every, none, seed) for seed in (0, 1)]
+    runner.run(tasks, processes=1)
+    return tasks
+
+
+def test_every_split_has_a_name_for_people(tasks):
+    assert set(tasks) == set(SPLITS)
+
+
+@pytest.mark.parametrize("split", ["S1", "S2-10"])
+def test_an_architecture_under_test_never_trains(runner, tasks, split):
+    rows = runner.examples.rows
+    for task in tasks[split]:
+        tested = {rows[i].architecture for i in task.test}
+        assert tested
+        assert not tested & {rows[i].architecture for i in task.train}
+
+
+def test_operators_train_where_families_are_held_out(runner, tasks):
+    rows = runner.examples.rows
+    for task in tasks["S2-10"]:
+        assert not any(rows[i].family.startswith("operator") for i in task.test)
+        assert sum(rows[i].family.startswith("operator") for i in task.train) == 15
+
+
+def test_variants_of_a_gpu_are_held_out_together(runner, tasks):
+    rows = runner.examples.rows
+    for task in tasks["S3a"]:
+        tested = {rows[i].device.name for i in task.test}
+        assert not tested & {rows[i].device.name for i in task.train}
+        assert task.fold in ("A100", "RTX-5090")
+
+
+def test_the_network_learns(runner, tasks):
+    held = runner.held_out(tasks["S0"], {SAGE: 1.0}, SAGE).rows
+    error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
+    usual = (held["latency_ms"].median() / held["latency_ms"] - 1).abs()
+    assert error.median() < 0.5 * usual.median()
+
+
+def test_an_interrupted_run_goes_on(runner, tasks):
+    before = {path: path.stat().st_mtime_ns for path in runner.folder.iterdir()}
+    runner.run(tasks["S0"], processes=1)
+    assert before == {path: path.stat().st_mtime_ns for path in runner.folder.iterdir()}
+
+
+def test_the_mean_of_learners_is_one_in_the_log(runner, tasks):
+    log = runner.log_ms(tasks["S0"][0])
+    held = runner.held_out(tasks["S0"], {SAGE: 0.25, TREES: 0.75}, "both").rows
+    expected = np.exp(0.25 * log[SAGE] + 0.75 * log[TREES])
+    assert held["predicted latency_ms"].to_numpy() == pytest.approx(expected)
+    assert (held["spread"] >= 0).all()
+
+
+def test_the_weight_of_a_fold_is_chosen_on_the_others(runner, tasks):
+    weight, held = choose_weight(runner, tasks["S2-10"])
+    assert 0.0 <= weight <= 1.0
+    single = runner.held_out(tasks["S2-10"], {SAGE: 0.5, TREES: 0.5}, "both").rows
+    assert held.rows["row_id"].tolist() == single["row_id"].tolist()
+
+
+def test_parts_of_examples_join(runner):
+    rows = made_up_rows()
+    whole = runner.examples
+    joined = join_examples([build_examples(rows[:7], graph_of), build_examples(rows[7:], graph_of)])
+    for name in ("features", "start", "inward", "inward_start", "outward", "count", "launches"):
+        assert np.array_equal(getattr(whole, name), getattr(joined, name))
+
+
+def test_trees_as_arrays_answer_as_xgboost_does(runner, tasks):
+    task = tasks["S0"][0]
+    fitted = Fitted.load(runner.weights(task, TREES), SETTINGS.trees)
+    arrays = {f"trees.{name}": a for name, a in tree_arrays(fitted.booster).items()}
+    arrays["trees.classes"] = fitted.classes.astype(np.float32)
+    trees = KernelTrees.from_tensors(arrays, SETTINGS.trees.depth, SETTINGS.trees.reach)
+    features = runner.examples.features
+    assert trees.log_slowdown(features) == pytest.approx(fitted.log_slowdown(features), abs=1e-5)
+
+
+def test_baselines_stand_on_the_same_rows(runner, tasks):
+    lines = baselines(runner.examples, {"S1": tasks["S1"]})
+    assert {line["baseline"] for line in lines} >= {"nearest neighbour", "boosted trees on totals"}
+    assert len({line["n"] for line in lines}) == 1
+
+
+@pytest.fixture(scope="module")
+def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("checkpoints") / "hybrid-toy" / "0.1.0"
+    _, held = choose_weight(runner, tasks["S2-10"])
+    helds = {"S2-10": held, "S3a": runner.held_out(tasks["S3a"], {SAGE: 1.0}, "shipped mean")}
+    report = {"n": 1, "mape": 0.1, "median_ape": 0.1}
+    split = {"operators held out": report, "source and GPU held out": report}
+    publish(
+        out,
+        runner=runner,
+        shipped=shipped,
+        weight=0.5,
+        evaluation=Evaluation(
+            helds=helds,
+            learners={"shipped mean": list(helds.values())},
+            baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),
+            hashes={"S2-10": "0" * 64},
+        ),
+        power=(
+            PowerModel(0.1, (0.0,) * len(POWER_FEATURES), 0.1),
+            {"flagperf": {"n": 1, **split}},
+        ),
+        memory=(MemoryModel(500.0, 1.0, 0.05), {"toy": report}),
+    )
+    return out
+
+
+def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
+    """Predicted by numpy on merged kernels; known from torch and xgboost, member by member."""
+    rows = runner.examples.rows
+    position = next(i for i, row in enumerate(rows) if row.graph == "deep 96")
+    row = rows[position]
+    chosen = np.array([position])
+    answers = []
+    for task in shipped:
+        settings = SETTINGS.of_seed(task.seed).fit
+        network = restore(runner.weights(task, SAGE), settings, tables=runner.tables)
+        answers.append(float(predict_log_ms(network, runner.examples, chosen, tables={})[0]))
+    first = restore(runner.weights(shipped[0], SAGE), SETTINGS.fit, tables=runner.tables)
+    fitted = Fitted.load(runner.weights(shipped[0], TREES), SETTINGS.trees)
+    by_trees = predict_trees_log_ms(fitted, runner.examples, chosen, first, tables={})[0]
+    predictor = dippm.pretrained.load(checkpoint).predictor
+    assert isinstance(predictor, Hybrid)
+    predictor.law = replace(predictor.law, terms={})
+    predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
+    conditions = Conditions(device=row.device, batch=4, precision="amp")
+    found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
+    expected = 0.5 * np.mean(answers) + 0.5 * by_trees
+    assert np.log(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_operators_sum_to_the_latency(checkpoint):
+    predictor = dippm.pretrained.load(checkpoint).predictor
+    found = predictor.predict(graph_of("deep 96"), Conditions(device=find("A100-40GB"), batch=4))
+    total = sum(row.time_ms for row in found.operators)
+    assert total == pytest.approx(found.values["latency_ms"].value, rel=1e-6)
+
+
+def test_the_card_says_splits_learners_and_intervals(checkpoint):
+    card = (checkpoint / "README.md").read_text()
+    for words in ("families held out", "nearest neighbour", "ntervals of 90 %"):
+        assert words in card
+    config = dippm.pretrained.load(checkpoint).config
+    assert set(config["intervals"]["latency_ms"]["quantile"]) == set(GROUPS)
+    assert config["splits"] == {"S2-10": "0" * 64}
+
+
+def test_a_kernel_alone_is_no_graph(runner, tasks):
+    log = runner.log_ms(tasks["S0"][0])
+    assert not np.array_equal(log[ALONE], log[SAGE])

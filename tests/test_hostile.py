@@ -339,10 +339,12 @@ ODD_VALUES = {
 }
 KEYS = {
     "hybrid": [
-        "kind", "sha256", "graph_version", "feature_version", "members", "depth", "host",
-        "host.launch_ms", "memory", "memory.context_mb", "power", "power.coefficients",
-        "intervals", "intervals.latency_ms", "intervals.latency_ms.unseen GPU", "seen",
-        "seen.devices", "seen.batch_range", "seen.kernel_classes", "name", "version", "card",
+        "kind", "sha256", "graph_version", "feature_version", "law", "law.members",
+        "law.network_weight", "law.tree_depth", "law.tree_reach", "law.range", "law.tables",
+        "host", "host.launch_ms", "memory", "memory.context_mb", "power", "power.coefficients",
+        "intervals", "intervals.latency_ms", "intervals.latency_ms.coefficients",
+        "intervals.latency_ms.quantile", "seen", "seen.devices", "seen.batch_range",
+        "seen.kernel_classes", "name", "version", "card",
     ],
     "pmgns": [
         "network", "network.hidden", "network.targets", "network.gnn", "network.dropout",
@@ -352,8 +354,8 @@ KEYS = {
     ],
 }  # fmt: skip
 MAY_BE = {
-    ("host.launch_ms", "a number"), ("memory.context_mb", "a number"), ("members", "a number"),
-    ("depth", "a number"), ("intervals.latency_ms.unseen GPU", "a number"),
+    ("host.launch_ms", "a number"), ("memory.context_mb", "a number"),
+    ("law.members", "a number"), ("law.tree_depth", "a number"), ("law.tree_reach", "a number"),
     ("network.gnn", "missing"), ("network.dropout", "missing"), ("residuals", "missing"),
     ("network.targets", "missing"), ("network.hidden", "missing"),
     ("residuals.latency_ms", "missing"), ("card", "missing"), ("name", "missing"),

@@ -76,7 +76,7 @@ class KernelNetwork:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any], members: int) -> KernelNetwork:
-        """Read the arrays "<member>.<name>", named as torch names them; see `_shapes`.
+        """Read the arrays "<member>.<name>", named as torch names them; see `member_shapes`.
 
         Raises:
             CheckpointError: if an array is missing, or its shape does not fit.
@@ -86,7 +86,7 @@ class KernelNetwork:
             try:
                 arrays = {
                     name: np.asarray(tensors[f"{member}.{name}"], dtype=np.float32)
-                    for name in _shapes(1)
+                    for name in member_shapes(1)
                 }
             except KeyError as error:
                 raise CheckpointError(
@@ -94,7 +94,7 @@ class KernelNetwork:
                     "Restore the checkpoint's folder from its release.",
                 ) from None
             width = arrays["enter.bias"].shape[-1] if arrays["enter.bias"].ndim else 0
-            if any(arrays[name].shape != shape for name, shape in _shapes(width).items()):
+            if any(arrays[name].shape != shape for name, shape in member_shapes(width).items()):
                 raise CheckpointError(
                     "the shapes of the network's arrays do not fit together",
                     "Restore the checkpoint's folder from its release.",
@@ -138,7 +138,7 @@ def static_features(
     )
 
 
-def _shapes(width: int) -> dict[str, tuple[int, ...]]:
+def member_shapes(width: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array of a member; blocks and layers as torch names them."""
     square, line = (width, width), (width,)
     static = len(STATIC_FEATURES)

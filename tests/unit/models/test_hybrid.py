@@ -15,10 +15,13 @@ from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.errors import ConditionsError
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_FEATURES, DeviceView, roofline_ms
+from dippm.features.kernel_features import DeviceView, roofline_ms
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.hybrid import Hybrid
+from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
+from dippm.models.intervals import SEEN, UNSEEN
+from dippm.models.kernel_network import member_shapes
 from dippm.models.targets import TARGETS
 
 LOG_SLOWDOWN = 0.5
@@ -35,20 +38,37 @@ def perceptron(*, symbolic: bool = True, batch: int = BATCH) -> ModelGraph:
     return b.graph(batch_is_symbolic=symbolic)
 
 
+def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
+    """A network and trees that give every kernel the same."""
+    tensors = {f"0.{name}": torch.zeros(shape) for name, shape in member_shapes(1).items()}
+    tensors["0.scale"] += 1.0
+    tensors["0.static_scale"] += 1.0
+    tensors["0.last.bias"] += log_slowdown
+    leaf = {"roots": 0, "feature": -1, "threshold": 0.0, "left": 0, "value": 0.0}
+    trees = {f"trees.{name}": torch.tensor([value]) for name, value in leaf.items()}
+    return tensors | trees | {"trees.classes": torch.full((len(KERNEL_CLASSES),), log_slowdown)}
+
+
 def predictor(launch_ms: float = 0.0) -> Hybrid:
-    tensors = {
-        "mean": torch.zeros(N_FEATURES),
-        "scale": torch.ones(N_FEATURES),
-        "0.0.weight": torch.zeros(1, N_FEATURES),
-        "0.0.bias": torch.tensor([LOG_SLOWDOWN]),
-    }
+    tensors = known_law(LOG_SLOWDOWN)
     config = {
-        "members": 1,
-        "depth": 1,
+        "law": {
+            "members": 1,
+            "network_weight": 0.5,
+            "tree_depth": 1,
+            "tree_reach": 1.5,
+            "range": dict.fromkeys(KERNEL_CLASSES, [-1.5, 5.0]),
+            "tables": [],
+        },
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
         "memory": {"context_mb": 1000.0, "activation_factor": 1.5, "log_error": 0.1},
         "power": {"idle_fraction": 0.1, "coefficients": [0.0] * 5, "log_error": 0.1},
-        "intervals": {"latency_ms": {"A100-40GB": 0.2, "unseen GPU": 0.4}},
+        "intervals": {
+            "latency_ms": {
+                "coefficients": [0.0] * len(INTERVAL_FEATURES),
+                "quantile": {SEEN: 0.2, UNSEEN: 0.4},
+            }
+        },
         "seen": {
             "devices": {"A100-40GB": ["fp16", "fp32"]},
             "batch_range": [1, 256],

@@ -57,7 +57,7 @@ def predictor(launch_ms: float = 0.0) -> Hybrid:
             "network_weight": 0.5,
             "tree_depth": 1,
             "tree_reach": 1.5,
-            "range": dict.fromkeys(KERNEL_CLASSES, [-1.5, 5.0]),
+            "range": {name: [-1.5, 5.0] for name in KERNEL_CLASSES},
             "tables": [],
         },
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},

@@ -38,9 +38,7 @@ N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(FEATURE_UNITS)
 FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
-_MATRIX = np.array(
-    [k.startswith(("conv", "gemm", "batched", "attention", "recurrent")) for k in KERNEL_CLASSES]
-)
+_MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)

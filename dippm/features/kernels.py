@@ -15,7 +15,7 @@ from dippm.conditions import Mode, Precision
 from dippm.features.fusion import fuse
 from dippm.features.kernel import Kernel, Unit
 from dippm.features.kernel_classes import (
-    AUTOCAST_TO_FP32,
+    KERNEL_CLASSES,
     class_of_folded,
     class_of_operator,
     convolution_class,
@@ -121,7 +121,7 @@ class _Expansion:
             return 4
         if node.dtype.startswith(("bool", "int8", "uint8")):
             return 1
-        if self.autocast and node.op in AUTOCAST_TO_FP32:
+        if self.autocast and operator(node.op).autocast == "float32":
             return 4
         if self.autocast and reads_parameter(node):
             return 4
@@ -143,10 +143,13 @@ class _Expansion:
             cast = _stream(i, "cast", weights, 0.0, 2.0 * weights, 4, 2)
             yield replace(cast, weight_bytes=4.0 * weights)
 
-    def _unit(self, op: str) -> Unit:
+    def _unit(self, kind: str) -> Unit:
+        row = KERNEL_CLASSES[kind]
+        if not row.tensor_cores:
+            return "fp32"
         if self.precision in ("fp16", "bf16", "amp", "amp-bf16"):
             return "half"
-        if self.precision == "tf32" or (self.precision == "fp32" and op.startswith("conv")):
+        if self.precision == "tf32" or (self.precision == "fp32" and row.tf32_by_default):
             return "tf32"
         return "fp32"
 
@@ -159,7 +162,7 @@ class _Expansion:
         return Kernel(
             node=i,
             kind=kind,
-            unit=self._unit(node.op),
+            unit=self._unit(kind),
             flops=2.0 * node.macs,
             read_bytes=float(self.low * elements_in),
             write_bytes=float(self.low * _numel(node)),
@@ -198,8 +201,6 @@ class _Expansion:
         shape = (float(pixels), channels_out / groups, channels_in / groups * prod(kernel))
         kind = convolution_class(node.op, kernel, strides, groups, channels_in)
         product = self._product(i, node, kind, shape, float(groups))
-        if kind == "conv_depthwise":
-            product = replace(product, unit="fp32")
         yield replace(product, window=prod(kernel), stride=max(strides))
 
     def _dense(self, i: int, node: OpNode) -> Iterator[Kernel]:
@@ -293,10 +294,10 @@ class _Expansion:
         sources = [self.width[p] for p in self.producers[i]]
         read = float(sum(prod(s) for s in node.in_shapes))
         source_width = max(sources, default=self.full)
-        if self.autocast and node.op in AUTOCAST_TO_FP32 and source_width == 2:
+        if self.autocast and operator(node.op).autocast == "float32" and source_width == 2:
             yield _stream(i, "cast", read, 2.0 * read, 4.0 * read, 2, 4)
             source_width = 4
-        if kind == "gather" or node.op == "dynamic_slice":
+        if KERNEL_CLASSES[kind].reads_what_it_writes or node.op == "dynamic_slice":
             read = elements
         row = _row(node, kind)
         serial = prod(node.out_shapes[0][:2]) if self._is_serial(i, node) else 0
@@ -307,7 +308,7 @@ class _Expansion:
             flops=float(max(node.flops, elements)),
             read_bytes=float(source_width * read),
             write_bytes=float(width * elements),
-            weight_bytes=float(4 * row if kind in ("batch_norm", "layer_norm") else 0),
+            weight_bytes=float(4 * row if KERNEL_CLASSES[kind].parameter_row else 0),
             m=max(read, elements) / max(row, 1.0),
             n=row,
             window=prod(_ints(node.attributes.get("kernel", (1,)))),
@@ -347,9 +348,10 @@ def is_integer(node: OpNode) -> bool:
 def _row(node: OpNode, kind: str) -> float:
     """Return the length over which a kernel reduces or streams contiguously."""
     shape = node.in_shapes[0] if node.in_shapes else node.out_shapes[0]
-    if kind == "reduction" and node.out_shapes:
+    axis = KERNEL_CLASSES[kind].axis
+    if axis == "reduced" and node.out_shapes:
         return prod(shape) / max(1, prod(node.out_shapes[0]))
-    if kind == "batch_norm":
+    if axis == "channels":
         return float(shape[1]) if len(shape) > 1 else 1.0
     return float(shape[-1]) if shape else 1.0
 

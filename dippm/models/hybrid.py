@@ -236,8 +236,9 @@ class Hybrid:
         if unknown:
             listed = ", ".join(f"{name} ×{count}" for name, count in sorted(unknown.items()))
             warnings.append(f"operators without a cost rule, taken as memory-bound: {listed}")
-        kinds = {KERNEL_CLASSES[k] for k in set(table.kind.tolist())}
-        unseen = sorted(kinds - set(seen["kernel_classes"]))
+        classes = tuple(KERNEL_CLASSES)
+        launched = {classes[k] for k in set(table.kind.tolist())}
+        unseen = sorted(launched - set(seen["kernel_classes"]))
         if unseen:
             warnings.append(f"kernel classes never measured: {', '.join(unseen)}")
         if (table.unit == UNITS.index("int8")).any():

@@ -7,13 +7,9 @@ that of the columns of the efficiency network, so rows are never moved: its weig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal
-
-from dippm.graph.model_graph import STATIC, OpNode
-from dippm.graph.operators import operator
 
 Axis = Literal["last", "channels", "reduced"]
 
@@ -84,39 +80,3 @@ _CLASSES = (
 )
 KERNEL_CLASSES: Mapping[str, KernelClass] = {row.name: row for row in _CLASSES}
 """Classes by name, in the order of the table."""
-
-
-def convolution_class(
-    op: str, kernel: Sequence[int], strides: Sequence[int], groups: int, channels_in: int
-) -> str:
-    """Return the kernel class of a convolution."""
-    if op != "conv2d":
-        return "conv_other"
-    if groups > 1:
-        return "conv_depthwise" if groups == channels_in else "conv_grouped"
-    if prod(kernel) == 1:
-        return "conv_pointwise"
-    if tuple(kernel) == tuple(strides):
-        return "conv_patch"
-    return "conv_spatial"
-
-
-def class_of_operator(node: OpNode) -> str:
-    """Return the kernel class of an operator that is no matrix product."""
-    row = operator(node.op)
-    broadcasts = len(set(node.in_shapes)) > 1 or reads_parameter(node)
-    return "broadcast" if row.kernel == "elementwise" and broadcasts else row.kernel
-
-
-def reads_parameter(node: OpNode) -> bool:
-    """Return whether one operand is a parameter tensor."""
-    return bool(node.attributes.get("parameter"))
-
-
-def class_of_folded(op: str) -> str | None:
-    """Return the kernel class of an operator that a canonical rule folded into another one."""
-    row = operator(op)
-    if row.category == "view" or op.startswith(STATIC):
-        return None
-    kernel = KERNEL_CLASSES.get(row.kernel)
-    return kernel.name if kernel and kernel.streams else None

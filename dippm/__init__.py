@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dippm.candidates import Candidate
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
+    from dippm.devices import Device
     from dippm.graph import ModelGraph
     from dippm.measure.measurement import Measurement, measure_model
     from dippm.power_sweep import PowerSweep, sweep_power
@@ -31,6 +32,7 @@ __all__ = [
     "Candidate",
     "Comparison",
     "Conditions",
+    "Device",
     "DippmError",
     "DippmWarning",
     "Failure",
@@ -56,6 +58,7 @@ _HOMES = {
     "Candidate": "dippm.candidates",
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
+    "Device": "dippm.devices",
     "Failure": "dippm.comparison",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",

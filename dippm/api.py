@@ -13,11 +13,11 @@ from dippm import devices, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer
-from dippm.devices import Device, MigProfile
+from dippm.devices import MigProfile
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
-from dippm.points import DEFAULT_DEVICE, Grid, conditions_of, device_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage, tell
@@ -44,7 +44,7 @@ def predict(
     path: str | os.PathLike[str] | None = None,
     input: Input = None,
     batch: int = 1,
-    device: str | Device = DEFAULT_DEVICE,
+    device: DeviceLike = DEFAULT_DEVICE,
     checkpoint: str | Path | None = None,
     precision: Precision = "fp32",
     mode: Mode = "eager",
@@ -65,7 +65,8 @@ def predict(
         input: sizes of an input without the batch: "3,224,224", a tuple, or a mapping by input
             name; None takes the sizes that the model states.
         batch: samples per forward pass.
-        device: name of the GPU, see `dippm devices`.
+        device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
+            `dippm.devices.read_device`.
         checkpoint: name, "name@version" or folder; None takes the shipped one that knows the
             device, by the rule of `dippm.pretrained.choice`.
         precision: number formats, see `Conditions`.
@@ -80,6 +81,7 @@ def predict(
     Raises:
         ModelFileError: if the model cannot become a graph.
         UnknownNameError: if device, slice, checkpoint or framework is not known.
+        DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
         ConditionsError: if batch, precision, mode or timer cannot be predicted.
         CheckpointError: if the checkpoint is damaged or for another version.
     """
@@ -112,9 +114,7 @@ def predict(
     return predictor.predict_at(model_graph, conditions, name=source_name(model))
 
 
-def load(
-    name: str | Path | None = None, *, device: str | Device = DEFAULT_DEVICE
-) -> LoadedPredictor:
+def load(name: str | Path | None = None, *, device: DeviceLike = DEFAULT_DEVICE) -> LoadedPredictor:
     """Load a checkpoint once, for many predictions.
 
     Args:
@@ -134,7 +134,7 @@ def load(
 def compare(
     sources: Iterable[Any],
     *,
-    device: str | Device | Sequence[str | Device] = DEFAULT_DEVICE,
+    device: DeviceLike | Sequence[DeviceLike] = DEFAULT_DEVICE,
     batch: int | Sequence[int] = 1,
     mig: str | MigProfile | Sequence[str | MigProfile | None] | None = None,
     input: Input = None,
@@ -156,7 +156,7 @@ def compare(
 
     Args:
         sources: models as `predict` takes them, or `Candidate`s with inputs of their own.
-        device: one GPU or several.
+        device: one GPU or several, each as `predict` takes it.
         batch: one size or several.
         mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
             out for that device.

@@ -11,12 +11,12 @@ from dippm.api import load
 from dippm.batches import batches_of
 from dippm.comparison import Comparison
 from dippm.conditions import MAX_BATCH, Conditions, Mode, Timer
-from dippm.devices import Device, MigProfile
+from dippm.devices import MigProfile
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
-from dippm.points import DEFAULT_DEVICE, conditions_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.progress import stage, tell
 from dippm.reading import Input, read_graph, source_name
@@ -109,7 +109,7 @@ def sweep(
     *,
     batch: str | int | Iterable[int] = DEFAULT_BATCHES,
     input: Input = None,
-    device: str | Device = DEFAULT_DEVICE,
+    device: DeviceLike = DEFAULT_DEVICE,
     checkpoint: str | Path | None = None,
     precision: str = "fp32",
     mode: Mode = "eager",
@@ -127,7 +127,7 @@ def sweep(
         framework: see `predict`.
         batch: sizes; as text "1:1024" is powers of two, "8:128:8" steps of 8, "1,8,32" a list.
         input: see `predict`, as all below.
-        device: the GPU.
+        device: the GPU, as `predict` takes it.
         checkpoint: of the predictor.
         precision: number formats.
         mode: "eager" or "compiled".
@@ -142,9 +142,10 @@ def sweep(
         DippmError: as `predict` does.
     """
     sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
+    gpu = device_of(device)
     points = [
         conditions_of(
-            device,
+            gpu,
             batch=size,
             precision=precision,  # type: ignore[arg-type]
             mode=mode,

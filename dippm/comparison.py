@@ -29,12 +29,19 @@ class Failure:
     Attributes:
         source: what a prediction would have called the model.
         error: why not.
-        conditions: the point; None if it was the model that could not be read.
+        conditions: the point; None if it was the model that could not be read, or if the device
+            has no such precision.
+        device: name of the device that has no such precision.
+        precision: that it does not have.
+        asked: False if nobody named the precision, but "all" of them.
     """
 
     source: str
     error: DippmError
     conditions: Conditions | None = None
+    device: str | None = None
+    precision: str | None = None
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,12 @@ class Comparison(Sequence[Prediction]):
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What could not be predicted, and why."""
-        return tuple(entry for entry in self.entries if isinstance(entry, Failure))
+        return tuple(e for e in self.entries if isinstance(e, Failure) and e.asked)
+
+    @property
+    def absent(self) -> tuple[Failure, ...]:
+        """What "all" precisions leave out, and why."""
+        return tuple(e for e in self.entries if isinstance(e, Failure) and not e.asked)
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -133,7 +145,7 @@ class Comparison(Sequence[Prediction]):
 
 def _row(entry: Prediction | Failure) -> dict[str, Any]:
     c = entry.conditions
-    where = {
+    where: dict[str, Any] = {
         "source": entry.source if isinstance(entry, Failure) else entry.provenance.source,
         "device": c and c.device.name,
         "slice": c and c.mig and c.mig.name,
@@ -141,6 +153,8 @@ def _row(entry: Prediction | Failure) -> dict[str, Any]:
         "precision": c and c.precision,
     }
     if isinstance(entry, Failure):
+        if c is None:
+            where |= {"device": entry.device, "precision": entry.precision}
         return {**where, **dict.fromkeys(LABELS), "mig": None, "error": entry.error.message}
     values = {target: getattr(entry, target) for target in LABELS}
     return {**where, **values, "mig": entry.mig and entry.mig.name, "error": None}

@@ -6,16 +6,29 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
-from dippm.devices import Device, MigProfile
-from dippm.errors import ConditionsError, shortened
+from dippm.devices import Device, MigProfile, is_catalogued
+from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
 
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "wall", "wall+copy"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
+`torch.set_float32_matmul_precision` for matrix products:
+
+    fp32        as it comes: allow_tf32 = True, "highest". Convolutions run in TF32 on Ampere and
+                newer, matrix products in IEEE float32.
+    fp32-ieee   allow_tf32 = False, "highest": IEEE float32 everywhere.
+    tf32        allow_tf32 = True, "high": TF32 everywhere.
+    fp16, bf16  the model and its inputs converted by `.half()` or `.bfloat16()`.
+    amp         autocast to float16 over float32 weights; amp-bf16 to bfloat16.
+
+On a GPU without TF32 the first two are the same, and the third does not exist.
+"""
 MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
+_NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
 MAX_BATCH = 1_000_000
 OTHER_NAMES = {
     "float32": "fp32",
@@ -36,10 +49,8 @@ class Conditions:
     Attributes:
         device: the GPU.
         batch: samples per inference.
-        precision: "fp32" is float32 as PyTorch runs it by default (convolutions may use TF32 tensor
-            cores, matrix products are IEEE), "fp32-ieee" has TF32 off everywhere, "tf32" has it on
-            everywhere; "amp" and "amp-bf16" are autocast over float32 weights. Of this and the next
-            two names case does not matter, and "float16" means "fp16".
+        precision: see `PRECISIONS`. Of this and the next two names case does not matter, and
+            "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
         timer: "kernel" is the sum of kernel times, "wall" a synchronised forward with the input on
             the device (the default regime), "wall+copy" adds the host-to-device copy.
@@ -48,6 +59,7 @@ class Conditions:
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size or a name is unknown.
+        UnsupportedPrecisionError: if the device has no hardware for the precision.
     """
 
     device: Device
@@ -67,6 +79,8 @@ class Conditions:
             )
         for kind, known in (("precision", PRECISIONS), ("mode", MODES), ("timer", TIMERS)):
             object.__setattr__(self, kind, spelt(kind, getattr(self, kind), known))
+        if self.precision not in supported_precisions(self.device):
+            raise unsupported(self.device, self.precision)
 
 
 def precision_of(name: str) -> Precision:
@@ -85,8 +99,30 @@ def supported_precisions(device: Device) -> tuple[Precision, ...]:
     """
     if not device.peak_tflops:
         return PRECISIONS
-    needs = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
-    return tuple(p for p in PRECISIONS if needs.get(p, "fp32") in device.peak_tflops)
+    return tuple(p for p in PRECISIONS if _NEEDS.get(p, "fp32") in device.peak_tflops)
+
+
+def unsupported(device: Device, precision: Precision) -> UnsupportedPrecisionError:
+    """Return the error for a precision that a GPU has no hardware for."""
+    format_ = _NEEDS.get(precision, "fp32")
+    has = ", ".join(supported_precisions(device))
+    why = {
+        "tf32": "TF32 came with Ampere; before, float32 is IEEE everywhere.",
+        "bf16": "bfloat16 arithmetic came with Ampere; emulated, it is not predicted.",
+    }
+    if not is_catalogued(device.name):
+        why = dict.fromkeys(_NEEDS.values(), "If it does, write the rate into peak_tflops.")
+    return UnsupportedPrecisionError(
+        f"{device.name} has no hardware for {precision}: no {format_} rate is known of it",
+        f"It has {has or 'none'}. {why.get(format_, '')}".strip(),
+    )
+
+
+def same_arithmetic(device: Device, precision: Precision) -> tuple[Precision, ...]:
+    """Return the precisions that are the same thing on a device, itself among them."""
+    alike: tuple[Precision, ...] = ("fp32", "fp32-ieee")
+    has_tf32 = not device.peak_tflops or "tf32" in device.peak_tflops
+    return (precision,) if has_tf32 or precision not in alike else alike
 
 
 def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:

@@ -8,6 +8,8 @@
     │   ├── InputShapeError            got / expected
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
+    │   └── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    ├── DeviceError                    a device, or its file, is wrong or lacks a figure
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
     ├── MeasurementError               the run failed, a counter or the device was lost
@@ -81,6 +83,14 @@ class ConversionError(ModelFileError, RuntimeError):
 
 class ConditionsError(DippmError, ValueError):
     """Batch size, precision or execution mode is not one that can be predicted."""
+
+
+class UnsupportedPrecisionError(ConditionsError):
+    """The device has no hardware for this precision."""
+
+
+class DeviceError(DippmError, ValueError):
+    """A device that the user gave, or its file, is wrong, or lacks a figure that is needed."""
 
 
 def shortened(name: str) -> str:

@@ -15,7 +15,7 @@ from dippm.devices import Device, MigProfile
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
-from dippm.points import DEFAULT_DEVICE, Grid, conditions_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, Refused, conditions_of
 from dippm.prediction import Prediction, Provenance
 from dippm.pretrained.choice import for_device, knows, precisions_of
 from dippm.progress import stage, tell
@@ -40,7 +40,7 @@ class LoadedPredictor:
 
     checkpoint: Checkpoint
     named: bool = True
-    device: str | Device = DEFAULT_DEVICE
+    device: DeviceLike = DEFAULT_DEVICE
 
     def checkpoint_for(self, device: Device) -> Checkpoint:
         """Return the checkpoint that answers for a device.
@@ -61,7 +61,7 @@ class LoadedPredictor:
         framework: str | None = None,
         input: Input = None,
         batch: int = 1,
-        device: str | Device | None = None,
+        device: DeviceLike | None = None,
         precision: Precision = "fp32",
         mode: Mode = "eager",
         timer: Timer = "wall",
@@ -105,7 +105,7 @@ class LoadedPredictor:
         source: Any,
         *,
         batches: Iterable[int] = (1,),
-        devices: Iterable[str | Device] | None = None,
+        devices: Iterable[DeviceLike] | None = None,
         migs: Iterable[str | MigProfile | None] = (None,),
         framework: str | None = None,
         input: Input = None,
@@ -148,7 +148,9 @@ class LoadedPredictor:
         name = source_name(source)
         with stage(f"converting {name}"):
             model_graph = read_graph(source, framework, input=input, trust=trust)
-        return Comparison(tuple(self.predict_points(model_graph, points, name)))
+        refused = grid.refused(self.precisions_for)
+        found = (*self.predict_points(model_graph, points, name),)
+        return Comparison((*found, *_failures(refused, name, strict=True)))
 
     def predict_points(
         self, graph: ModelGraph, points: Sequence[Conditions], name: str = "graph"
@@ -209,6 +211,7 @@ class LoadedPredictor:
             if strict:
                 raise
             yield from self._one_by_one(model_graph, points, name)
+        yield from _failures(grid.refused(self.precisions_for), name, strict=strict)
 
     def _one_by_one(
         self, graph: ModelGraph, points: Sequence[Conditions], name: str
@@ -218,6 +221,16 @@ class LoadedPredictor:
                 yield from self.predict_points(graph, [point], name)
             except Exception as error:
                 yield Failure(name, _ours(error), point)
+
+
+def _failures(refused: Iterable[Refused], name: str, *, strict: bool) -> Iterator[Failure]:
+    """Return what the devices do not have as entries; raise what was asked for if `strict`."""
+    for one in refused:
+        if strict and one.asked:
+            raise one.error
+        yield Failure(
+            name, one.error, device=one.device.name, precision=one.precision, asked=one.asked
+        )
 
 
 def _provenance(checkpoint: Checkpoint, graph: ModelGraph, source: str) -> Provenance:

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from dippm import devices
-from dippm.conditions import Conditions, Mode, Precision, Timer, precision_of
+from dippm.conditions import (
+    PRECISIONS,
+    Conditions,
+    Mode,
+    Precision,
+    Timer,
+    precision_of,
+    supported_precisions,
+    unsupported,
+)
 from dippm.devices import Device, MigProfile
+from dippm.devices.device_file import is_device_file
 from dippm.errors import ConditionsError, UnknownNameError
 
 DEFAULT_DEVICE = "A100"
+DeviceLike = str | os.PathLike[str] | Device
+"""A name of the catalogue, the path of a device file (text that ends in .toml is one), a device."""
 ALL_PRECISIONS = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A precision that a device of a grid does not have.
+
+    Attributes:
+        device: that lacks it.
+        precision: that was wanted.
+        error: why not.
+        asked: False if it was not named, but "all" of them.
+    """
+
+    device: Device
+    precision: Precision
+    error: ConditionsError
+    asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +69,7 @@ class Grid:
     @classmethod
     def of(
         cls,
-        device: str | Device | Iterable[str | Device],
+        device: DeviceLike | Iterable[DeviceLike],
         mig: str | MigProfile | Iterable[str | MigProfile | None] | None,
         precision: str | Iterable[str],
         batch: int | Iterable[int],
@@ -52,7 +82,7 @@ class Grid:
             ConditionsError: if there is none of a kind.
         """
         asked = {
-            "device": _several(device, str | Device),
+            "device": _several(device, str | os.PathLike | Device),
             "slice": _several(mig, str | MigProfile | None),
             "precision": _several(precision, str),
             "batch": _several(batch, int),
@@ -69,7 +99,7 @@ class Grid:
         *,
         supported: Callable[[Device], Iterable[Precision]],
     ) -> list[Conditions]:
-        """Return every point.
+        """Return every point that there is; what `refused` returns is none.
 
         Args:
             batches: others than those of the grid.
@@ -77,26 +107,64 @@ class Grid:
 
         Raises:
             ConditionsError: if one of them cannot be predicted.
+            UnsupportedPrecisionError: if none of the devices has one of the precisions.
         """
         sizes = self.batches if batches is None else tuple(batches)
-        return [
+        found = [
             Conditions(gpu, batch, precision, self.mode, self.timer, mig, self.channels_last)
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
         ]
+        if not found:
+            raise self.refused(supported)[0].error
+        return found
+
+    def refused(self, supported: Callable[[Device], Iterable[Precision]]) -> list[Refused]:
+        """Return the precisions that devices of the grid do not have, each with its reason."""
+        found = []
+        for gpu in self._devices():
+            has = supported_precisions(gpu)
+            lacking = {p: True for p in self._named() if p not in has}
+            if any(map(_is_all, self.precisions)):
+                answered = tuple(supported(gpu))
+                others = (p for p in PRECISIONS if p not in answered and p not in self._named())
+                lacking |= dict.fromkeys(others, False)
+            for precision, asked in lacking.items():
+                error = _untrained if precision in has else unsupported
+                found.append(Refused(gpu, precision, error(gpu, precision), asked))
+        return found
 
     def _precisions(
         self, device: Device, supported: Callable[[Device], Iterable[Precision]]
     ) -> tuple[Precision, ...]:
         found: list[Precision] = []
         for name in self.precisions:
-            is_all = name.strip().casefold() == ALL_PRECISIONS
-            found += supported(device) if is_all else [precision_of(name)]
-        return tuple(dict.fromkeys(found))
+            found += supported(device) if _is_all(name) else [precision_of(name)]
+        has = supported_precisions(device)
+        return tuple(dict.fromkeys(p for p in found if p in has))
+
+    def _named(self) -> list[Precision]:
+        return [precision_of(name) for name in self.precisions if not _is_all(name)]
+
+    def _devices(self) -> list[Device]:
+        found: list[Device] = []
+        found += (gpu for gpu, _ in self.places if gpu not in found)
+        return found
+
+
+def _untrained(device: Device, precision: Precision) -> ConditionsError:
+    return ConditionsError(
+        f"the checkpoint for {device.name} was not trained for {precision}",
+        "`dippm models` lists the checkpoints; name another one with checkpoint=...",
+    )
+
+
+def _is_all(name: str) -> bool:
+    return name.strip().casefold() == ALL_PRECISIONS
 
 
 def conditions_of(
-    device: str | Device,
+    device: DeviceLike,
     *,
     batch: int,
     precision: Precision,
@@ -115,13 +183,18 @@ def conditions_of(
     return Conditions(gpu, batch, precision, mode, timer, slice_of(gpu, mig), channels_last)
 
 
-def device_of(device: str | Device) -> Device:
-    """Return a device, or the one that a name means.
+def device_of(device: DeviceLike) -> Device:
+    """Return a device, or the one that a name or a device file means.
 
     Raises:
-        UnknownNameError: if there is none.
+        UnknownNameError: if no device of the catalogue has this name.
+        DeviceError: if the file, or a figure of the device, is wrong.
     """
-    return device if isinstance(device, Device) else devices.find(device)
+    if isinstance(device, Device):
+        return devices.check_device(device)
+    if isinstance(device, os.PathLike) or is_device_file(device):
+        return devices.read_device(device)
+    return devices.find(device)
 
 
 def slice_of(device: Device, mig: str | MigProfile | None) -> MigProfile | None:
@@ -136,6 +209,11 @@ def slice_of(device: Device, mig: str | MigProfile | None) -> MigProfile | None:
     profiles = {profile.name: profile for profile in device.mig_profiles}
     if name not in profiles:
         hint = "" if profiles else f"{device.name} cannot be sliced. `dippm devices` lists slices."
+        if name in device.unlisted_mig_profiles:
+            hint = (
+                f"{name} exists, but its usable memory and SMs are not known here: `nvidia-smi mig "
+                '-lgip` lists them, and a device file can have them, device="my_gpu.toml".'
+            )
         raise UnknownNameError.of(f"MIG slice of {device.name}", name, profiles, hint)
     return profiles[name]
 

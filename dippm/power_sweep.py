@@ -106,12 +106,13 @@ def sweep_power(
             f"a power limit needs a predicted power: {reason}",
             "Ask for a whole GPU and a checkpoint that predicts power (`dippm models`).",
         )
-    lowest = min(band.lowest_share for band in fitted().bands) * device.power_limit_w
+    highest = device.known("power_limit_w")
+    lowest = min(band.lowest_share for band in fitted().bands) * highest
     for limit in wanted:
-        if not lowest <= limit <= device.power_limit_w:
+        if not lowest <= limit <= highest:
             raise ConditionsError(
                 f"a power limit of {limit:g} W on {device.name}",
-                f"Give {lowest:.0f} to {device.power_limit_w:g} W: the board allows no more, and "
+                f"Give {lowest:.0f} to {highest:g} W: the board allows no more, and "
                 "less was not measured.",
             )
     points = tuple(_points(prediction, wanted))
@@ -144,7 +145,7 @@ def limits_of(text: str) -> tuple[float, ...]:
 
 
 def _points(prediction: Prediction, limits_w: Iterable[float]) -> Iterator[PowerPoint]:
-    highest = prediction.conditions.device.power_limit_w
+    highest = prediction.conditions.device.known("power_limit_w")
     latency, power = prediction.latency_ms, prediction.power_w
     assert latency is not None
     assert power is not None
@@ -203,7 +204,7 @@ def _warnings(prediction: Prediction, points: Iterable[PowerPoint]) -> Iterator[
             f"{', '.join(fitted().gpus)}"
         )
     coarse = fitted().bands[-1]
-    half = fitted().bands[0].lowest_share * prediction.conditions.device.power_limit_w
+    half = fitted().bands[0].lowest_share * prediction.conditions.device.known("power_limit_w")
     if any(point.limit_w < half for point in points):
         factor = exp(coarse.time_log_error)
         yield f"below {half:.0f} W times are rough: 90 % lie within a factor of {factor:.1f}"

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from dippm.conditions import Conditions
-from dippm.devices import MigProfile, seed_profile, smallest_profile
+from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
 from dippm.figures import decimals, show
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import UNITS, Estimate, Estimates, Interval, MemoryParts, OperatorCost
@@ -286,10 +286,20 @@ def _coverage(intervals: Mapping[str, Interval]) -> str:
 def _advise(bound_mb: float | None, c: Conditions) -> tuple[MigProfile | None, str]:
     if bound_mb is None:
         return None, "the memory is not predicted"
-    if not c.device.mig_profiles:
+    if not (c.device.mig_profiles or c.device.unlisted_mig_profiles):
         return None, f"{c.device.name} has no MIG profiles"
     mig = smallest_profile(bound_mb, c.device)
-    return mig, "" if mig else f"no slice of {c.device.name} holds {show(bound_mb)} MB"
+    return mig, "" if mig else _no_slice(bound_mb, c.device)
+
+
+def _no_slice(bound_mb: float, device: Device) -> str:
+    needs = f"{show(bound_mb)} MB"
+    if not device.unlisted_mig_profiles:
+        return f"no slice of {device.name} holds {needs}"
+    return (
+        f"whether {', '.join(device.unlisted_mig_profiles)} of {device.name} hold {needs} is not "
+        "known: their usable memory is not; the slices whose memory is known do not"
+    )
 
 
 def _capacity_warnings(bound_mb: float | None, c: Conditions) -> tuple[str, ...]:

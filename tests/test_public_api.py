@@ -15,6 +15,7 @@ SURFACE = {
     "Candidate",
     "Comparison",
     "Conditions",
+    "Device",
     "DippmError",
     "DippmWarning",
     "Failure",

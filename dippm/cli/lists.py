@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import print_json
+from dippm.cli.output import errors_reported, print_json
 
 if TYPE_CHECKING:
     from dippm.devices import Device
@@ -20,16 +20,23 @@ def devices(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WORD", help="Only devices with all of these in name or architecture."
+            metavar="WORD",
+            help="Only devices with all of these in name or architecture; or a device file.",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """List the GPUs that are known, with their MIG slices, and the CPUs that were measured."""
-    from dippm.devices import all_cpus, all_devices
+    from dippm.devices import all_cpus, all_devices, read_device
+    from dippm.devices.device_file import is_device_file
     from dippm.report.console import console, device_table, print_text
 
-    gpus, cpus = _matching(all_devices(), words), _matching(all_cpus(), words)
+    given = [word for word in words or () if is_device_file(word)]
+    if given:
+        with errors_reported(as_json=json):
+            gpus, cpus = [read_device(path) for path in given], []
+    else:
+        gpus, cpus = _matching(all_devices(), words), _matching(all_cpus(), words)
     if json:
         print_json([asdict(device) for device in (*gpus, *cpus)])
         return

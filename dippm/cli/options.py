@@ -60,12 +60,20 @@ Input = Annotated[
 DeviceName = Annotated[
     str,
     typer.Option(
-        "--device", "-d", help="GPU, see `dippm devices`.", autocompletion=_completing(_devices)
+        "--device",
+        "-d",
+        help="GPU, see `dippm devices`, or a device file: my_gpu.toml.",
+        autocompletion=_completing(_devices),
     ),
 ]
 Devices = Annotated[
     str,
-    typer.Option("--device", "-d", help="GPUs: A100,H100.", autocompletion=_completing(_devices)),
+    typer.Option(
+        "--device",
+        "-d",
+        help="GPUs: A100,H100,my_gpu.toml.",
+        autocompletion=_completing(_devices),
+    ),
 ]
 CheckpointName = Annotated[
     str | None,

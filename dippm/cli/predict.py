@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import error_document, errors_reported, print_json
 from dippm.cli.progress import progress_shown
+
+if TYPE_CHECKING:
+    from dippm.comparison import Comparison
 
 
 def predict(
@@ -72,7 +75,7 @@ def predict(
                 write_report(html, prediction)
     if json:
         whole = {"tree": prediction.tree.to_dict()} if tree else {}
-        print_json([p.to_dict() for p in table] if several else prediction.to_dict() | whole)
+        print_json(_documents(table) if several else prediction.to_dict() | whole)
         return
     from dippm.report.console import console, operator_table, print_text, tree_table
 
@@ -86,3 +89,17 @@ def predict(
         console().print(tree_table(prediction.tree, depth))
     if operators:
         console().print(operator_table(prediction, operators))
+
+
+def _documents(table: Comparison) -> list[dict[str, Any]]:
+    """Return the predictions, then the precisions that the device lacks, without numbers."""
+    lacking = [
+        {
+            "source": failure.source,
+            "conditions": {"device": failure.device, "precision": failure.precision},
+            **dict.fromkeys(("memory_mb", "energy_j", "latency_ms", "power_w", "mig")),
+            "error": error_document(failure.error),
+        }
+        for failure in table.absent
+    ]
+    return [prediction.to_dict() for prediction in table] + lacking

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,10 +17,6 @@ from dippm.devices.device import Device, MigProfile
 from dippm.errors import UnknownNameError
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct")
-RATES = (
-    "sm_count", "boost_clock_mhz", "bandwidth_gb_s", "l2_mb", "power_limit_w",
-)  # fmt: skip
-PROFILE_FIELDS = ("name", "memory_mb", "sm_count", "compute_slices", "memory_slices")
 
 
 @cache
@@ -48,31 +45,35 @@ def find(name: str) -> Device:
     device = _by_key().get(_key(name))
     if device is None:
         names = [device.name for device in all_devices()]
-        raise UnknownNameError.of("device", name, names, "`dippm devices` lists all devices.")
+        raise UnknownNameError.of(
+            "device",
+            name,
+            names,
+            "`dippm devices` lists all devices. "
+            'Another one is given as a file, device="my_gpu.toml".',
+        )
     return device
 
 
 @cache
 def _catalogue() -> tuple[Device, ...]:
     text = files("dippm.devices").joinpath("catalog.toml").read_text(encoding="utf-8")
-    return tuple(_device(name, table) for name, table in tomllib.loads(text).items())
+    return tuple(device_from(name, table) for name, table in tomllib.loads(text).items())
 
 
-def _device(name: str, table: dict[str, Any]) -> Device:
-    fields = dict(table)
-    if fields.get("kind") == "cpu":
-        fields = {**dict.fromkeys(RATES), "peak_tflops": {}, **fields}
-    profiles = fields.pop("mig_profiles", [])
-    return Device(
-        name=name,
-        compute_capability=fields.pop("compute_capability", None),
-        aliases=tuple(fields.pop("aliases")),
-        mig_profiles=tuple(
-            MigProfile(**dict(zip(PROFILE_FIELDS, row, strict=True))) for row in profiles
-        ),
-        unlisted_mig_profiles=tuple(fields.pop("unlisted_mig_profiles", ())),
-        **fields,
-    )
+def device_from(name: str, table: Mapping[str, Any]) -> Device:
+    """Return the device that a table of the catalogue, or a checked device file, describes."""
+    lists = {
+        "mig_profiles": tuple(MigProfile(*row) for row in table.get("mig_profiles", ())),
+        "aliases": tuple(table.get("aliases", ())),
+        "unlisted_mig_profiles": tuple(table.get("unlisted_mig_profiles", ())),
+    }
+    return Device(name=name, **{**table, **lists})
+
+
+def is_catalogued(name: str) -> bool:
+    """Return whether a name, or an alias, is one of the catalogue."""
+    return _key(name) in _by_key()
 
 
 @cache

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dippm.errors import DeviceError
+
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
@@ -29,42 +31,74 @@ class MigProfile:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A GPU, or a CPU that was measured. A field that is not known is None, never 0.
 
     Of a CPU only name, memory and source are known: predictors that compute with rates refuse it.
+    A GPU that is not in the catalogue is made here, or read from a file by `read_device`.
 
     Attributes:
         name: catalogue name, for instance "A100-40GB".
-        architecture: for instance "Ampere".
+        memory_mb: capacity in MiB.
+        architecture: for instance "Ampere"; empty if not known.
         compute_capability: for instance 8.0; None for other vendors.
         sm_count: streaming multiprocessors.
         boost_clock_mhz: highest clock.
-        memory_mb: capacity in MiB.
         bandwidth_gb_s: peak memory bandwidth.
         l2_mb: second-level cache in MiB.
         peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
             "bf16", "fp8", "int8"; a precision without hardware support is missing.
         power_limit_w: board power limit.
+        memory_slices: into how many parts MIG cuts memory and L2.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
         unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.
         kind: "gpu" or "cpu".
         source: where the values come from, and how sure they are.
+        aliases: other names.
     """
 
     name: str
-    architecture: str
-    compute_capability: float | None
-    sm_count: int
-    boost_clock_mhz: float
     memory_mb: int
-    bandwidth_gb_s: float
-    l2_mb: float
-    peak_tflops: Mapping[str, float]
-    power_limit_w: float
+    architecture: str = ""
+    compute_capability: float | None = None
+    sm_count: int | None = None
+    boost_clock_mhz: float | None = None
+    bandwidth_gb_s: float | None = None
+    l2_mb: float | None = None
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    power_limit_w: float | None = None
+    memory_slices: int = 8
     mig_profiles: tuple[MigProfile, ...] = ()
-    source: str = ""
-    aliases: tuple[str, ...] = field(default=())
     unlisted_mig_profiles: tuple[str, ...] = ()
     kind: Literal["gpu", "cpu"] = "gpu"
+    source: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def known(self, name: str) -> float:
+        """Return a quantity that the caller cannot do without, such as "l2_mb".
+
+        Raises:
+            DeviceError: if it is not known.
+        """
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise DeviceError(
+                f"{name} of {self.name} is not known",
+                f"This answer needs it: write {name} into the device's file, or give it to "
+                "Device(...).",
+            )
+        return value
+
+    def known_rate(self, name: str) -> float:
+        """Return the peak rate of a precision that the caller cannot do without, in TFLOP/s.
+
+        Raises:
+            DeviceError: if it is not known.
+        """
+        if name not in self.peak_tflops:
+            raise DeviceError(
+                f"the {name} rate of {self.name} is not known",
+                f"This answer needs it: write it as peak_tflops = {{{name} = ...}}, in TFLOP/s.",
+            )
+        return self.peak_tflops[name]

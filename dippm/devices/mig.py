@@ -7,7 +7,6 @@ import math
 from dippm.devices.catalog import find
 from dippm.devices.device import Device, MigProfile
 
-MEMORY_SLICES = 8
 SEED_DEVICE = "A100-40GB"
 SEED_LIMITS_MB = {"1g.5gb": 5_000, "2g.10gb": 10_000, "3g.20gb": 20_000, "7g.40gb": 40_000}
 
@@ -59,12 +58,12 @@ def sm_fraction(profile: MigProfile, device: Device) -> float:
 
     It is below the nominal k/7 on some GPUs (98 of 108 for 7g on an A100) and above on others.
     """
-    return profile.sm_count / device.sm_count
+    return profile.sm_count / device.known("sm_count")
 
 
-def memory_fraction(profile: MigProfile) -> float:
+def memory_fraction(profile: MigProfile, device: Device) -> float:
     """Return the part of the GPU's bandwidth and L2 that a slice has, 0 to 1."""
-    return profile.memory_slices / MEMORY_SLICES
+    return profile.memory_slices / device.memory_slices
 
 
 def _check(memory_mb: float) -> None:

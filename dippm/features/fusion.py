@@ -8,13 +8,8 @@ from itertools import pairwise
 
 from dippm.features.data_flow import merged_sources
 from dippm.features.kernel import Kernel
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.graph.model_graph import ModelGraph
-
-FUSIBLE = frozenset(
-    "batch_norm activation costly_activation elementwise broadcast cast copy layer_norm softmax "
-    "group_norm reduction concat gather".split()
-)
-ANCHORS = ("softmax", "layer_norm", "group_norm", "reduction", "concat", "gather")
 
 
 def fuse(graph: ModelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -48,21 +43,29 @@ def fuse(graph: ModelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
 def _group_to_join(
     kernel: Kernel, producers: dict[int, set[int]], group_of_node: dict[int, list[Kernel]]
 ) -> list[Kernel] | None:
-    if kernel.kind not in FUSIBLE:
+    if not _is_fusible(kernel):
         return None
     for node in (kernel.node, *sorted(producers.get(kernel.node, ()), reverse=True)):
         group = group_of_node.get(node)
-        if group and all(k.kind in FUSIBLE for k in group):
-            anchored = any(k.kind in ANCHORS for k in group)
-            if not (anchored and kernel.kind in ANCHORS):
+        if group and all(map(_is_fusible, group)):
+            two_anchors = _is_anchor(kernel) and any(map(_is_anchor, group))
+            if not two_anchors:
                 return group
     return None
+
+
+def _is_fusible(kernel: Kernel) -> bool:
+    return KERNEL_CLASSES[kernel.kind].fusible
+
+
+def _is_anchor(kernel: Kernel) -> bool:
+    return KERNEL_CLASSES[kernel.kind].anchor
 
 
 def _merged(group: list[Kernel]) -> Kernel:
     if len(group) == 1:
         return replace(group[0], serial=0.0)
-    anchors = [k for k in group if k.kind in ANCHORS]
+    anchors = [k for k in group if _is_anchor(k)]
     first, last = group[0], group[-1]
     side_inputs = sum(max(0.0, k.read_bytes - p.write_bytes) for p, k in pairwise(group))
     body = anchors[0] if anchors else last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 Unit = Literal["half", "tf32", "fp32", "int8"]
 
@@ -50,3 +50,29 @@ class Kernel:
     serial: float = 0.0
     launches: int = 1
     sources: tuple[int, ...] = ()
+
+    @classmethod
+    def stream(
+        cls, node: int, kind: str, elements: float, in_bytes: int, out_bytes: int | None = None
+    ) -> Self:
+        """Return one pass over memory: reads and writes each element once, an operation for each.
+
+        Args:
+            node: position of the operator.
+            kind: kernel class.
+            elements: that are read and written.
+            in_bytes: per element.
+            out_bytes: per element; as `in_bytes` if it is None.
+        """
+        out_bytes = in_bytes if out_bytes is None else out_bytes
+        return cls(
+            node=node,
+            kind=kind,
+            unit="fp32",
+            flops=float(elements),
+            read_bytes=float(in_bytes * elements),
+            write_bytes=float(out_bytes * elements),
+            m=float(elements),
+            in_bytes=in_bytes,
+            out_bytes=out_bytes,
+        )

@@ -1,77 +1,82 @@
-"""Classes of kernels: which a canonical operator launches, and what autocast does to it.
+"""The table of kernel classes: one row per class, with all that is known of it.
 
-An operator's class stands in its row of the operator table, as `kernel`.
+To add a class: write a row at the end of `_CLASSES`, name it in the column `kernel` of an operator
+(`dippm/graph/operators.py`) or yield it in a rule, and raise `KERNEL_FEATURE_VERSION`. The order is
+that of the columns of the efficiency network, so rows are never moved: its weights depend on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from dippm.graph.model_graph import STATIC, OpNode
-from dippm.graph.operators import OPERATORS, operator
+Axis = Literal["last", "channels", "reduced"]
 
-KERNEL_CLASSES = (
-    "conv_pointwise",
-    "conv_spatial",
-    "conv_patch",
-    "conv_grouped",
-    "conv_depthwise",
-    "conv_other",
-    "gemm",
-    "batched_gemm",
-    "attention",
-    "recurrent",
-    "batch_norm",
-    "layer_norm",
-    "group_norm",
-    "softmax",
-    "reduction",
-    "pool",
-    "activation",
-    "costly_activation",
-    "elementwise",
-    "broadcast",
-    "copy",
-    "concat",
-    "cast",
-    "gather",
-    "resize",
-    "other",
+
+@dataclass(frozen=True, slots=True)
+class KernelClass:
+    """What DIPPM knows about one class of kernels.
+
+    Attributes:
+        name: as checkpoints, features and warnings call it.
+        matrix: computes in tiles of a matrix product, of m × n with a sum over k.
+        tensor_cores: its products run on tensor cores where the precision allows.
+        tf32_by_default: PyTorch runs its products in TF32 when nobody asks, unlike other products.
+        streams: passes over memory once; a rule that folds its operator into another one leaves a
+            kernel of this class in eager mode.
+        fusible: a compiler joins it to kernels that follow each other.
+        anchor: sees more than one element at a time: a fused kernel holds one of these at most.
+        axis: over which it reduces or reads contiguously: the "last" axis, the "channels", or the
+            elements that are "reduced" to one.
+        parameter_row: reads one row of float32 parameters.
+        reads_what_it_writes: however large its input, as lookups do.
+    """
+
+    name: str
+    matrix: bool = False
+    tensor_cores: bool = False
+    tf32_by_default: bool = False
+    streams: bool = False
+    fusible: bool = False
+    anchor: bool = False
+    axis: Axis = "last"
+    parameter_row: bool = False
+    reads_what_it_writes: bool = False
+
+
+_PRODUCT: dict[str, Any] = {"matrix": True, "tensor_cores": True}
+_CONVOLUTION: dict[str, Any] = {**_PRODUCT, "tf32_by_default": True}
+_FUSIBLE: dict[str, Any] = {"streams": True, "fusible": True}
+_ANCHOR: dict[str, Any] = {**_FUSIBLE, "anchor": True}
+
+_CLASSES = (
+    KernelClass("conv_pointwise", **_CONVOLUTION),
+    KernelClass("conv_spatial", **_CONVOLUTION),
+    KernelClass("conv_patch", **_CONVOLUTION),
+    KernelClass("conv_grouped", **_CONVOLUTION),
+    KernelClass("conv_depthwise", matrix=True),
+    KernelClass("conv_other", **_CONVOLUTION),
+    KernelClass("gemm", **_PRODUCT),
+    KernelClass("batched_gemm", **_PRODUCT),
+    KernelClass("attention", **_PRODUCT),
+    KernelClass("recurrent", **_PRODUCT),
+    KernelClass("batch_norm", **_FUSIBLE, axis="channels", parameter_row=True),
+    KernelClass("layer_norm", **_ANCHOR, parameter_row=True),
+    KernelClass("group_norm", **_ANCHOR),
+    KernelClass("softmax", **_ANCHOR),
+    KernelClass("reduction", **_ANCHOR, axis="reduced"),
+    KernelClass("pool", streams=True),
+    KernelClass("activation", **_FUSIBLE),
+    KernelClass("costly_activation", **_FUSIBLE),
+    KernelClass("elementwise", **_FUSIBLE),
+    KernelClass("broadcast", **_FUSIBLE),
+    KernelClass("copy", **_FUSIBLE),
+    KernelClass("concat", **_ANCHOR),
+    KernelClass("cast", **_FUSIBLE),
+    KernelClass("gather", **_ANCHOR, reads_what_it_writes=True),
+    KernelClass("resize", streams=True),
+    KernelClass("other"),
 )
-AUTOCAST_TO_FP32 = frozenset(row.name for row in OPERATORS.values() if row.autocast == "float32")
-"""Operators that autocast runs in float32 (the float32 list of torch.amp)."""
-_STREAMING = ("pool", "norm", "activation", "elementwise", "reduction", "copy")
-
-
-def convolution_class(
-    op: str, kernel: Sequence[int], strides: Sequence[int], groups: int, channels_in: int
-) -> str:
-    """Return the kernel class of a convolution."""
-    if op != "conv2d":
-        return "conv_other"
-    if groups > 1:
-        return "conv_depthwise" if groups == channels_in else "conv_grouped"
-    if prod(kernel) == 1:
-        return "conv_pointwise"
-    if tuple(kernel) == tuple(strides):
-        return "conv_patch"
-    return "conv_spatial"
-
-
-def class_of_operator(node: OpNode) -> str:
-    """Return the kernel class of an operator that is no matrix product."""
-    row = operator(node.op)
-    broadcasts = len(set(node.in_shapes)) > 1 or reads_parameter(node)
-    return "broadcast" if row.kernel == "elementwise" and broadcasts else row.kernel
-
-
-def reads_parameter(node: OpNode) -> bool:
-    """Return whether one operand is a parameter tensor."""
-    return bool(node.attributes.get("parameter"))
-
-
-def class_of_folded(op: str) -> str | None:
-    """Return the kernel class of an operator that a canonical rule folded into another one."""
-    row = operator(op)
-    return row.kernel if row.category in _STREAMING and not op.startswith(STATIC) else None
+KERNEL_CLASSES: Mapping[str, KernelClass] = {row.name: row for row in _CLASSES}
+"""Classes by name, in the order of the table."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.devices import Device, MigProfile
+from dippm.devices import Device, MigProfile, memory_fraction, sm_fraction
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import QUANTITIES, SETTINGS, UNITS, KernelTable
 
@@ -38,9 +38,7 @@ N_KINDS, N_UNITS = len(KERNEL_CLASSES), len(FEATURE_UNITS)
 FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATURES)
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
-_MATRIX = np.array(
-    [k.startswith(("conv", "gemm", "batched", "attention", "recurrent")) for k in KERNEL_CLASSES]
-)
+_MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +62,32 @@ class DeviceView:
 
     @classmethod
     def of(cls, device: Device, mig: MigProfile | None = None) -> DeviceView:
-        """Scale a device to a slice: compute by multiprocessors, memory by memory slices of 8."""
-        compute = mig.sm_count / device.sm_count if mig else 1.0
-        memory = mig.memory_slices / 8 if mig else 1.0
+        """Scale a device to a slice: compute by multiprocessors, memory by memory slices.
+
+        Raises:
+            DeviceError: if a figure that the roofline needs is not known.
+        """
+        sm_count, l2_mb = int(device.known("sm_count")), device.known("l2_mb")
+        bandwidth_gb_s, fp32 = device.known("bandwidth_gb_s"), device.known_rate("fp32")
+        compute = sm_fraction(mig, device) if mig else 1.0
+        memory = memory_fraction(mig, device) if mig else 1.0
         peak = device.peak_tflops
-        fp32 = peak["fp32"]
         half = peak.get("fp16") or peak.get("bf16") or fp32
         tf32 = peak.get("tf32") or fp32
-        bandwidth = device.bandwidth_gb_s * 1e6 * memory
+        bandwidth = bandwidth_gb_s * 1e6 * memory
         generation = [float(device.architecture.startswith(g)) for g in GENERATIONS]
         descriptors = [
-            np.log(device.sm_count / 80),
-            np.log(half * 1e3 / device.bandwidth_gb_s / 150),
-            np.log(fp32 * 1e3 / device.bandwidth_gb_s / 20),
-            np.log(device.l2_mb / 16),
+            np.log(sm_count / 80),
+            np.log(half * 1e3 / bandwidth_gb_s / 150),
+            np.log(fp32 * 1e3 / bandwidth_gb_s / 20),
+            np.log(l2_mb / 16),
             *generation,
         ]
         return cls(
             peak_flops_per_ms=np.array([half, tf32, fp32, peak.get("int8", half)]) * 1e9 * compute,
             bytes_per_ms=bandwidth,
-            l2_bytes=device.l2_mb * 2**20 * memory,
-            sm_count=mig.sm_count if mig else device.sm_count,
+            l2_bytes=l2_mb * 2**20 * memory,
+            sm_count=mig.sm_count if mig else sm_count,
             descriptors=np.array(descriptors, dtype=np.float64),
         )
 

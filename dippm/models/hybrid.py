@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import exp
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Conditions
-from dippm.devices import Device
+from dippm.conditions import Conditions, same_arithmetic
+from dippm.devices import Device, find, is_catalogued
 from dippm.errors import ConditionsError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
@@ -128,20 +129,24 @@ class Hybrid:
         )
         group = SEEN if c.device.name in self.config["seen"]["devices"] else UNSEEN
         latency = _around(total_ms, self.intervals.half_width(described, group))
-        power_w = self.power.power_w(
-            c.device, device_ms / max(total_ms, 1e-12), power_features(table, batch, view, times)
-        )
         values = {"latency_ms": latency, "memory_mb": memory}
-        if c.mig is None:
+        if c.mig is None and c.device.power_limit_w is not None:
+            power_w = self.power.power_w(
+                c.device,
+                device_ms / max(total_ms, 1e-12),
+                power_features(table, batch, view, times),
+            )
             values["power_w"] = _at_most(
                 _around(power_w, Z90 * self.power.log_error), c.device.power_limit_w
             )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
-            absent |= dict.fromkeys(
-                ("power_w", "energy_j"),
-                "power is measured for the board, not for a MIG slice",
+            reason = (
+                "power is measured for the board, not for a MIG slice"
+                if c.mig
+                else f"the power limit of {c.device.name} is not known"
             )
+            absent |= dict.fromkeys(("power_w", "energy_j"), reason)
         return Estimates(
             values=values,
             absent=absent,
@@ -224,8 +229,9 @@ class Hybrid:
         if unknown:
             listed = ", ".join(f"{name} ×{count}" for name, count in sorted(unknown.items()))
             warnings.append(f"operators without a cost rule, taken as memory-bound: {listed}")
-        kinds = {KERNEL_CLASSES[k] for k in set(table.kind.tolist())}
-        unseen = sorted(kinds - set(seen["kernel_classes"]))
+        classes = tuple(KERNEL_CLASSES)
+        launched = {classes[k] for k in set(table.kind.tolist())}
+        unseen = sorted(launched - set(seen["kernel_classes"]))
         if unseen:
             warnings.append(f"kernel classes never measured: {', '.join(unseen)}")
         if (table.unit == UNITS.index("int8")).any():
@@ -235,9 +241,12 @@ class Hybrid:
                 "with the efficiency of half precision"
             )
         precisions = seen["devices"].get(c.device.name)
+        changed = _changed(c.device)
+        if changed:
+            warnings.append(f"{c.device.name} differs from the catalogue's in {', '.join(changed)}")
         if precisions is None:
             warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")
-        elif c.precision not in precisions:
+        elif not set(precisions).intersection(same_arithmetic(c.device, c.precision)):
             warnings.append(
                 f"{c.precision} was never measured on {c.device.name}, only {', '.join(precisions)}"
             )
@@ -261,6 +270,14 @@ def power_features(
         by_unit[UNITS.index("half")],
         by_unit[UNITS.index("tf32")],
     )
+
+
+def _changed(device: Device) -> list[str]:
+    """Return the fields in which a device is not the one of the catalogue that has its name."""
+    if not is_catalogued(device.name):
+        return []
+    known = find(device.name)
+    return [f.name for f in fields(device) if getattr(device, f.name) != getattr(known, f.name)]
 
 
 def _refuse_cpu(device: Device) -> None:

@@ -36,5 +36,6 @@ class PowerModel:
         """
         score = sum(c * f for c, f in zip(self.coefficients, features, strict=True))
         u = 1.0 / (1.0 + exp(-max(-30.0, min(30.0, score))))
-        idle = self.idle_fraction * device.power_limit_w
-        return idle + (device.power_limit_w - idle) * min(1.0, max(0.0, busy)) * u
+        limit = device.known("power_limit_w")
+        idle = self.idle_fraction * limit
+        return idle + (limit - idle) * min(1.0, max(0.0, busy)) * u

@@ -53,9 +53,12 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         yield f" ! {printable(warning)}{'' if count == total else f' ({count} of {total})'}"
     if len(warnings) > MOST_REMARKS:
         yield f" ! and {len(warnings) - MOST_REMARKS} other warnings, see --json of dippm predict"
+    for reason in dict.fromkeys(failure.error.message for failure in comparison.absent):
+        yield f" absent: {_indented(reason)}"
     for failure in comparison.failures:
         c = failure.conditions
-        place = f" on {c.device.name}, {c.precision}, batch {c.batch}" if c else ""
+        place = f" on {failure.device}, {failure.precision}" if failure.device else ""
+        place = f" on {c.device.name}, {c.precision}, batch {c.batch}" if c else place
         yield f" failed: {printable(failure.source)}{place}: {_indented(failure.error.message)}"
         if failure.error.hint:
             yield "         " + _indented(failure.error.hint)

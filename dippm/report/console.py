@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 from typing import Any, TextIO, cast
@@ -184,13 +184,22 @@ def device_table(devices: Sequence[Device]) -> Fitted:
                 device.name,
                 device.architecture,
                 f"{device.memory_mb:,}",
-                f"{device.bandwidth_gb_s:g}",
-                *(f"{rate:g}" if rate else "–" for rate in rates),
-                f"{device.power_limit_w:g}",
-                " ".join(profile.name for profile in device.mig_profiles) or "–",
+                _figure(device.bandwidth_gb_s),
+                *map(_figure, rates),
+                _figure(device.power_limit_w),
+                " ".join(_slices(device)) or "–",
             )
         )
     return Fitted(columns, rows)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def _slices(device: Device) -> Iterator[str]:
+    yield from (profile.name for profile in device.mig_profiles)
+    yield from (f"({name})" for name in device.unlisted_mig_profiles)
 
 
 def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:

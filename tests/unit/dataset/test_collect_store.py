@@ -55,9 +55,10 @@ def ids(folder) -> list[str]:
 
 def test_a_torn_last_line_is_moved_aside(tmp_path):
     path = tmp_path / "journal.jsonl"
+    rows = [row(i) for i in range(3)]
     first = Journal(path)
-    for i in range(3):
-        first.append(row(i))
+    for each in rows:
+        first.append(each)
     first.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
@@ -67,7 +68,7 @@ def test_a_torn_last_line_is_moved_aside(tmp_path):
     assert whole.startswith(path.read_bytes())
     torn = path.with_name("journal.jsonl.torn").read_bytes()
     assert torn.rstrip(b"\n") in whole
-    again.append(row(2))
+    again.append(rows[2])
     assert path.read_bytes() == whole
     again.close()
 

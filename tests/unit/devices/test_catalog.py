@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.devices import all_cpus, all_devices, find
+from dippm.devices import (
+    all_cpus,
+    all_devices,
+    check_device,
+    find,
+    memory_fraction,
+    sm_fraction,
+)
 from dippm.errors import UnknownNameError
 
 
@@ -40,7 +47,7 @@ def test_names_and_aliases_mean_one_device_each() -> None:
 
 
 def test_every_device_has_values_that_a_gpu_can_have() -> None:
-    assert len(all_devices()) == 33
+    assert len(all_devices()) == 35
     for device in all_devices():
         assert device.source
         assert device.memory_mb >= 8 * 1024
@@ -58,8 +65,79 @@ def test_a_cpu_is_known_by_name_only() -> None:
     assert cpu.bandwidth_gb_s is None
 
 
+CORES = {6.0: 64, 7.0: 64, 7.5: 64, 8.0: 64, None: 64}
+"""Float32 units of a multiprocessor; 128 where nothing else is said."""
+
+HALF_OVER_FP32 = {
+    6.0: 1, 6.1: 1, 7.0: 8, 7.5: 8, 8.0: 16, 8.6: 4, 8.9: 4, 9.0: 14.78, 10.0: 30, 12.0: 4, None: 8,
+}  # fmt: skip
+"""By compute capability, tensor rate with float32 accumulation; GeForce cards have half of it."""
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda device: device.name)
+def test_rates_follow_from_the_architecture(device) -> None:
+    rates, version = device.peak_tflops, device.compute_capability
+    units = device.sm_count * CORES.get(version, 128)
+    assert rates["fp32"] == pytest.approx(units * 2e-6 * device.boost_clock_mhz, rel=0.025)
+    consumer = device.name == "A10G" or "GeForce" in " ".join(device.aliases)
+    expected = HALF_OVER_FP32[version] / (2 if consumer and rates["fp16"] > rates["fp32"] else 1)
+    assert rates["fp16"] / rates["fp32"] == pytest.approx(expected, rel=0.03)
+    has_tf32 = version is not None and version >= 8.0
+    assert ("tf32" in rates) == has_tf32
+    assert ("bf16" in rates) == (has_tf32 or version is None)
+    assert ("fp8" in rates) == (version is not None and version >= 8.9)
+    if has_tf32:
+        assert rates["tf32"] / rates["fp16"] == pytest.approx(0.5, rel=0.02)
+    if "bf16" in rates:
+        assert rates["bf16"] == pytest.approx(rates["fp16"], rel=0.001)
+    if "fp8" in rates:
+        assert rates["fp8"] / rates["fp16"] == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda device: device.name)
+def test_figures_of_a_card_are_those_of_one(device) -> None:
+    check_device(device)
+    assert 50 <= device.power_limit_w <= 1000
+    assert 0.5 <= device.l2_mb <= 200
+    assert device.memory_mb / device.bandwidth_gb_s > 10, "it reads its memory in over 10 ms"
+    assert device.peak_tflops["fp16"] / device.power_limit_w < 3
+    assert "confidence" in device.source
+    if device.mig_profiles:
+        last = device.mig_profiles[-1]
+        assert device.unlisted_mig_profiles or last.memory_slices == device.memory_slices
+        for profile in device.mig_profiles:
+            share = profile.memory_mb / device.memory_mb
+            assert share == pytest.approx(profile.memory_slices / device.memory_slices, abs=0.06)
+
+
+SIBLINGS = [
+    ("A100-40GB", "A100-80GB"), ("A100-PCIe-40GB", "A100-PCIe-80GB"), ("H100-SXM-80GB", "H200"),
+    ("H200", "B200"), ("A30", "A100-PCIe-80GB"), ("RTX-3080", "RTX-3090"), ("L4", "L40S"),
+    ("RTX-3090", "RTX-3090-Ti"), ("RTX-3090-Ti", "RTX-4090"), ("RTX-4090", "RTX-5090"),
+    ("V100-PCIe-32GB", "V100-SXM2-32GB"), ("RTX-5090", "RTX-PRO-6000"),
+    ("RTX-PRO-6000-Server", "RTX-PRO-6000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("smaller", "larger"), SIBLINGS)
+def test_the_larger_sibling_has_more_of_everything(smaller: str, larger: str) -> None:
+    less, more = find(smaller), find(larger)
+    assert more.sm_count >= less.sm_count
+    assert more.bandwidth_gb_s >= less.bandwidth_gb_s
+    assert more.memory_mb >= less.memory_mb
+    assert more.l2_mb >= less.l2_mb
+    assert all(more.peak_tflops[p] >= rate for p, rate in less.peak_tflops.items())
+
+
+def test_slices_of_a30_are_quarters() -> None:
+    a30 = find("A30")
+    assert [p.name for p in a30.mig_profiles] == ["1g.6gb", "2g.12gb", "4g.24gb"]
+    half = a30.mig_profiles[1]
+    assert (memory_fraction(half, a30), sm_fraction(half, a30)) == (0.5, 0.5)
+
+
 def test_a_precision_without_hardware_is_absent() -> None:
-    assert set(find("P100").peak_tflops) == {"fp32"}
+    assert set(find("P100").peak_tflops) == {"fp32", "fp16"}
     assert "fp8" not in find("A100").peak_tflops
     assert find("A100").peak_tflops["tf32"] == 156
 

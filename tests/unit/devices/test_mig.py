@@ -86,6 +86,6 @@ def test_fractions_are_those_of_the_real_slice() -> None:
     a100, h100 = find("A100"), find("H100")
     largest, third = a100.mig_profiles[-1], h100.mig_profiles[3]
     assert sm_fraction(largest, a100) == pytest.approx(98 / 108)
-    assert memory_fraction(largest) == 1
+    assert memory_fraction(largest, a100) == 1
     assert (third.name, sm_fraction(third, h100)) == ("3g.40gb", pytest.approx(60 / 132))
-    assert memory_fraction(third) == 0.5
+    assert memory_fraction(third, h100) == 0.5

@@ -26,7 +26,7 @@ def block() -> ModelGraph:
 
 def named_edges(precision: Precision, mode: Mode = "eager") -> set[tuple[str, str]]:
     table = KernelTable.of(block(), precision, mode)
-    names = [KERNEL_CLASSES[kind] for kind in table.kind]
+    names = [tuple(KERNEL_CLASSES)[kind] for kind in table.kind]
     assert table.edges.shape[0] == 2
     return {(names[a], names[b]) for a, b in table.edges.T}
 
@@ -39,7 +39,7 @@ def test_views_pass_on_what_they_read() -> None:
 
 def test_casts_of_activations_and_of_weights_lead_to_the_product() -> None:
     table = KernelTable.of(block(), "amp")
-    names = [KERNEL_CLASSES[kind] for kind in table.kind]
+    names = [tuple(KERNEL_CLASSES)[kind] for kind in table.kind]
     product = names.index("gemm")
     sources = [names[a] for a, b in table.edges.T if b == product]
     assert sources == ["cast", "cast"]

@@ -13,9 +13,14 @@ import dippm
 from dippm.batches import batches_of
 from dippm.candidates import Candidate, ModelListError, candidates_of
 from dippm.cli.app import app
-from dippm.conditions import Conditions, supported_precisions
+from dippm.conditions import Conditions, same_arithmetic, supported_precisions
 from dippm.devices import find
-from dippm.errors import ConditionsError, ModelFileError, UnknownNameError
+from dippm.errors import (
+    ConditionsError,
+    ModelFileError,
+    UnknownNameError,
+    UnsupportedPrecisionError,
+)
 
 
 @pytest.fixture
@@ -140,12 +145,20 @@ def test_all_precisions_are_those_of_the_hardware(onnx_file):
     for p in table:
         found.setdefault(p.conditions.device.name, []).append(p.conditions.precision)
     assert found == {
-        "P4": ["fp32", "fp32-ieee"],
+        "P4": ["fp32", "fp32-ieee", "fp16", "amp"],
         "T4": ["fp32", "fp32-ieee", "fp16", "amp"],
         "A100-40GB": ["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"],
         "CPU-AMD-EPYC-2c": ["fp32"],
     }
     assert not table.failures
+    reasons = {(f.device, f.precision): f.error.message for f in table.absent}
+    assert [p for device, p in reasons if device == "T4"] == ["tf32", "bf16", "amp-bf16"]
+    assert "no hardware for bf16" in reasons["T4", "bf16"]
+    assert "not trained for fp16" in reasons["CPU-AMD-EPYC-2c", "fp16"]
+    assert not any(device == "A100-40GB" for device, _ in reasons)
+    row = table.rows()[-1]
+    assert (row["precision"], row["latency_ms"], row["batch"]) == ("amp-bf16", None, None)
+    assert row["error"]
     assert list(supported_precisions(find("A100"))) == found["A100-40GB"]
 
 
@@ -298,3 +311,58 @@ def test_a_framework_for_all_models(onnx_file):
     assert answer.exit_code == 1
     assert json.loads(answer.stdout)[0]["error"]["message"]
     assert run("compare", onnx_file, "--framework", "onnx").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "precision"),
+    [("P100", "tf32"), ("P100", "bf16"), ("T4", "amp-bf16"), ("V100", "bf16"), ("MI250X", "tf32")],
+)
+def test_what_the_hardware_lacks_is_refused(device, precision):
+    with pytest.raises(UnsupportedPrecisionError, match=f"no hardware for {precision}") as caught:
+        Conditions(find(device), precision=precision)
+    for has in supported_precisions(find(device)):
+        assert has in caught.value.hint
+
+
+def test_a_precision_that_one_device_lacks_leaves_the_others(onnx_file):
+    asked = {"device": ["T4", "A100"], "precision": ["fp16", "tf32"]}
+    table = dippm.compare([onnx_file], **asked)
+    found = [(p.conditions.device.name, p.conditions.precision) for p in table]
+    assert found == [("T4", "fp16"), ("A100-40GB", "fp16"), ("A100-40GB", "tf32")]
+    (failure,) = table.failures
+    assert (failure.device, failure.precision) == ("T4", "tf32")
+    assert isinstance(failure.error, UnsupportedPrecisionError)
+    with pytest.raises(UnsupportedPrecisionError):
+        dippm.compare([onnx_file], **asked, strict=True)
+    with pytest.raises(UnsupportedPrecisionError):
+        dippm.compare([onnx_file], device="T4", precision=["tf32", "bf16"])
+
+
+def test_all_precisions_of_one_model_name_those_that_are_not_there(onnx_file):
+    command = ["predict", str(onnx_file), "--device", "T4", "--precision", "all"]
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 0
+    documents = json.loads(done.stdout)
+    absent = {d["conditions"]["precision"]: d["error"] for d in documents if "error" in d}
+    assert set(absent) == {"tf32", "bf16", "amp-bf16"}
+    assert absent["tf32"]["type"] == "UnsupportedPrecisionError"
+    assert all(d["latency_ms"] is None for d in documents if "error" in d)
+    assert "T4 has no hardware for tf32" in CliRunner().invoke(app, command).stderr
+
+
+def test_fp32_is_ieee_where_there_is_no_tf32():
+    assert same_arithmetic(find("T4"), "fp32") == ("fp32", "fp32-ieee")
+    assert same_arithmetic(find("A100"), "fp32") == ("fp32",)
+    assert same_arithmetic(find("T4"), "fp16") == ("fp16",)
+
+
+def test_a_slice_that_is_not_known_is_not_said_to_be_too_small():
+    from dippm.prediction import _advise
+
+    mig, reason = _advise(107_553.0, Conditions(find("B200")))
+    assert mig is None
+    assert "7g.180gb of B200" in reason
+    assert "not known" in reason
+    with pytest.raises(UnknownNameError) as caught:
+        dippm.compare(["none.onnx"], device="B200", mig="7g.180gb")
+    assert "not known here" in caught.value.hint

@@ -1,0 +1,152 @@
+"""Whether the figures of a device can be those of a device.
+
+The ranges are wide: they are there for values in another unit, signs, and numbers that are none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dippm.devices.device import Device
+from dippm.errors import DeviceError, shortened
+
+MOST_ROWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A figure of a device: its unit, its range, and whether it counts things."""
+
+    unit: str
+    low: float
+    high: float
+    whole: bool = False
+
+
+QUANTITIES = {
+    "memory_mb": Quantity("MiB: 16 GB are 16384", 128, 1 << 24, whole=True),
+    "compute_capability": Quantity("a version such as 8.0", 1, 100),
+    "sm_count": Quantity("streaming multiprocessors, or compute units", 1, 10_000, whole=True),
+    "boost_clock_mhz": Quantity("MHz: 1.7 GHz are 1700", 100, 20_000),
+    "bandwidth_gb_s": Quantity("GB/s: 1.8 TB/s are 1800", 5, 500_000),
+    "l2_mb": Quantity("MiB: 512 KiB are 0.5", 0.01, 100_000),
+    "power_limit_w": Quantity("W", 1, 50_000),
+    "memory_slices": Quantity("a number of MIG memory slices", 1, 64, whole=True),
+}
+RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
+RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+PROFILE = (
+    Quantity("usable MiB", 64, 1 << 24, whole=True),
+    Quantity("SMs", 1, 10_000, whole=True),
+    Quantity("compute slices", 1, 64, whole=True),
+    Quantity("memory slices", 1, 64, whole=True),
+)
+TEXTS = {"name": 80, "architecture": 80, "source": 4_000}
+
+
+def check_device(device: Device) -> Device:
+    """Return a device whose figures can be those of one.
+
+    Raises:
+        DeviceError: that names the field, what is wrong with it, and its unit.
+    """
+    table = {f.name: getattr(device, f.name) for f in fields(device)}
+    rows = [
+        (p.name, p.memory_mb, p.sm_count, p.compute_slices, p.memory_slices)
+        for p in device.mig_profiles
+    ]
+    known = {name: value for name, value in table.items() if value is not None}
+    check_table({**known, "mig_profiles": rows}, shortened(str(device.name)))
+    return device
+
+
+def check_table(table: Mapping[str, Any], what: str) -> None:
+    """Check the fields of a device that are there; `what` is how messages call it.
+
+    Raises:
+        DeviceError: as `check_device`.
+    """
+    for name, most in TEXTS.items():
+        if name in table:
+            _check_text(table[name], most, f"{what}: {name}")
+    for name, quantity in QUANTITIES.items():
+        if name in table:
+            _check_number(table[name], quantity, f"{what}: {name}")
+    if table.get("kind", "gpu") not in ("gpu", "cpu"):
+        raise DeviceError(f'{what}: kind is not "gpu"', 'Leave it out, or write kind = "gpu".')
+    for name in ("aliases", "unlisted_mig_profiles"):
+        for text in _rows(table.get(name, ()), f"{what}: {name}"):
+            _check_text(text, TEXTS["name"], f"{what}: {name}")
+    _check_rates(table.get("peak_tflops", {}), what)
+    for row in _rows(table.get("mig_profiles", ()), f"{what}: mig_profiles"):
+        _check_profile(row, table, f"{what}: mig_profiles")
+
+
+def _check_rates(rates: Any, what: str) -> None:
+    if not isinstance(rates, Mapping):
+        raise DeviceError(
+            f"{what}: peak_tflops is {_shown(rates)}",
+            "Give a rate for each precision: peak_tflops = {fp32 = 19.5, fp16 = 312}.",
+        )
+    for name, rate in rates.items():
+        if name not in RATES:
+            raise DeviceError(
+                f"{what}: peak_tflops has the unknown precision {shortened(str(name))!r}",
+                f"Known: {', '.join(RATES)}.",
+            )
+        _check_number(rate, RATE, f"{what}: peak_tflops.{name}")
+
+
+def _check_profile(row: Any, table: Mapping[str, Any], where: str) -> None:
+    if not isinstance(row, list | tuple) or len(row) != 1 + len(PROFILE):
+        raise DeviceError(
+            f"{where} has the row {_shown(row)}",
+            "A row is [name, usable MiB, SMs, compute slices, memory slices], for instance "
+            '["1g.5gb", 4864, 14, 1, 1]; `nvidia-smi mig -lgip` lists them.',
+        )
+    _check_text(row[0], TEXTS["name"], f"{where}: name")
+    for value, quantity in zip(row[1:], PROFILE, strict=True):
+        _check_number(value, quantity, f"{where}: {row[0]}: {quantity.unit}")
+    wholes = (table.get("memory_mb"), table.get("sm_count"), None, table.get("memory_slices", 8))
+    for value, whole, quantity in zip(row[1:], wholes, PROFILE, strict=True):
+        if whole is not None and value > whole:
+            raise DeviceError(
+                f"{where}: {row[0]} has more {quantity.unit} ({value:,}) than the device "
+                f"({whole:,})",
+                "A slice is a part of the device: check both numbers.",
+            )
+
+
+def _check_number(value: Any, quantity: Quantity, where: str) -> None:
+    kind = "a whole number" if quantity.whole else "a number"
+    hint = f"Give {kind} from {quantity.low:g} to {quantity.high:,g}, in {quantity.unit}."
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DeviceError(f"{where} is {_shown(value)}, not {kind}", hint)
+    if quantity.whole and not isinstance(value, int):
+        raise DeviceError(f"{where} is {value:g}, not a whole number", hint)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DeviceError(f"{where} is {value}", hint + " Leave out what is not known.")
+    if not quantity.low <= value <= quantity.high:
+        raise DeviceError(f"{where} is {shortened(f'{value}')}", hint)
+
+
+def _check_text(value: Any, most: int, where: str) -> None:
+    if not isinstance(value, str):
+        raise DeviceError(f"{where} is {_shown(value)}, not a text", "Put it in quotes.")
+    if len(value) > most or not value.isprintable():
+        raise DeviceError(
+            f"{where} is {_shown(value)}", f"Give at most {most:,} characters that can be printed."
+        )
+
+
+def _rows(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list | tuple) or len(value) > MOST_ROWS:
+        raise DeviceError(f"{where} is no list of at most {MOST_ROWS}", "Write it as [..., ...].")
+    return list(value)
+
+
+def _shown(value: Any) -> str:
+    return shortened(repr(value))

@@ -29,11 +29,11 @@ HELD_OUT_GPUS = ("A100", "RTX-5090")
 LARGEST_SCALE = "l"
 
 SPLITS = {
-    "S0": "random rows",
-    "S1": "architectures held out",
-    "S2-10": "families held out",
-    "S3a": "GPU held out",
-    "S6": "largest GPT scale held out",
+    "S0": "S0 random",
+    "S1": "S1 architectures held out",
+    "S2-10": "S2 families held out",
+    "S3a": "S3a GPU held out, with its variants",
+    "S6": "S6 largest GPTs held out",
 }
 """Names for people."""
 

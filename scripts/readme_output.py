@@ -63,18 +63,17 @@ def accuracy() -> str:
 
     rows = [
         {
-            "checkpoint": f"{info.name} {info.version}",
+            "asked": row.get("question") or f"{row.get('data')}, {row.get('split')}",
             "GPU": row.get("gpu"),
             "target": TARGETS.get(row.get("target"), row.get("target")),
-            "data": row.get("data"),
-            "split": row.get("split"),
-            "n": row.get("n"),
             "median APE %": row.get("median_ape"),
             "MAPE %": row.get("mape"),
+            "n": row.get("n"),
+            "checkpoint": info.name,
         }
         for info in available()
         for row in read_metrics(info.path).get("summary", [])
-        if row.get("headline", True)
+        if row.get("headline", row.get("question", True))
     ]
     return table(rows) + "\n" if rows else "No checkpoint is shipped.\n"
 

@@ -49,7 +49,7 @@ def baselines(examples: Examples, tasks: Mapping[str, Sequence[Task]]) -> list[d
             lines.append(
                 {
                     "baseline": name,
-                    "split": f"{split} {SPLITS[split]}",
+                    "split": SPLITS[split],
                     "n": error.micro.n,
                     "mape": round(error.micro.mape, 2),
                     "median_ape": round(error.micro.median_ape, 2),

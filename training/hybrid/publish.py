@@ -228,7 +228,7 @@ def _power_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             "n": found["n"],
             "median_ape": round(100 * found[split]["median_ape"], 2),
             "mape": round(100 * found[split]["mape"], 2),
-            "headline": split == "operators held out",
+            "question": "power of a single operator" if split == "operators held out" else None,
         }
         for source, found in report.items()
         for split in ("operators held out", "source and GPU held out")
@@ -245,7 +245,7 @@ def _memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             "n": found["n"],
             "median_ape": round(100 * found["median_ape"], 2),
             "mape": round(100 * found["mape"], 2),
-            "headline": True,
+            "question": "memory of a model never seen",
         }
         for name, found in report.items()
     ]

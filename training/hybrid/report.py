@@ -42,13 +42,13 @@ def _line(examples: Examples, view: View, held: HeldOut, rows: pd.DataFrame) -> 
         "gpu": view.gpu,
         "target": "latency_ms",
         "data": f"{view.data} ({view.conditions})",
-        "split": f"{held.split} {SPLITS[held.split]}",
+        "split": SPLITS[held.split],
         "n": len(rows),
         "architectures": int(rows["arch_id"].nunique()),
         "families": int(rows["family_id"].nunique()),
         **card_columns(grouped, interval),
         "bare_roofline_mape": round(roofline.mape, 1),
-        "headline": held.split in view.headline,
+        "question": view.questions.get(held.split),
     }
 
 
@@ -64,7 +64,7 @@ def learners(examples: Examples, helds: Mapping[str, Sequence[HeldOut]]) -> list
             lines.append(
                 {
                     "learner": name,
-                    "split": f"{held.split} {SPLITS[held.split]}",
+                    "split": SPLITS[held.split],
                     "n": grouped.micro.n,
                     "mape": round(grouped.micro.mape, 2),
                     "median_ape": round(grouped.micro.median_ape, 2),

@@ -3,8 +3,8 @@
     python -m dataset.raw_graphs --workers 2
 
 Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
-is the image size or the sequence length, "gpt:..." as `dataset.gpt` says, and
-"own:family(name=value,...)@sizes" for the workloads of `dataset.families`. One file for each,
+is the image size or the sequence length, "gpt:..." as `dataset.gpt` says, "kernelbench:<trace>",
+and "own:family(name=value,...)@sizes" for the workloads of `dataset.families`. One file for each,
 compressed JSON; a model that cannot be converted leaves a file with the reason instead, so that a
 second run does only what is missing. Weights are never made: models stand on the meta device.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BATCH = MARKER_BATCHES[0]
-SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark", "hwgpt")
+SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark", "hwgpt", "kernelbench")
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
 MEMORY_MODELS = (
@@ -85,11 +85,16 @@ def read(spec: str, folder: Path) -> RawGraph:
         return RawGraph.from_json(file.read())
 
 
-def convert(spec: str) -> RawGraph:
+def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     """Convert a model by name; imports its zoo, torch and TVM.
 
+    Args:
+        spec: its name.
+        data_dir: folder of the measured tables, for the problems of KernelBench.
+
     Raises:
-        ValueError: if the spec names no known zoo or lacks its image size.
+        ValueError: if the spec names no known zoo or lacks its image size, or if its graph could
+            not say what was timed.
         RuntimeError: if the zoo does not know the model.
     """
     import torch
@@ -101,6 +106,10 @@ def convert(spec: str) -> RawGraph:
     if zoo == "own":
         model, examples = _own(spec)
         return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
+    if zoo == "kernelbench":
+        model, examples, batch = _problem(name, data_dir)
+        module = ShapeOnlyImporter().import_program(_exported(model, examples))
+        return walk(module, batch, batch_is_symbolic=False)
     name, _, size = name.partition("@")
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
@@ -113,7 +122,9 @@ def convert(spec: str) -> RawGraph:
     return walk(ShapeOnlyImporter().import_program(_exported(model, (example,))), BATCH)
 
 
-def build(specs: Iterable[str], folder: Path, workers: int = 2) -> Iterator[Outcome]:
+def build(
+    specs: Iterable[str], folder: Path, workers: int = 2, data_dir: Path | None = None
+) -> Iterator[Outcome]:
     """Convert what is missing in a folder; yields each model as it is done or was found done.
 
     A model whose earlier conversion failed is not tried again: delete its ".err" file for that.
@@ -127,7 +138,7 @@ def build(specs: Iterable[str], folder: Path, workers: int = 2) -> Iterator[Outc
         elif error.is_file():
             yield Outcome(spec, error.read_text(encoding="utf-8"))
         else:
-            todo.append((spec, folder))
+            todo.append((spec, folder, data_dir))
     if not todo:
         return
     context = multiprocessing.get_context("spawn")
@@ -142,7 +153,7 @@ def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list
     names: list[str] = []
     for source in sources:
         table = readers.read(source, data_dir)
-        names += _sampled_gpts(table) if source == "hwgpt" else table["model"]
+        names += _sampled_gpts(table) if source == "hwgpt" else table["model"].tolist()
     return list(dict.fromkeys(names))
 
 
@@ -153,15 +164,15 @@ def _sampled_gpts(table: pd.DataFrame) -> list[str]:
     return [gpt.key_of(record) for record in architectures.to_dict("records")]
 
 
-def _convert_to_file(task: tuple[str, Path]) -> Outcome:
-    spec, folder = task
+def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
+    spec, folder, data_dir = task
     warnings.filterwarnings("ignore")
     path = path_of(spec, folder)
     partial = path.with_name(path.name + ".part")
     if path.is_file():  # by another run on the same folder
         return Outcome(spec)
     try:
-        text = convert(spec).to_json()
+        text = convert(spec, data_dir).to_json()
     except Exception as error:  # one model of a zoo must not stop the others
         reason = f"{type(error).__name__}: {error}"[:1000]
         error_path_of(spec, folder).write_text(reason, encoding="utf-8")
@@ -185,6 +196,16 @@ def _own(spec: str) -> tuple[Any, tuple[Any, ...]]:
 
     workload = Workload.parse(spec)
     return registry.build(workload, "meta"), registry.make_inputs(workload, BATCH, "meta")
+
+
+def _problem(trace_id: str, data_dir: Path | None) -> tuple[Any, tuple[Any, ...], int]:
+    from dataset import traces
+    from dataset.location import data_dir as found
+
+    trace = traces.problems(found(data_dir) / "kernelbench")[trace_id]
+    if reason := traces.why_not(trace):
+        raise ValueError(reason)
+    return traces.TracedProblem(trace), traces.inputs_of(trace), traces.batch_of(trace)
 
 
 def _gpt(name: str) -> Any:
@@ -245,7 +266,7 @@ def main() -> None:
     arguments = parser.parse_args()
     named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
     specs = arguments.specs or [*named, *MEMORY_MODELS]
-    outcomes = build(specs, arguments.out, arguments.workers)
+    outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)
     failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
     print(f"{len(specs) - len(failed)} graphs in {arguments.out}")
     for outcome in failed:

@@ -1,152 +1,125 @@
-"""Traced modules of KernelBench → raw graphs, so that they take the same road as model files."""
+"""Traced problems of KernelBench → modules, so that they take the same road as a user's model.
+
+A trace lists the operators that `torch.export` saw, with shapes and settings, and no source. The
+module calls the same operators in the same order on parameters of the same shapes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
-from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue
+import torch
+from torch import Tensor, nn
 
-PASSED_THROUGH = ("getitem", "detach", "detach_")
-
-
-def graph_of(trace_id: str, folder: Path) -> ModelGraph:
-    """Return the canonical graph of a trace.
-
-    Args:
-        trace_id: as in the timings.
-        folder: of the KernelBench tables.
-
-    Raises:
-        KeyError: if there is no such trace.
-    """
-    return build(raw_graph_of(problems(folder)[trace_id]))
+PRECISION = "float32"
 
 
 @lru_cache(maxsize=2)
 def problems(folder: Path) -> dict[str, Any]:
-    """Return all traces by their id."""
+    """Return all traces of the KernelBench tables in a folder by their id."""
     text = (folder / "problems.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 
 
-def raw_graph_of(trace: Mapping[str, Any]) -> RawGraph:
-    """Return a trace as a raw graph of "aten" operators, its sizes fixed.
+def why_not(trace: Mapping[str, Any]) -> str:
+    """Return why a graph could not say what was timed; empty if it can.
 
-    Batch norms in training mode come out as batch norms: their second pass over the data is not
-    stated.
+    Problems ran as modules in training mode. A batch norm then reads its input once more, for the
+    statistics, and a dropout draws random numbers: a graph, which is of inference, states neither.
     """
-    return _Reader(trace).graph()
+    for node in trace["nodes"]:
+        settings = node.get("attrs", {})
+        if settings.get("training"):
+            return "batch norm with the statistics of the batch"
+        if settings.get("train"):
+            return "dropout that drops"
+    precisions = {spec.get("dtype", PRECISION) for spec in trace["model_inputs"]}
+    if "float16" in precisions:
+        return "runs in fp16"
+    return ""
 
 
-class _Reader:
+def batch_of(trace: Mapping[str, Any]) -> int:
+    """Return the first size of the first input: what stands for the batch of such a problem."""
+    return int(next(s["shape"][0] for s in trace["model_inputs"] if s.get("shape")))
+
+
+def inputs_of(trace: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Return the tensors that the module of a trace takes, without memory."""
+    return tuple(_empty(s["shape"], s["dtype"]) for s in trace["model_inputs"] if "shape" in s)
+
+
+class TracedProblem(nn.Module):
+    """The operators of a trace, on parameters without memory."""
+
     def __init__(self, trace: Mapping[str, Any]) -> None:
+        super().__init__()
         self.trace = trace
-        self.values: list[RawValue] = []
-        self.operators: list[RawOperator] = []
-        self.place: dict[str, tuple[int, ...]] = {}
-        self.inputs = [spec for spec in trace["model_inputs"] if "shape" in spec]
+        self.numbers: dict[str, Any] = {}
+        self.tensors: list[str] = []
         for i, spec in enumerate(trace["model_inputs"]):
-            if "shape" not in spec:
-                continue  # a plain number
-            self._new(f"input:{i}", _shape(spec["shape"]), spec["dtype"], kind="input")
-        for kind in ("parameters", "buffers"):
-            for name, shape in trace[kind].items():
-                prefix = "param" if kind == "parameters" else "buffer"
-                self._new(f"{prefix}:{name}", _shape(shape), "float32", kind="parameter")
+            if "shape" in spec:
+                self.tensors.append(f"input:{i}")
+            else:
+                self.numbers[f"input:{i}"] = spec.get("value")
+        self.weights = nn.ParameterDict(
+            {_plain(name): _empty(shape, PRECISION) for name, shape in trace["parameters"].items()}
+        )
+        for name, shape in (trace["buffers"] | _constants(trace)).items():
+            self.register_buffer(_plain(name), _empty(shape, PRECISION))
 
-    def graph(self) -> RawGraph:
+    def forward(self, *inputs: Tensor) -> Any:  # noqa: D102
+        values: dict[str, Any] = {**self.numbers, **dict(zip(self.tensors, inputs, strict=True))}
+        values |= {f"param:{n}": self.weights[_plain(n)] for n in self.trace["parameters"]}
+        values |= {f"buffer:{n}": getattr(self, _plain(n)) for n in self.trace["buffers"]}
+        values |= {n: getattr(self, _plain(n)) for n in _constants(self.trace)}
         for node in self.trace["nodes"]:
-            self._node(node)
-        n_inputs = len(self.inputs)
-        outputs = tuple(p for name in self.trace["outputs"] for p in self.place.get(name, ()))
-        batch = self.values[0].shape[0] if n_inputs and self.values[0].shape else 1
-        return RawGraph(
-            values=tuple(self.values),
-            operators=tuple(self.operators),
-            inputs=tuple(range(n_inputs)),
-            outputs=outputs,
-            batch=batch,
-            batch_is_symbolic=False,
-        )
-
-    def _node(self, node: Mapping[str, Any]) -> None:
-        name = node["op"].removeprefix("aten.").split(".")[0]
-        inputs = [self._read(source, node, i) for i, source in enumerate(node["inputs"])]
-        if name in PASSED_THROUGH:
-            position = int(node.get("attrs", {}).get("arg1", 0)) if name == "getitem" else 0
-            self.place[node["name"]] = inputs[0][position : position + 1] or inputs[0]
-            return None
-        if node.get("dtype") == "int64" and name == "add_":
-            return None  # the counter of a batch norm
-        if name == "linear":
-            return self._linear(node, inputs)
-        if name == "numpy_T":
-            self.place[node["name"]] = self._transposed(inputs[0])
-            return None
-        shapes = node["output_shape"]
-        if not shapes or not isinstance(shapes[0], list):
-            shapes = [shapes]
-        self.place[node["name"]] = ()
-        for shape in shapes:
-            self._new(node["name"], _shape(shape), node.get("dtype", "float32"))
-        self.operators.append(
-            RawOperator(
-                "aten." + name,
-                tuple(p for positions in inputs for p in positions),
-                self.place[node["name"]],
-                _attributes(node.get("attrs", {})),
-            )
-        )
-
-    def _linear(self, node: Mapping[str, Any], inputs: list[tuple[int, ...]]) -> None:
-        """Write a linear layer as PyTorch's importer does: transpose, matmul, add."""
-        source, weight, *bias = inputs
-        steps = [("matmul", (*source, *self._transposed(weight)))]
-        steps += [("add", bias[0])] if bias else []
-        result: tuple[int, ...] = ()
-        for name, operands in steps:
-            operands = (*result, *operands)
-            result = (self._value(_shape(node["output_shape"])),)
-            self.operators.append(RawOperator(name, operands, result))
-        self.place[node["name"]] = result
-
-    def _transposed(self, matrix: tuple[int, ...]) -> tuple[int, ...]:
-        result = (self._value(self.values[matrix[0]].shape[::-1]),)
-        self.operators.append(RawOperator("permute_dims", matrix, result, {"axes": (1, 0)}))
-        return result
-
-    def _value(self, shape: tuple[int, ...]) -> int:
-        self.values.append(RawValue(shape, "float32", "operator"))
-        return len(self.values) - 1
-
-    def _read(self, source: str, node: Mapping[str, Any], i: int) -> tuple[int, ...]:
-        if source not in self.place:
-            self._new(source, _shape(node["input_shapes"][i] or []), "float32", kind="constant")
-        return self.place[source]
-
-    def _new(self, name: str, shape: tuple[int, ...], dtype: str, kind: Any = "operator") -> None:
-        self.values.append(RawValue(shape, dtype, kind, name if kind != "operator" else ""))
-        self.place[name] = (*self.place.get(name, ()), len(self.values) - 1)
+            values[node["name"]] = _result(node, [values[name] for name in node["inputs"]])
+        return tuple(values[name] for name in self.trace["outputs"])
 
 
-def _shape(sizes: Any) -> tuple[int, ...]:
-    return tuple(int(size) for size in sizes)
+def _result(node: Mapping[str, Any], inputs: list[Any]) -> Any:
+    settings = dict(node.get("attrs", {}))
+    if node["op"] == "getitem":
+        return getitem(inputs[0], settings["arg1"])
+    _, name, overload = node["op"].split(".")
+    operator = getattr(getattr(torch.ops.aten, name), overload)
+    given: dict[str, Any] = {}
+    for argument in operator._schema.arguments:
+        kind = str(argument.type)
+        if argument.name in settings:
+            given[argument.name] = settings.pop(argument.name)
+        elif kind.startswith("List[Tensor"):
+            given[argument.name], inputs = inputs, []
+        elif "Tensor" in kind and inputs:
+            given[argument.name] = inputs.pop(0)
+    if settings or inputs:
+        raise ValueError(f"{node['name']}: {node['op']} takes no {[*settings, *inputs]}")
+    arguments = [a for a in operator._schema.arguments if not a.kwarg_only]
+    positional = [given.pop(a.name, None) for a in arguments if not a.has_default_value()]
+    return operator(*positional, **given)
 
 
-def _attributes(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-    result: dict[str, Attribute] = {}
-    for name, value in attributes.items():
-        if isinstance(value, bool):
-            result[name] = int(value)
-        elif isinstance(value, int | float | str):
-            result[name] = value
-        elif isinstance(value, list) and all(isinstance(v, int | float) for v in value):
-            result[name] = tuple(value)
-    return result
+def _constants(trace: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the shapes of the constants that the nodes name."""
+    return {
+        name: shape
+        for node in trace["nodes"]
+        for name, shape in zip(node["inputs"], node["input_shapes"], strict=True)
+        if name.startswith("const:")
+    }
+
+
+def _empty(shape: list[int], dtype: str) -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+
+def _plain(name: str) -> str:
+    """Return a name that a module may have for a tensor."""
+    return "traced_" + name.replace(".", "_").replace(":", "_")

@@ -2,7 +2,7 @@
 
 FP32 inputs under PyTorch's default flags: matrix products in IEEE FP32, convolutions in TF32 on
 GPUs that have it (`convolutions_tf32`). Modules ran in training mode without gradients, so batch
-norms use batch statistics. The graph of a row is `dataset.traces.graph_of` of its trace.
+norms use batch statistics. `dataset.traces` makes a module of the trace of a row.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ MERGED_TORCH = "torch 2.9"
 graph of the model as built is not the graph that was measured."""
 OPERATOR_SOURCES = ("neusight_ops", "aiconfigurator", "vidur", "flagperf")
 SAMPLES = {"neusight_ops": 24_000, "aiconfigurator": 16_000, "vidur": 4_000}
+KERNELBENCH_CONFIGS = ("eager", "compile_inductor_default")
 MIGPERF_MODELS = {
     "resnet50": "torchvision:resnet50@224",
     "vision_transformer": "torchvision:vit_b_16@224",
@@ -61,7 +62,11 @@ def load_examples(data: Path, graphs: Path, work: Path) -> Examples:
 
 def _build(data: Path, store: GraphStore) -> Examples:
     lookup = _Graphs(data, store)
-    rows = [*_model_rows(data, lookup), *_operator_rows(data, lookup)]
+    rows = [
+        *_model_rows(data, lookup),
+        *_operator_rows(data, lookup),
+        *_kernelbench_rows(data, lookup),
+    ]
     rows.sort(key=lambda row: (row.graph, row.precision, row.mode))
     _SHARED.update(rows=rows, lookup=lookup)
     starts = range(0, len(rows), CHUNK)
@@ -162,6 +167,28 @@ def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
             key = f"operator:{record['row_id']}"
             lookup.made[key] = lambda record=record: _graph_of_operator(record)
             rows.append(_row(record, key, record["layer"], f"operator {record['operator']}"))
+    return rows
+
+
+def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    """Return small modules, one architecture for each problem whatever its sizes.
+
+    Of the compiled modes only the default one, since the tables of compiled models have no other.
+    """
+    table = read("kernelbench", data)
+    table = table[table["config"].isin(KERNELBENCH_CONFIGS) & (table["latency_ms"] > 0)]
+    rows = []
+    for model, timings in table.groupby("model"):
+        if model not in lookup.store:
+            continue
+        graph = lookup.store[model]
+        if graph.unknown_ops:
+            continue
+        costliest = max(graph.nodes, key=lambda n: (n.macs, n.bytes_read + n.bytes_written)).op
+        for record in timings.assign(batch=graph.batch).to_dict("records"):
+            problem = f"kernelbench {record['level']}/{record['problem_id']}"
+            kind = "operator" if record["level"] == 1 else "chain"
+            rows.append(_row(record, model, problem, f"{kind} {costliest}"))
     return rows
 
 

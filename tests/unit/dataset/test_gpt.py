@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dataset import gpt, raw_graphs
+from dataset import gpt, raw_graphs, sources
 from dataset.sources import hwgpt
 from dippm.graph import ModelGraph, build
 
@@ -79,6 +79,15 @@ def test_the_same_architectures_are_chosen_on_every_gpu(monkeypatch: pytest.Monk
     dearest = chosen.groupby(["embed_dim", "n_layer"])["macs"].agg(["min", "max"])
     assert (dearest["min"] <= 10).all()
     assert (dearest["max"] >= 30).all()
+
+
+def test_a_table_names_each_graph_that_it_needs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = pd.DataFrame([architecture() | {"arch_id": 0, "scale": "s", "macs": 1}] * 2)
+    others = pd.DataFrame({"model": ["timm:a@224", "timm:a@224", "timm:b@224"]})
+    tables = {"hwgpt": measured.assign(gpu=GPUS), "timm_infer": others}
+    monkeypatch.setattr(sources, "read", lambda name, _: tables[name])
+    specs = raw_graphs.specs_of(["timm_infer", "hwgpt"])
+    assert specs == ["timm:a@224", "timm:b@224", gpt.key_of(architecture())]
 
 
 def test_a_gpu_ran_under_autocast_to_what_its_settings_say(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from dataset.operators import dense, elementwise
+from dippm.graph.model_graph import ModelGraph
 from training.hybrid import sources
 
 GEMM = {
@@ -16,10 +19,16 @@ GEMM = {
 }  # fmt: skip
 
 
+PROBLEM = {
+    "source": "kernelbench", "gpu": "H100-SXM-80GB", "timer": "E", "precision": "fp32",
+    "layout": "nchw", "software": "run", "latency_ms": 1.0, "problem_id": 1,
+}  # fmt: skip
+
+
 class Lookup:
     """Stands for the store of graphs; takes what is made on the spot."""
 
-    def __init__(self, known: tuple[str, ...] = ()) -> None:
+    def __init__(self, **known: ModelGraph) -> None:
         self.made: dict[str, object] = {}
         self.store = known
 
@@ -43,3 +52,29 @@ def test_the_architecture_of_an_operator_row_is_its_layer(
     first, second, other = sorted(made, key=lambda row: row.graph)
     assert first.architecture == second.architecture != other.architecture
     assert first.graph != second.graph
+
+
+def test_a_problem_is_one_architecture_at_all_its_sizes(tables: dict[str, pd.DataFrame]) -> None:
+    lookup = Lookup(
+        small=dense((8,), 4, 2), large=dense((99,), 4, 2), chain=elementwise("relu", (3,))
+    )
+    lookup.store["strange"] = replace(lookup.store["small"], unknown_ops={"aten.odd": 1})
+    runs = [
+        ("small", 1, "eager"),
+        ("large", 1, "compile_inductor_default"),
+        ("chain", 2, "eager"),
+        ("small", 1, "compile_cudagraphs"),
+        ("strange", 1, "eager"),
+        ("absent", 1, "eager"),
+    ]
+    tables["kernelbench"] = pd.DataFrame(
+        {**PROBLEM, "model": model, "level": level, "config": config, "row_id": f"kernelbench/{i}",
+         "mode": "eager" if config == "eager" else "compiled"}
+        for i, (model, level, config) in enumerate(runs)
+    )  # fmt: skip
+    chain, large, small = sources._kernelbench_rows(Path(), lookup)
+    assert (chain.family, large.family) == ("chain relu", "operator dense")
+    assert small.architecture == large.architecture != chain.architecture
+    assert (small.batch, large.batch) == (8, 99)
+    assert (small.mode, large.mode) == ("eager", "compiled")
+    assert small.timer == "wall"

@@ -15,6 +15,7 @@ from dippm.vision_operators import watch_imports
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
     from dippm.batch_sweep import BatchSweep, sweep
+    from dippm.calibrate import calibrate
     from dippm.candidates import Candidate
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
@@ -42,6 +43,7 @@ __all__ = [
     "PowerSweep",
     "Prediction",
     "Verification",
+    "calibrate",
     "compare",
     "declare_vision_operators",
     "load",
@@ -66,6 +68,7 @@ _HOMES = {
     "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
+    "calibrate": "dippm.calibrate",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",
     "load": "dippm.api",

@@ -10,6 +10,7 @@ import os
 
 import typer
 
+from dippm.cli.calibrate import calibrate
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
@@ -31,7 +32,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (predict, compare, sweep, graph, measure, report, devices, models, doctor):
+for command in (
+    predict,
+    compare,
+    sweep,
+    calibrate,
+    graph,
+    measure,
+    report,
+    devices,
+    models,
+    doctor,
+):
     app.command()(command)
 app.add_typer(selftest, name="selftest")
 

@@ -2,11 +2,12 @@
 
 from dippm.devices.catalog import all_cpus, all_devices, find, is_catalogued
 from dippm.devices.check import check_device
-from dippm.devices.device import Device, MigProfile
-from dippm.devices.device_file import read_device
+from dippm.devices.device import Calibration, Device, MigProfile
+from dippm.devices.device_file import read_device, write_device
 from dippm.devices.mig import memory_fraction, seed_profile, sm_fraction, smallest_profile
 
 __all__ = [
+    "Calibration",
     "Device",
     "MigProfile",
     "all_cpus",
@@ -19,4 +20,5 @@ __all__ = [
     "seed_profile",
     "sm_fraction",
     "smallest_profile",
+    "write_device",
 ]

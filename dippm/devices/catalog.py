@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from dippm.devices.device import Device, MigProfile
+from dippm.devices.device import Calibration, Device, MigProfile
 from dippm.errors import UnknownNameError
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct")
@@ -68,7 +68,9 @@ def device_from(name: str, table: Mapping[str, Any]) -> Device:
         "aliases": tuple(table.get("aliases", ())),
         "unlisted_mig_profiles": tuple(table.get("unlisted_mig_profiles", ())),
     }
-    return Device(name=name, **{**table, **lists})
+    found = table.get("calibration")
+    calibration = {"calibration": Calibration(**found)} if found else {}
+    return Device(name=name, **{**table, **lists, **calibration})
 
 
 def is_catalogued(name: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dippm.devices.device import Device
+from dippm.devices.device import Calibration, Device
 from dippm.errors import DeviceError, shortened
 
 MOST_ROWS = 100
@@ -37,6 +37,9 @@ QUANTITIES = {
     "memory_slices": Quantity("a number of MIG memory slices", 1, 64, whole=True),
 }
 RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
+LOG_FACTOR = Quantity("the log of a factor", -10, 10)
+LOG_ERROR = Quantity("a log error", 0, 10)
+ROWS = Quantity("measurements", 1, 1 << 30, whole=True)
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 PROFILE = (
     Quantity("usable MiB", 64, 1 << 24, whole=True),
@@ -81,6 +84,7 @@ def check_table(table: Mapping[str, Any], what: str) -> None:
         for text in _rows(table.get(name, ()), f"{what}: {name}"):
             _check_text(text, TEXTS["name"], f"{what}: {name}")
     _check_rates(table.get("peak_tflops", {}), what)
+    _check_calibration(table.get("calibration"), what)
     for row in _rows(table.get("mig_profiles", ()), f"{what}: mig_profiles"):
         _check_profile(row, table, f"{what}: mig_profiles")
 
@@ -98,6 +102,35 @@ def _check_rates(rates: Any, what: str) -> None:
                 f"Known: {', '.join(RATES)}.",
             )
         _check_number(rate, RATE, f"{what}: peak_tflops.{name}")
+
+
+def _check_calibration(found: Any, what: str) -> None:
+    if found is None or isinstance(found, Calibration):
+        return
+    again = "Make the file again with `dippm calibrate`."
+    if not isinstance(found, Mapping):
+        raise DeviceError(f"{what}: calibration is {_shown(found)}", again)
+    known = {f.name for f in fields(Calibration)}
+    for name in found:
+        if name not in known:
+            raise DeviceError(
+                f"{what}: calibration has the unknown field {shortened(str(name))!r}", again
+            )
+    for name in ("base", "log_slowdown"):
+        if name not in found:
+            raise DeviceError(f"{what}: calibration.{name} is missing", again)
+    _check_text(found["base"], TEXTS["name"], f"{what}: calibration.base")
+    classes = found.get("classes", {})
+    if not isinstance(classes, Mapping):
+        raise DeviceError(f"{what}: calibration.classes is {_shown(classes)}", again)
+    numbers = {f"classes.{shortened(str(name))}": value for name, value in classes.items()}
+    numbers |= {n: found.get(n, 0.0) for n in ("log_slowdown", "log_launch")}
+    for name, value in numbers.items():
+        _check_number(value, LOG_FACTOR, f"{what}: calibration.{name}")
+    if "log_error" in found:
+        _check_number(found["log_error"], LOG_ERROR, f"{what}: calibration.log_error")
+    if "rows" in found:
+        _check_number(found["rows"], ROWS, f"{what}: calibration.rows")
 
 
 def _check_profile(row: Any, table: Mapping[str, Any], where: str) -> None:

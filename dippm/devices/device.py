@@ -32,6 +32,27 @@ class MigProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What measurements on a GPU added to what is predicted for it; `dippm calibrate` makes it.
+
+    Attributes:
+        base: catalogue name of the GPU that was predicted.
+        log_slowdown: of all kernels.
+        log_launch: of the host's time for a launch.
+        classes: log slow-down by kernel class, on top of that of all.
+        rows: measurements.
+        log_error: root mean square log error on models left out; None if there were too few.
+    """
+
+    base: str
+    log_slowdown: float
+    log_launch: float = 0.0
+    classes: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 1
+    log_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A GPU, or a CPU that was measured. A field that is not known is None, never 0.
 
@@ -56,6 +77,7 @@ class Device:
         kind: "gpu" or "cpu".
         source: where the values come from, and how sure they are.
         aliases: other names.
+        calibration: what the owner's measurements added; None without any.
     """
 
     name: str
@@ -74,6 +96,7 @@ class Device:
     kind: Literal["gpu", "cpu"] = "gpu"
     source: str = ""
     aliases: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     def known(self, name: str) -> float:
         """Return a quantity that the caller cannot do without, such as "l2_mb".

@@ -1,4 +1,4 @@
-"""A device that is not in the catalogue, from a file of the user: TOML with the catalogue's fields.
+"""A device that is not in the catalogue, as a file of the user: TOML with the catalogue's fields.
 
 The file may come from a stranger: it is a small regular file, and every value in it is checked.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from dippm.devices.catalog import device_from, is_catalogued
 from dippm.devices.check import check_table
@@ -71,6 +73,30 @@ def read_device(path: str | os.PathLike[str]) -> Device:
     source = table.get("source", "") or f"device file {what}"
     rest = {key: value for key, value in table.items() if key != "name"}
     return device_from(name, {**rest, "mig_profiles": rows, "source": source})
+
+
+def write_device(device: Device, path: str | os.PathLike[str]) -> None:
+    """Write a device file that `read_device` reads.
+
+    Raises:
+        DeviceError: if the file cannot be written.
+    """
+    table = {
+        name: value
+        for name, value in asdict(device).items()
+        if value not in (None, "", (), {}) and name not in ("aliases", "mig_profiles")
+    }
+    if device.mig_profiles:
+        table["mig_profiles"] = [list(asdict(p).values()) for p in device.mig_profiles]
+    if device.calibration:
+        found = asdict(device.calibration)
+        table["calibration"] = {name: v for name, v in found.items() if v is not None}
+    try:
+        Path(path).write_text(tomli_w.dumps(table), encoding="utf-8")
+    except OSError as error:
+        raise DeviceError(
+            f"{shown(Path(path))} cannot be written: {error.strerror}", "Give another path."
+        ) from error
 
 
 def _text(file: Path) -> str:

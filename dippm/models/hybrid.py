@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import exp
 from typing import Any, Self
 
@@ -103,7 +103,8 @@ class Hybrid:
         found = self.law.times(kernels, batch, view, c)
         times, device_ms = found.kernel_ms, found.device_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
-        total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
+        host = self._host_of(c.device)
+        total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, host)
         footprint = self._footprint(graph)
         memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
         memory = _around(memory_mb, Z90 * self.memory.log_error)
@@ -119,7 +120,7 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        host_ms = 0.0 if c.timer == "kernel" else table.launches * self.host.launch_ms
+        host_ms = 0.0 if c.timer == "kernel" else table.launches * host.launch_ms
         described = interval_features(
             found.spread,
             host_ms / total_ms,
@@ -127,7 +128,8 @@ class Hybrid:
             c.mode == "compiled",
             table.launches,
         )
-        group = SEEN if c.device.name in self.config["seen"]["devices"] else UNSEEN
+        known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
+        group = SEEN if known else UNSEEN
         latency = _around(total_ms, self.intervals.half_width(described, group))
         values = {"latency_ms": latency, "memory_mb": memory}
         if c.mig is None and c.device.power_limit_w is not None:
@@ -157,6 +159,31 @@ class Hybrid:
             warnings=self._warnings(graph, table, c),
             memory_parts=parts,
         )
+
+    def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float]:
+        """Return what a measurement of a model is held against.
+
+        Returns:
+            Device time by kernel class in the order of KERNEL_CLASSES, shape (C,), the host's time
+            for all launches and the time of copying inputs, in ms; the last two are 0 where the
+            timer does not see them.
+        """
+        _refuse_cpu(c.device)
+        table, kernels = self._kernels(graph, c)
+        batch = _batch(table, c)
+        times = self.law.times(kernels, batch, DeviceView.of(c.device, c.mig), c).kernel_ms
+        host_ms = 0.0 if c.timer == "kernel" else table.launches * self.host.launch_ms
+        input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
+        copy_ms = input_bytes / self.host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
+        by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES))
+        return by_class, host_ms, copy_ms
+
+    def _host_of(self, device: Device) -> Host:
+        """Return the launching machine, as the owner's measurements found it."""
+        if device.calibration is None:
+            return self.host
+        factor = exp(device.calibration.log_launch)
+        return replace(self.host, launch_ms=self.host.launch_ms * factor)
 
     def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
@@ -244,7 +271,9 @@ class Hybrid:
         changed = _changed(c.device)
         if changed:
             warnings.append(f"{c.device.name} differs from the catalogue's in {', '.join(changed)}")
-        if precisions is None:
+        if c.device.calibration:
+            pass  # the owner measured it
+        elif precisions is None:
             warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")
         elif not set(precisions).intersection(same_arithmetic(c.device, c.precision)):
             warnings.append(

@@ -91,11 +91,9 @@ class KernelLaw:
         table, kind = kernels.table, kernels.table.kind
         roofline = roofline_ms(table, batch, view)
         slow = self._log_slowdown(kernels, batch, view, conditions, np.log(roofline))
-        added = self.terms.get((conditions.device.name, conditions.mode))
-        if added is not None:
-            slow = slow + added[kind]
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
-        each = roofline * np.exp(bounded) + serial_ms(table, batch)
+        added = self._added(conditions)[kind]
+        each = roofline * np.exp(bounded + added) + serial_ms(table, batch)
         weights = self._member_weights()
         totals = np.log(np.maximum(each @ kernels.count, 1e-12))
         middle = float(weights @ totals)
@@ -109,6 +107,16 @@ class KernelLaw:
             spread=float(np.sqrt(weights @ (totals - middle) ** 2)),
             extrapolated=float((times * kernels.count)[cut].sum() / max(device_ms, 1e-12)),
         )
+
+    def _added(self, conditions: Conditions) -> Floats:
+        """Return what measurements of this device add, by class."""
+        found = conditions.device.calibration
+        name = found.base if found else conditions.device.name
+        added = self.terms.get((name, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
+        if found is None:
+            return added
+        own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
+        return added + np.array(own)
 
     def _log_slowdown(
         self,

@@ -1,0 +1,152 @@
+"""Measurements of the owner → a device file that makes every later prediction better.
+
+dippm calibrate rows.csv --device A100 --out my_a100.toml
+dippm predict model.onnx --device my_a100.toml
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dippm.devices import Device, device_of
+from dippm.errors import CheckpointError, DippmError, shortened
+from dippm.files import open_regular, shown
+from dippm.loaded import LoadedPredictor
+from dippm.models.calibration import MeasuredRow
+from dippm.models.calibration import calibrate as fitted
+from dippm.models.hybrid import Hybrid
+from dippm.points import conditions_of
+from dippm.progress import counted
+from dippm.reading import read_graph, source_name
+
+MOST_BYTES = 16 << 20
+NEEDED = ("model", "latency_ms")
+COLUMNS = (
+    *NEEDED, "batch", "precision", "mode", "timer", "input", "framework", "channels_last", "mig",
+)  # fmt: skip
+EXAMPLE = "model,batch,precision,latency_ms\nresnet50.onnx,32,fp16,7.9"
+
+
+class MeasuredRowsError(DippmError, ValueError):
+    """A list of measurements cannot be used."""
+
+
+def calibrate(
+    rows: str | Path | Iterable[Mapping[str, Any]],
+    device: str | Device,
+    *,
+    predictor: LoadedPredictor,
+    name: str | None = None,
+    trust: bool = False,
+) -> Device:
+    """Fit what is predicted for a device to measurements on it.
+
+    Args:
+        rows: path of a CSV, or mappings, with COLUMNS: "model" as `dippm.predict` takes it,
+            "latency_ms" of a synchronised forward unless "timer" says otherwise, and what differs
+            from batch 1, fp32, eager. About ten models, or a hundred operators, are enough.
+        device: of the catalogue, or the user's own.
+        predictor: a loaded checkpoint of kind "hybrid".
+        name: of the calibrated device.
+        trust: allow model files that can run code when they are read.
+
+    Returns:
+        The device with its calibration, see `dippm.devices.write_device`.
+
+    Raises:
+        MeasuredRowsError: if the rows are wrong; it names the first that is.
+        CheckpointError: if the checkpoint is of another kind.
+    """
+    base = device_of(device)
+    found = base.calibration.base if base.calibration else base.name
+    plain = replace(base, calibration=None)
+    checkpoint = predictor.checkpoint_for(plain)
+    if not isinstance(checkpoint.predictor, Hybrid):
+        raise CheckpointError(
+            f"{checkpoint.name} cannot be calibrated", "Name a checkpoint of kind hybrid."
+        )
+    table = _table(rows)
+    measured = [
+        _measured(row, number, plain, checkpoint.predictor, trust=trust)
+        for number, row in enumerate(counted(table, len(table), "measured row"), 1)
+    ]
+    return replace(
+        plain, name=name or f"{found} calibrated", aliases=(), calibration=fitted(measured, found)
+    )
+
+
+def _measured(
+    row: Mapping[str, Any], number: int, device: Device, predictor: Hybrid, *, trust: bool
+) -> MeasuredRow:
+    try:
+        conditions = conditions_of(
+            device,
+            batch=int(row.get("batch") or 1),
+            precision=row.get("precision") or "fp32",
+            mode=row.get("mode") or "eager",
+            timer=row.get("timer") or "wall",
+            mig=row.get("mig") or None,
+            channels_last=str(row.get("channels_last") or "").casefold() in ("true", "1", "yes"),
+        )
+        latency_ms = float(row["latency_ms"])
+        if not 0 < latency_ms < float("inf"):
+            raise ValueError(f"latency_ms is {latency_ms:g}")
+        graph = read_graph(
+            row["model"], row.get("framework") or None, input=row.get("input") or None, trust=trust
+        )
+        class_ms, host_ms, copy_ms = predictor.class_ms(graph, conditions)
+    except DippmError as error:
+        raise MeasuredRowsError(f"row {number}: {error.message}", error.hint) from error
+    except ValueError as error:
+        raise MeasuredRowsError(
+            f"row {number}: {shortened(str(error))}", f"For example:\n{EXAMPLE}"
+        ) from error
+    return MeasuredRow(source_name(row["model"]), class_ms, host_ms, copy_ms, latency_ms)
+
+
+def _table(rows: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    table = _read(Path(rows)) if isinstance(rows, str | Path) else list(rows)
+    if not table:
+        raise MeasuredRowsError("no measurement was given", f"For example:\n{EXAMPLE}")
+    for number, row in enumerate(table, 1):
+        missing = [name for name in NEEDED if not row.get(name)]
+        unknown = [name for name in row if name not in COLUMNS]
+        if missing or unknown:
+            what = f"has no {missing[0]}" if missing else f"has the column {unknown[0]!r}"
+            raise MeasuredRowsError(f"row {number} {what}", f"Columns: {', '.join(COLUMNS)}.")
+    return table
+
+
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        with open_regular(path) as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise MeasuredRowsError(
+                f"{shown(path)} is larger than {MOST_BYTES >> 20} MiB", "Give fewer rows."
+            )
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise MeasuredRowsError(
+            f"{shown(path)} cannot be read: {error.strerror}", "Check the path."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise MeasuredRowsError(f"{shown(path)} is not text", "Write the rows as CSV.") from error
+    rows = list(csv.reader(io.StringIO(text)))
+    head = [name.strip().casefold() for name in rows[0]] if rows else []
+    found: list[Mapping[str, Any]] = []
+    for number, cells in enumerate(rows[1:], 1):
+        if not any(cells):
+            continue
+        if len(cells) != len(head):
+            raise MeasuredRowsError(
+                f"row {number} has {len(cells)} values for {len(head)} columns",
+                'Put sizes into quotes: "3,224,224".',
+            )
+        found.append({n: cell.strip() for n, cell in zip(head, cells, strict=True)})
+    return found

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dippm.devices import Calibration, find, read_device, write_device
+from dippm.errors import DeviceError
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.models.calibration import MeasuredRow, calibrate, log_ms
+from tests.unit.models.test_hybrid import conditions, perceptron, predictor
+
+CLASSES = list(KERNEL_CLASSES)
+GEMM, COPY = CLASSES.index("gemm"), CLASSES.index("copy")
+
+
+def rows(
+    common: float = 0.0, gemm: float = 0.0, launch: float = 0.0, count: int = 12
+) -> list[MeasuredRow]:
+    """Made-up rows of a GPU that differs from what is predicted by known factors."""
+    random = np.random.default_rng(1)
+    found = []
+    for i in range(count):
+        class_ms = np.zeros(len(CLASSES))
+        class_ms[[GEMM, COPY]] = random.uniform(0.5, 5.0, 2)
+        host_ms = 12.0 if i % 3 == 0 else 0.1
+        row = MeasuredRow(f"model {i}", class_ms, host_ms, 0.0, 1.0)
+        offsets = np.zeros(2 + len(CLASSES))
+        offsets[0], offsets[1], offsets[2 + GEMM] = common, launch, gemm
+        found.append(replace(row, latency_ms=float(np.exp(log_ms([row], offsets)[0][0]))))
+    return found
+
+
+def test_a_common_factor_is_found():
+    found = calibrate(rows(common=0.4), "A100-40GB")
+    assert found.log_slowdown == pytest.approx(0.4, abs=0.02)
+    assert found.log_launch == pytest.approx(0.0, abs=0.02)
+    assert found.rows == 12
+    assert found.log_error == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_class_of_its_own_is_found():
+    found = calibrate(rows(gemm=0.3), "A100-40GB")
+    own = {name: found.log_slowdown + log for name, log in found.classes.items()}
+    assert own["gemm"] == pytest.approx(0.3, abs=0.05)
+    assert own["copy"] == pytest.approx(0.0, abs=0.08)
+    assert set(found.classes) == {"gemm", "copy"}
+
+
+def test_a_slower_host_is_found():
+    found = calibrate(rows(launch=math.log(2.0)), "A100-40GB")
+    assert found.log_launch == pytest.approx(math.log(2.0), abs=0.05)
+    assert found.log_slowdown == pytest.approx(0.0, abs=0.05)
+
+
+def test_few_rows_of_one_model_state_no_error():
+    found = calibrate([replace(row, model="one") for row in rows(common=0.2)], "A100-40GB")
+    assert found.log_error is None
+
+
+def test_derivatives_are_those_of_the_law():
+    some = rows(common=0.2, gemm=0.1)
+    offsets = np.full(2 + len(CLASSES), 0.05)
+    value, slopes = log_ms(some, offsets)
+    for k in (0, 1, 2 + GEMM):
+        step = offsets.copy()
+        step[k] += 1e-6
+        assert (log_ms(some, step)[0] - value) / 1e-6 == pytest.approx(slopes[:, k], abs=1e-4)
+
+
+def test_a_calibrated_device_is_predicted_by_what_was_measured():
+    graph, model = perceptron(), predictor()
+    point = conditions(batch=64, precision="fp16")
+    before = model.predict(graph, point).values["latency_ms"]
+    made = Calibration(base="A100-40GB", log_slowdown=0.25, classes={"gemm": 0.1}, rows=9)
+    device = replace(find("A100-40GB"), name="mine", calibration=made)
+    after = model.predict(graph, replace(point, device=device))
+    ratio = math.log(after.values["latency_ms"].value / before.value)
+    assert 0.25 < ratio < 0.35
+    assert not any("never measured" in words for words in after.warnings)
+
+
+def test_a_slower_host_of_a_calibrated_device_counts():
+    graph, model = perceptron(), predictor(launch_ms=5.0)
+    made = Calibration(base="A100-40GB", log_slowdown=0.0, log_launch=math.log(2.0))
+    device = replace(find("A100-40GB"), name="mine", calibration=made)
+    one, two = (
+        model.predict(graph, replace(conditions(), device=d)).values["latency_ms"].value
+        for d in (find("A100-40GB"), device)
+    )
+    assert two == pytest.approx(2 * one, rel=0.01)
+
+
+def test_the_class_times_of_a_row_sum_to_its_latency():
+    graph, model = perceptron(), predictor()
+    class_ms, host_ms, copy_ms = model.class_ms(graph, conditions())
+    latency = model.predict(graph, conditions()).values["latency_ms"].value
+    assert class_ms.sum() == pytest.approx(latency)
+    assert host_ms == copy_ms == 0.0
+
+
+def test_a_device_file_keeps_its_calibration(tmp_path):
+    made = calibrate(rows(common=0.4), "A100-40GB")
+    device = replace(find("A100-40GB"), name="mine", aliases=(), calibration=made)
+    write_device(device, tmp_path / "mine.toml")
+    again = read_device(tmp_path / "mine.toml")
+    assert again.calibration == made
+    assert replace(again, source="") == replace(device, source="")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("calibration = 3", "calibration is 3"),
+        ("[calibration]\nlog_slowdown = 0.1", "base is missing"),
+        ('[calibration]\nbase = "A100-40GB"', "log_slowdown is missing"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = nan', "log_slowdown is nan"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 99', "log_slowdown is 99"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0.1\nodd = 1', "odd"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nclasses = 2', "classes is 2"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nclasses = {gemm = "a"}', "classes.gemm"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nrows = 0', "rows is 0"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(tmp_path, line, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'name = "mine"\nmemory_mb = 1024\n{line}\n')
+    with pytest.raises(DeviceError) as error:
+        read_device(path)
+    assert words in error.value.message
+    assert error.value.hint

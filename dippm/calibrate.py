@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dippm.devices import Device, device_of
+from dippm.devices import Device
 from dippm.errors import CheckpointError, DippmError, shortened
 from dippm.files import open_regular, shown
 from dippm.loaded import LoadedPredictor
 from dippm.models.calibration import MeasuredRow
 from dippm.models.calibration import calibrate as fitted
 from dippm.models.hybrid import Hybrid
-from dippm.points import conditions_of
+from dippm.points import conditions_of, device_of
 from dippm.progress import counted
 from dippm.reading import read_graph, source_name
 

@@ -175,7 +175,7 @@ class Hybrid:
         host_ms = 0.0 if c.timer == "kernel" else table.launches * self.host.launch_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         copy_ms = input_bytes / self.host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
-        by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES))
+        by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES)).astype(np.float64)
         return by_class, host_ms, copy_ms
 
     def _host_of(self, device: Device) -> Host:

@@ -116,7 +116,7 @@ class KernelLaw:
         if found is None:
             return added
         own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
-        return added + np.array(own)
+        return np.asarray(added + np.array(own), dtype=np.float64)
 
     def _log_slowdown(
         self,

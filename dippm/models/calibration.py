@@ -65,6 +65,12 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
     )
 
 
+def offsets_of(found: Calibration) -> Floats:
+    """Return what `log_ms` takes, shape (2 + C,)."""
+    classes = [found.classes.get(name, 0.0) for name in KERNEL_CLASSES]
+    return np.array([found.log_slowdown, found.log_launch, *classes])
+
+
 def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats]:
     """Return (log latency of rows, its derivative by the offsets), shapes (R,) and (R, 2 + C)."""
     class_ms = np.array([r.class_ms for r in rows]) * np.exp(offsets[0] + offsets[2:])

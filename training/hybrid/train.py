@@ -21,6 +21,7 @@ import typer
 from dataset.latency_splits import HASHES, hashes_of, latency_splits
 from training.evaluation.held_out import HeldOut
 from training.hybrid.baselines import baselines
+from training.hybrid.calibrated import calibrated
 from training.hybrid.fit import FitSettings
 from training.hybrid.folds import ALONE, SAGE, TREES, Runner, Settings, Task, table_of
 from training.hybrid.memory import fit_memory
@@ -79,6 +80,7 @@ def main(
             helds=helds,
             learners={"shipped mean": list(helds.values()), **alone},
             baselines=baselines(examples, tasks),
+            calibrated=calibrated(runner, tasks["S3a"], mixed),
             hashes=hashes,
         ),
         power=evaluate(flagperf_samples(data) + aiconfigurator_samples(data)),

@@ -18,6 +18,7 @@ from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.power import POWER_FEATURES, PowerModel
 from training.hybrid.baselines import baselines
+from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
 from training.hybrid.fit import FitSettings, predict_log_ms, restore
 from training.hybrid.folds import ALONE, SAGE, TREES, Runner, Settings, Task, table_of
@@ -210,6 +211,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             helds=helds,
             learners={"shipped mean": list(helds.values())},
             baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),
+            calibrated=calibrated(runner, tasks["S3a"], {SAGE: 0.5, TREES: 0.5}),
             hashes={"S2-10": "0" * 64},
         ),
         power=(
@@ -243,6 +245,14 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
     expected = 0.5 * np.mean(answers) + 0.5 * by_trees
     assert np.log(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_measurements_on_a_gpu_held_out_help(runner, tasks):
+    lines = calibrated(runner, tasks["S3a"], {SAGE: 0.5, TREES: 0.5})
+    found = {(line["gpu"], line["measured"]): line["mape"] for line in lines}
+    for gpu in ("A100-40GB", "RTX-5090"):
+        assert found[gpu, "10 models"] < found[gpu, "no measurement"]
+        assert found[gpu, "5 operators"] > 0
 
 
 def test_operators_sum_to_the_latency(checkpoint):

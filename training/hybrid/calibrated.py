@@ -1,0 +1,125 @@
+"""What a few measurements on a GPU that never trained are worth: `dippm calibrate`, tried out.
+
+Of each GPU held out, ten models or a hundred operators calibrate and all other models are tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dippm.features.kernel_features import N_KINDS
+from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
+from training.evaluation.metrics import errors
+from training.hybrid.batches import Batches, Indices
+from training.hybrid.examples import Examples
+from training.hybrid.fit import is_operator, restore
+from training.hybrid.folds import SAGE, TREES, Runner, Task
+from training.hybrid.trees import KernelTrees
+
+N_MODELS, N_OPERATORS = 10, 100
+FEWEST_TESTED = 10
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows of one table of a GPU that was held out."""
+
+    gpu: str
+    name: str
+    rows: Indices
+
+
+def calibrated(
+    runner: Runner, tasks: Sequence[Task], weights: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Return errors by table of a GPU held out: without data, with models, with operators."""
+    lines = []
+    for task in tasks:
+        operators = task.test[is_operator(runner.examples)[task.test]]
+        for table in _tables(runner.examples, task):
+            measured = measured_rows(runner, task, table.rows, weights)
+            chosen = _spread(measured, N_MODELS)
+            rest = [r for i, r in enumerate(measured) if i not in set(chosen)]
+            if len(rest) < FEWEST_TESTED:
+                continue
+            packs = {"no measurement": [], f"{N_MODELS} models": [measured[i] for i in chosen]}
+            mine = _operators_of(runner.examples, operators, table.gpu)
+            if len(mine):
+                packs[f"{len(mine)} operators"] = measured_rows(runner, task, mine, weights)
+            for pack, rows in packs.items():
+                found = _tested(rest, rows, table.gpu)
+                lines.append({"gpu": table.gpu, "table": table.name, "measured": pack, **found})
+    return lines
+
+
+def measured_rows(
+    runner: Runner, task: Task, rows: Indices, weights: Mapping[str, float]
+) -> list[MeasuredRow]:
+    """Return rows with what the shared law of a fit gives for each class of kernels."""
+    examples = runner.examples
+    settings = runner.settings.of_seed(task.seed)
+    network = restore(runner.weights(task, SAGE), settings.fit, tables=runner.tables)
+    trees = KernelTrees.load(runner.weights(task, TREES), settings.trees)
+    batch = Batches(examples, {}).take(rows)
+    with torch.no_grad():
+        slow = weights[SAGE] * network.log_slowdown(batch).numpy().astype(np.float64)
+        launch_ms = float(network.usual.exp())
+        copy_rate = float(network.log_copy.exp())
+    slow = slow + weights[TREES] * trees.log_slowdown(batch.features.numpy())
+    times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
+    kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
+    class_ms = np.zeros((len(rows), N_KINDS))
+    np.add.at(class_ms, (batch.row.numpy(), kind), times)
+    return [
+        MeasuredRow(
+            model=examples.rows[row].architecture,
+            class_ms=class_ms[i],
+            host_ms=0.0 if batch.kernel_timer[i] else float(batch.launches[i]) * launch_ms,
+            copy_ms=float(batch.input_bytes[i]) / copy_rate if batch.copies[i] else 0.0,
+            latency_ms=examples.rows[row].latency_ms,
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def _tested(rest: Sequence[MeasuredRow], pack: Sequence[MeasuredRow], gpu: str) -> dict[str, Any]:
+    offsets = np.zeros(2 + N_KINDS)
+    if pack:
+        offsets = offsets_of(calibrate(pack, gpu))
+    error = errors([r.latency_ms for r in rest], np.exp(log_ms(rest, offsets)[0]))
+    return {
+        "n": error.n,
+        "mape": round(error.mape, 2),
+        "median_ape": round(error.median_ape, 2),
+        "log_bias": round(error.log_bias, 3),
+    }
+
+
+def _tables(examples: Examples, task: Task) -> list[_Table]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for i in task.test:
+        row = examples.rows[i]
+        if not row.family.startswith("operator") and row.mig is None:
+            found.setdefault((row.device.name, row.table), []).append(int(i))
+    return [_Table(gpu, name, np.array(rows)) for (gpu, name), rows in sorted(found.items())]
+
+
+def _spread(rows: Sequence[MeasuredRow], count: int) -> list[int]:
+    """Return rows from the fastest to the slowest, evenly."""
+    order = np.argsort([r.latency_ms for r in rows], kind="stable")
+    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    return sorted({int(order[p]) for p in places})
+
+
+def _operators_of(examples: Examples, operators: Indices, gpu: str) -> Indices:
+    mine = np.array([i for i in operators if examples.rows[i].device.name == gpu], dtype=np.int64)
+    if len(mine) <= N_OPERATORS:
+        return mine
+    return np.sort(np.random.default_rng(0).choice(mine, N_OPERATORS, replace=False))

@@ -41,13 +41,21 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One fit: a fold of a split, or all rows, with one seed."""
+    """One fit: a fold of a split, or all rows, with one seed.
+
+    Attributes:
+        split, fold: names.
+        train, test: rows.
+        seed: of every learner.
+        learners: that are fitted.
+    """
 
     split: str
     fold: str
     train: Indices
     test: Indices
     seed: int
+    learners: tuple[str, ...] = (SAGE, TREES)
 
     @property
     def name(self) -> str:
@@ -71,18 +79,18 @@ class Runner:
         self.position = {row.row_id: i for i, row in enumerate(examples.rows)}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def tasks(self, split: Split, seeds: Sequence[int], folds: Sequence[str] = ()) -> list[Task]:
+    def tasks(
+        self, split: Split, seeds: Sequence[int], learners: tuple[str, ...] = (SAGE, TREES)
+    ) -> list[Task]:
         """Return the fits of a split; rows that the split leaves out of its table train."""
         inside = set(split.rows)
         others = [i for i, row in enumerate(self.examples.rows) if row.row_id not in inside]
         found = []
         for fold in split.folds:
-            if folds and fold.name not in folds:
-                continue
             train = self._indices((*split.train(fold), *fold.validation))
             train = np.sort(np.concatenate([train, self._allowed(others, fold)]))
             test = self._indices(fold.test)
-            found += [Task(split.name, fold.name, train, test, seed) for seed in seeds]
+            found += [Task(split.name, fold.name, train, test, seed, learners) for seed in seeds]
         return found
 
     def run(self, tasks: Sequence[Task], processes: int | None = None) -> None:
@@ -101,7 +109,7 @@ class Runner:
         predicted: dict[str, NDArray[np.float64]] = {}
         seconds: dict[str, float] = {}
         network = None
-        for name in (ALONE, SAGE):
+        for name in [name for name in (ALONE, SAGE) if name in task.learners]:
             shape = settings.fit.network
             if name == ALONE:
                 shape = NetworkSettings(**{**_fields(shape), "rounds": 0})
@@ -132,7 +140,7 @@ class Runner:
     def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:
         """Return the held-out predictions of a finished task by learner, log ms."""
         with np.load(self._path(task)) as file:
-            return {name: file[name] for name in LEARNERS}
+            return {name: file[name] for name in task.learners}
 
     def _host_ms(self, task: Task) -> NDArray[np.float64]:
         with np.load(self._path(task)) as file:

@@ -21,7 +21,7 @@ from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
 from training.hybrid.fit import FitSettings, predict_log_ms, restore
-from training.hybrid.folds import ALONE, SAGE, TREES, Runner, Settings, Task, table_of
+from training.hybrid.folds import ALONE, LEARNERS, SAGE, TREES, Runner, Settings, Task, table_of
 from training.hybrid.network import NetworkSettings
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.train import choose_weight
@@ -102,6 +102,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 def tasks(runner: Runner) -> dict[str, list[Task]]:
     splits = latency_splits(table_of(runner.examples))
     found = {name: runner.tasks(split, (0,)) for name, split in splits.items()}
+    found["S0"] = runner.tasks(splits["S0"], (0,), LEARNERS)
     found["S1"] = found["S1"][:2]
     runner.run([task for of_split in found.values() for task in of_split], processes=1)
     return found

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from tests.zoo.case import Inputs, NotBuiltError
+from tests.zoo.torch_detections import EveryBox
 
 MOST_PARAMETERS = 300_000_000
 """More are not run with data."""
@@ -88,7 +89,8 @@ def _counted(module: Any, args: Any, kwargs: Any) -> int:
 
 
 def _with_data(module: torch.nn.Module, args: Any, kwargs: Any) -> int:
-    with sdpa_kernel(SDPBackend.MATH):  # the counter has no formula for the CPU's fused attention
+    # the counter has no formula for the CPU's fused attention
+    with sdpa_kernel(SDPBackend.MATH), EveryBox(module):
         return _counted(module, args, kwargs)
 
 
@@ -159,6 +161,7 @@ def _formulas() -> dict[Any, Any]:
         aten.mv: _matrix_vector,
         aten.addmv: lambda _, matrix, vector, **kw: _matrix_vector(matrix, vector),
         aten.dot: _matrix_vector,
+        aten._cdist_forward: _distances,
     }
     with suppress(AttributeError):  # transformers registers it when it builds a model with experts
         formulas[torch.ops.transformers.grouped_mm_fallback] = _grouped_mm
@@ -172,6 +175,11 @@ def _grouped_mm(rows: Any, weights: Any, *_: Any, **__: Any) -> int:
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(sdpa_flop_count(query, key, value))
+
+
+def _distances(points: Any, others: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Each pair of points is compared in each of its coordinates."""
+    return 2 * prod(out_shape) * points[-1]
 
 
 def _matrix_vector(matrix: Any, *_: Any, **__: Any) -> int:

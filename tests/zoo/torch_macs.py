@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from dippm.frontends.torch_known import KnownNumbers
 from tests.zoo.case import Inputs, NotBuiltError
 from tests.zoo.torch_detections import EveryBox
 
+GRIDS = ("grid_thw", "image_grid_thw")
 MOST_PARAMETERS = 300_000_000
 """More are not run with data."""
 
@@ -67,6 +69,8 @@ def flop_counter(
         if getattr(config, "use_cache", False):
             module.config.use_cache = False  # type: ignore[union-attr]
         args, kwargs = _arguments(module, inputs, given or {})
+        if grids := _square_grids(module, inputs):
+            return _on_numbers(module, args, {**kwargs, **grids})
         ways = (_counted, _on_fakes, _on_fakes_of_a_cpu, _exported)
         attempts = [partial(way, module, args, kwargs) for way in (ways[1:] if traced else ways)]
         if sum(parameter.numel() for parameter in module.parameters()) < MOST_PARAMETERS:
@@ -114,6 +118,23 @@ def _on_fakes_of_a_cpu(module: Any, args: Any, kwargs: Any) -> int:
         call = partial(functional_call, module, fakes)
         given = {name: faked(tensor) for name, tensor in kwargs.items()}
         return _counted(call, (tuple(map(faked, args)), given), {})
+
+
+def _on_numbers(module: Any, args: Any, kwargs: Any) -> int:
+    """Count where sizes follow from numbers that are given."""
+    with torch.device("meta"), KnownNumbers(), _compiling_state_context():
+        return _counted(module, args, kwargs)
+
+
+def _square_grids(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return the grid of one square image for a tower that takes patches in one row."""
+    taken = inspect.signature(module.forward).parameters
+    names = [name for name in GRIDS if name in taken and taken[name].default is inspect._empty]
+    if not names:
+        return {}
+    side = isqrt(inputs[0].shape[0])
+    merged = {"merge_sizes": torch.tensor([2])} if "merge_sizes" in taken else {}
+    return {names[0]: torch.tensor([[1, side, side]]), **merged}
 
 
 def _exported(module: Any, args: Any, kwargs: Any) -> int:

@@ -20,6 +20,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
 from dippm.frontends.torch_call import Call
 from dippm.frontends.torch_inputs import EDGES, MASK_NAME, dtype_choices, float_dtype, shape_hint
+from dippm.frontends.torch_known import KnownNumbers
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
 from dippm.frontends.torch_regions import inline_regions
@@ -28,6 +29,7 @@ from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
 
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
+_READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
 _OUR_WORDS = ("meta", "same device", "data-dependent", "DataDependent")
 
 
@@ -61,6 +63,7 @@ class Attempt:
         self._makes_meta = False
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
+        self._knows = call.has_numbers
 
     def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
         """Return the program at a batch, None if the module does not pass there.
@@ -87,6 +90,18 @@ class Attempt:
         """Return whether the last run had the right types, and died on what a mask selects."""
         masks = (n for n, dtype in dtypes.items() if dtype is torch.bool and MASK_NAME.search(n))
         return any(masks) and isinstance(self.last_error, _ON_DATA)
+
+    def known(self, batch: int) -> ExportedProgram | None:
+        """Return the program with all worked out that the module computes from numbers alone.
+
+        None if that is not why the exports before have failed.
+        """
+        if self._knows or not _is_on_data(self.first_error):
+            return None
+        self._knows = True
+        program = self.at(batch)
+        self._knows = program is not None
+        return program
 
     def stated(self, batch: int) -> ExportedProgram | None:
         """Return the program with an upper bound for each size that depends on data.
@@ -174,13 +189,13 @@ class Attempt:
         try:
             if self.on_meta:
                 args, kwargs = self.call.arrange(tensors)
-                with self.device(), keeping_attributes(self.module):
+                with self.device(), self.numbers(), keeping_attributes(self.module):
                     self.module(*args, **kwargs)
             else:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                     fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
                     args, kwargs = self.call.arrange(fake)
-                    with keeping_attributes(self.module):
+                    with self.numbers(), keeping_attributes(self.module):
                         self.module(*args, **kwargs)
         except Exception as error:
             self.forward_error, self.last_error = self.forward_error or error, error
@@ -191,6 +206,10 @@ class Attempt:
     def device(self) -> AbstractContextManager[Any]:
         """Return where tensors go that the module makes without saying where."""
         return torch.device("meta") if self._makes_meta else nullcontext()
+
+    def numbers(self) -> AbstractContextManager[Any]:
+        """Return what works out numbers, if that is needed."""
+        return KnownNumbers() if self._knows else nullcontext()
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:
@@ -218,7 +237,7 @@ class _Flat(torch.nn.Module):
         self._arrange, self._names, self._sizes = attempt.call.arrange, dict(names), sizes
         self._watch = attempt.watch
         self._is_script = isinstance(attempt.module, torch.jit.ScriptModule)
-        self._device = attempt.device()
+        self._device, self._numbers = attempt.device(), attempt.numbers()
         if self._is_script:
             object.__setattr__(self, "module", attempt.module)
         else:
@@ -235,6 +254,7 @@ class _Flat(torch.nn.Module):
                 return tuple(self._sizes.run(self.module, given, named, _tensors))
             for mode in self._modes():
                 modes.enter_context(mode)
+            modes.enter_context(self._numbers)
             if self._is_script:
                 return tuple(_tensors(run_script(self.module, *given, **named)))
             return tuple(_tensors(self.module(*given, **named)))
@@ -269,6 +289,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         items = [getattr(value, item.name) for item in fields(value)]
     for item in items:
         yield from _tensors(item)
+
+
+def _is_on_data(error: Exception | None) -> bool:
+    """Return whether an export failed on what the module reads out of a tensor."""
+    return isinstance(error, _ON_DATA) or any(word in str(error) for word in _READS_DATA)
 
 
 def _check_sizes(program: ExportedProgram) -> None:

@@ -58,6 +58,12 @@ class Call:
         return any(leaf.batch_axis is not None for leaf in self.leaves)
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether an argument is a tensor of numbers that are known."""
+        constants = getattr(self.arrange, "constants", {})
+        return any(isinstance(value, torch.Tensor) for value in constants.values())
+
+    @property
     def first_shape(self) -> tuple[int, ...]:
         """The shape of the first tensor, () if there is none."""
         return self.leaves[0].shape if self.leaves else ()

@@ -7,10 +7,13 @@ What a model states (the image size of its configuration) is taken silently; wha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_input_shapes import COMPANIONS, SOUND, Shape, input_shape
+from dippm.frontends.torch_packed import packed_images
+from dippm.relax.raw_graph import InputValue
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +30,25 @@ PARTS = ("pixel_values", "pixel_values_videos", "input_features", "input_values"
 
 @dataclass(frozen=True, slots=True)
 class OwnInputs:
-    """Shapes without the batch, by input name ("" is the first), and what was chosen for them."""
+    """Inputs that a model may be used with.
+
+    Attributes:
+        shapes: without the batch, by input name ("" is the first).
+        notes: what was chosen for them.
+        values: numbers by input name, for inputs whose sizes are not enough.
+        is_whole: whether the shapes are complete, without a batch.
+    """
 
     shapes: Mapping[str, Shape]
     notes: tuple[str, ...] = ()
+    values: Mapping[str, InputValue] = field(default_factory=dict)
+    is_whole: bool = False
+
+    @property
+    def spec(self) -> InputSpec:
+        """The same as a user would give it."""
+        axes = dict.fromkeys(self.shapes) if self.is_whole else {}
+        return InputSpec(self.shapes, batch_axes=axes, values=self.values)
 
 
 def own_inputs(
@@ -51,6 +69,9 @@ def own_inputs(
         if isinstance(settings, Mapping) and settings.get("input_size"):
             return [OwnInputs({"": _image_of_timm(module, settings)})]
     config = getattr(module, "config", None)
+    packed = list(packed_images(config, required))
+    if packed:
+        return [OwnInputs(p.shapes, (p.note,), p.values, is_whole=True) for p in packed]
     if config is not None:
         used = list(_used(module, config, names))
         if used[0] not in names and any(input_shape(name, config) for name in required):

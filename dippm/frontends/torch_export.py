@@ -187,7 +187,7 @@ def _export(
 def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exported | None:
     """Export at a marker batch if that stands for every batch, else at the fixed one."""
     if not attempt.call.has_batch:
-        program = attempt.at(1) or attempt.stated(1)
+        program = attempt.at(1) or attempt.stated(1) or attempt.known(1)
         if program is None:
             return None
         assumed = () if attempt.call.notes else (NO_BATCH,)
@@ -201,7 +201,7 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
             return other
     if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
         return Exported(program, marker, True)
-    program = attempt.at(fixed_batch) or attempt.stated(fixed_batch)
+    program = attempt.at(fixed_batch) or attempt.stated(fixed_batch) or attempt.known(fixed_batch)
     if program is None:
         return None
     first = attempt.call.leaves[0]

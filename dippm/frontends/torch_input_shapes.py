@@ -55,21 +55,21 @@ def _tokens(config: Any, *, decoder: bool = False) -> int:
     """Return how many tokens a model gets: a lot, if so many fit into it."""
     first = ("max_target_positions",) if decoder else ()
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
-    return min(TOKENS, _first(config, *first, *names) or TOKENS)
+    return min(TOKENS, setting(config, *first, *names) or TOKENS)
 
 
 def _embeddings(name: str, config: Any) -> Found | None:
-    width = _first(config, "hidden_size", "d_model")
-    rows = _first(config, "num_query_tokens") if name.startswith("query") else None
+    width = setting(config, "hidden_size", "d_model")
+    rows = setting(config, "num_query_tokens") if name.startswith("query") else None
     return ((rows or _tokens(config), width), True) if width else None
 
 
 def _images(config: Any) -> Found:
-    return _frames(config, _first(config, "num_frames", "frames_per_clip"))
+    return _frames(config, setting(config, "num_frames", "frames_per_clip"))
 
 
 def _clips(config: Any) -> Found:
-    return _frames(config, _first(config, "num_frames", "frames_per_clip") or FRAMES)
+    return _frames(config, setting(config, "num_frames", "frames_per_clip") or FRAMES)
 
 
 def _frames(config: Any, frames: int | None) -> Found:
@@ -78,8 +78,8 @@ def _frames(config: Any, frames: int | None) -> Found:
 
 
 def _image(config: Any) -> Found:
-    channels = int(_first(config, "num_channels", "in_channels", "in_chans") or 3)
-    size = _first(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
+    channels = int(setting(config, "num_channels", "in_channels", "in_chans") or 3)
+    size = setting(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
     if isinstance(size, Mapping):
         size = (size.get("height"), size.get("width"))
     if isinstance(size, int):
@@ -90,20 +90,20 @@ def _image(config: Any) -> Found:
 
 
 def _sound_features(config: Any) -> Found | None:
-    bins = _first(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
+    bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
     if bins is None:
-        width = _first(config, "feature_projection_input_dim", "input_feat_size")
+        width = setting(config, "feature_projection_input_dim", "input_feat_size")
         return ((FEATURE_STEPS, width), True) if width else None
-    if _first(config, "spec_size"):
+    if setting(config, "spec_size"):
         return (1, SPECTROGRAM_STEPS, bins), True
-    steps = _first(config, "max_source_positions")
+    steps = setting(config, "max_source_positions")
     if hasattr(config, "input_feat_per_channel") or not steps:
         return (FEATURE_STEPS, bins), True
     return (bins, 2 * steps), False
 
 
 def _waves(config: Any) -> Found:
-    bins, length = _first(config, "num_mel_bins", "feature_size"), _first(config, "max_length")
+    bins, length = setting(config, "num_mel_bins", "feature_size"), setting(config, "max_length")
     if hasattr(config, "patch_size") and bins and length:
         return (length, bins), False
     return (SAMPLES,), True
@@ -127,7 +127,7 @@ def _latent_rows(config: Any) -> Found | None:
 
 
 def _stated(config: Any, *names: str) -> Found | None:
-    sizes = tuple(_first(config, name) for name in names)
+    sizes = tuple(setting(config, name) for name in names)
     return (sizes, False) if all(sizes) else None
 
 
@@ -135,7 +135,7 @@ def _rows(count: int, *names: str) -> Callable[[Any], Found | None]:
     """Return the rule for so many rows that are as wide as a setting of this name says."""
 
     def rule(config: Any) -> Found | None:
-        width = _first(config, *names)
+        width = setting(config, *names)
         return ((count, width), True) if width else None
 
     return rule
@@ -180,7 +180,7 @@ _PARTS = (
 )  # fmt: skip
 
 
-def _first(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
+def setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
     """Return the first of these settings that a configuration or one of its parts has."""
     for part in (config, *(getattr(config, name, None) for name in _PARTS)):
         for name in names:

@@ -67,13 +67,14 @@ def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], R
         InputShapeError: if the names are not those of the module, or some are missing; the first
             one that `use` raised.
     """
+    _check_forward(module)
     parameters = forward_parameters(module)
     if inputs.shapes or inputs.values:
         return use(_bound(parameters, inputs, ()))
     refusal: InputShapeError | None = None
     for own in _own(module, parameters):
         try:
-            return use(_bound(parameters, InputSpec(own.shapes), own.notes))
+            return use(_bound(parameters, own.spec, own.notes))
         except InputShapeError as error:
             refusal = refusal or error
     assert refusal is not None
@@ -95,6 +96,26 @@ def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[
         leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
         notes = (*notes, _GRAPH_NOTE)
     return Call(tuple(leaves), ByParameter(parameters, constants), notes)
+
+
+def _check_forward(module: torch.nn.Module) -> None:
+    """Refuse a container whose parts are called one by one, by code that is not its `forward`.
+
+    Raises:
+        InputShapeError: that names its parts.
+    """
+    if not _lacks_forward(module):
+        return
+    parts = [name for name, part in module.named_children() if not _lacks_forward(part)]
+    raise InputShapeError(
+        f"{type(module).__name__} has no forward() of its own, so no input can be given to it",
+        f"Predict its parts one by one: {', '.join(parts[:8]) or 'none of them has one either'}.",
+    )
+
+
+def _lacks_forward(module: torch.nn.Module) -> bool:
+    own = getattr(type(module), "forward", None)
+    return own is torch.nn.Module.forward and "forward" not in vars(module)
 
 
 def forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -16,8 +16,11 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from dippm.frontends.torch_known import KnownNumbers
 from tests.zoo.case import Inputs, NotBuiltError
+from tests.zoo.torch_detections import EveryBox
 
+GRIDS = ("grid_thw", "image_grid_thw")
 MOST_PARAMETERS = 300_000_000
 """More are not run with data."""
 
@@ -66,6 +69,8 @@ def flop_counter(
         if getattr(config, "use_cache", False):
             module.config.use_cache = False  # type: ignore[union-attr]
         args, kwargs = _arguments(module, inputs, given or {})
+        if grids := _square_grids(module, inputs):
+            return _on_numbers(module, args, {**kwargs, **grids})
         ways = (_counted, _on_fakes, _on_fakes_of_a_cpu, _exported)
         attempts = [partial(way, module, args, kwargs) for way in (ways[1:] if traced else ways)]
         if sum(parameter.numel() for parameter in module.parameters()) < MOST_PARAMETERS:
@@ -88,7 +93,8 @@ def _counted(module: Any, args: Any, kwargs: Any) -> int:
 
 
 def _with_data(module: torch.nn.Module, args: Any, kwargs: Any) -> int:
-    with sdpa_kernel(SDPBackend.MATH):  # the counter has no formula for the CPU's fused attention
+    # the counter has no formula for the CPU's fused attention
+    with sdpa_kernel(SDPBackend.MATH), EveryBox(module):
         return _counted(module, args, kwargs)
 
 
@@ -112,6 +118,23 @@ def _on_fakes_of_a_cpu(module: Any, args: Any, kwargs: Any) -> int:
         call = partial(functional_call, module, fakes)
         given = {name: faked(tensor) for name, tensor in kwargs.items()}
         return _counted(call, (tuple(map(faked, args)), given), {})
+
+
+def _on_numbers(module: Any, args: Any, kwargs: Any) -> int:
+    """Count where sizes follow from numbers that are given."""
+    with torch.device("meta"), KnownNumbers(), _compiling_state_context():
+        return _counted(module, args, kwargs)
+
+
+def _square_grids(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return the grid of one square image for a tower that takes patches in one row."""
+    taken = inspect.signature(module.forward).parameters
+    names = [name for name in GRIDS if name in taken and taken[name].default is inspect._empty]
+    if not names:
+        return {}
+    side = isqrt(inputs[0].shape[0])
+    merged = {"merge_sizes": torch.tensor([2])} if "merge_sizes" in taken else {}
+    return {names[0]: torch.tensor([[1, side, side]]), **merged}
 
 
 def _exported(module: Any, args: Any, kwargs: Any) -> int:
@@ -159,6 +182,7 @@ def _formulas() -> dict[Any, Any]:
         aten.mv: _matrix_vector,
         aten.addmv: lambda _, matrix, vector, **kw: _matrix_vector(matrix, vector),
         aten.dot: _matrix_vector,
+        aten._cdist_forward: _distances,
     }
     with suppress(AttributeError):  # transformers registers it when it builds a model with experts
         formulas[torch.ops.transformers.grouped_mm_fallback] = _grouped_mm
@@ -172,6 +196,11 @@ def _grouped_mm(rows: Any, weights: Any, *_: Any, **__: Any) -> int:
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(sdpa_flop_count(query, key, value))
+
+
+def _distances(points: Any, others: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Each pair of points is compared in each of its coordinates."""
+    return 2 * prod(out_shape) * points[-1]
 
 
 def _matrix_vector(matrix: Any, *_: Any, **__: Any) -> int:

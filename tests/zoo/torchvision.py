@@ -17,10 +17,11 @@ def cases() -> Iterator[Case]:
     declare_vision_operators()
     import torchvision
 
+    detectors = torchvision.models.list_models(torchvision.models.detection)
     for name in torchvision.models.list_models():
-        yield Case(
-            name, lambda _, name=name: f"torchvision:{name}", macs=flop_counter(_maker(name))
-        )
+        given = {"images.0": ()} if name in detectors else {}
+        count = flop_counter(_maker(name), given=given)
+        yield Case(name, lambda _, name=name: f"torchvision:{name}", macs=count)
 
 
 def _maker(name: str) -> Callable[[], torch.nn.Module]:

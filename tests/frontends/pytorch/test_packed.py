@@ -1,0 +1,67 @@
+"""Towers that take the patches of all images in one row, and numbers that models compute with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import dippm
+from dippm import frontends
+from dippm.errors import InputShapeError
+
+WIDTH = 3 * 14 * 14
+
+
+class Tower(nn.Module):
+    """Attends within each image, whose length it reads out of the grid."""
+
+    main_input_name = "hidden_states"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(patch_size=14, in_channels=3, spatial_merge_size=2)
+        self.embed = nn.Linear(WIDTH, 8)
+        self.register_buffer("speeds", torch.ones(4))
+
+    def forward(self, hidden_states: torch.Tensor, grid_thw: torch.Tensor) -> torch.Tensor:
+        lengths = torch.repeat_interleave(grid_thw[:, 1] * grid_thw[:, 2], grid_thw[:, 0])
+        places = torch.cat([torch.arange(n, device=grid_thw.device) for n in lengths.tolist()])
+        angles = (places[:, None].float() * self.speeds).repeat(1, 2)
+        x = self.embed(hidden_states) * angles.cos()
+        parts = torch.split(x, lengths.tolist())
+        return torch.cat([part @ part.transpose(0, 1) @ part for part in parts])
+
+
+def test_a_tower_gets_one_square_image_by_default():
+    graph = dippm.read_graph(Tower())
+    rows = 16 * 16
+    assert graph.inputs[0].shape == (rows, WIDTH)
+    assert graph.macs == rows * WIDTH * 8 + 2 * rows * rows * 8
+    assert any("16 × 16 patches" in note for note in graph.notes)
+
+
+def test_the_grid_says_how_many_images_there_are():
+    graph = dippm.read_graph(
+        Tower(), input=f"hidden_states=fixed:40,{WIDTH};grid_thw=value:[[1,4,4],[2,3,4]]"
+    )
+    assert graph.macs == 40 * WIDTH * 8 + 2 * 8 * (16 * 16 + 12 * 12 + 12 * 12)
+
+
+def test_a_grid_that_does_not_fit_is_refused():
+    with pytest.raises(InputShapeError):
+        frontends.load(Tower(), f"hidden_states=fixed:40,{WIDTH};grid_thw=value:[[1,4,4]]")
+
+
+def test_a_container_without_forward_names_its_parts():
+    class Container(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.rest = nn.Linear(4, 4), nn.ModuleList()
+
+    with pytest.raises(InputShapeError, match=r"Container has no forward\(\)") as caught:
+        frontends.load(Container(), "4")
+    assert "encoder" in caught.value.hint
+    assert "rest" not in caught.value.hint

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BATCH = MARKER_BATCHES[0]
-SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark", "hwgpt", "kernelbench")
+SOURCES = (
+    "timm_infer",
+    "timm_train",
+    "pytorch_gpu_benchmark",
+    "hwgpt",
+    "kernelbench",
+    "optimum_benchmark",
+)
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
 MEMORY_MODELS = (
@@ -114,7 +121,7 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
     if zoo in ("hf", "gpt"):
-        model = _bert(name) if zoo == "hf" else _gpt(name)
+        model = _language_model(name) if zoo == "hf" else _gpt(name)
         example = torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta")
     else:
         model, channels = _model(zoo, name, int(size))
@@ -153,7 +160,7 @@ def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list
     names: list[str] = []
     for source in sources:
         table = readers.read(source, data_dir)
-        names += _sampled_gpts(table) if source == "hwgpt" else table["model"].tolist()
+        names += NAMES[source](table) if source in NAMES else table["model"].tolist()
     return list(dict.fromkeys(names))
 
 
@@ -162,6 +169,17 @@ def _sampled_gpts(table: pd.DataFrame) -> list[str]:
 
     architectures = gpt.sampled(table).drop_duplicates("arch_id")
     return [gpt.key_of(record) for record in architectures.to_dict("records")]
+
+
+def _language_models(table: pd.DataFrame) -> list[str]:
+    from dataset import language_models
+
+    rows = language_models.forward_passes(table)
+    return [*rows["model"], *rows["graph"]]
+
+
+NAMES = {"hwgpt": _sampled_gpts, "optimum_benchmark": _language_models}
+"""Sources whose rows do not name their graphs."""
 
 
 def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
@@ -214,16 +232,11 @@ def _gpt(name: str) -> Any:
     return gpt.module_of(name)
 
 
-def _bert(name: str) -> Any:
-    import torch
+def _language_model(name: str) -> Any:
+    from dataset import language_models
 
     declare_vision_operators()
-    from transformers import BertConfig, BertModel
-
-    if name != "bert-base":
-        raise ValueError(f"unknown language model {name!r}; known: bert-base")
-    with torch.device("meta"):
-        return BertModel(BertConfig()).eval()
+    return language_models.module_of(name)
 
 
 def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from rich.progress import Progress
 
-from dataset import gpt, operators
+from dataset import gpt, language_models, operators
 from dataset.graph_store import GraphStore
 from dataset.kinship import architecture_id, family_of
 from dataset.sources import read
@@ -66,6 +66,7 @@ def _build(data: Path, store: GraphStore) -> Examples:
         *_model_rows(data, lookup),
         *_operator_rows(data, lookup),
         *_kernelbench_rows(data, lookup),
+        *_language_rows(data, lookup),
     ]
     rows.sort(key=lambda row: (row.graph, row.precision, row.mode))
     _SHARED.update(rows=rows, lookup=lookup)
@@ -190,6 +191,16 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
             kind = "operator" if record["level"] == 1 else "chain"
             rows.append(_row(record, model, problem, f"{kind} {costliest}"))
     return rows
+
+
+def _language_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    """Return forward passes of language models; one architecture whether attention is fused."""
+    table = language_models.forward_passes(read("optimum_benchmark", data))
+    keys = lookup.keys_of(table["model"])
+    return [
+        _row(r, r["graph"], *keys.loc[r["model"], ["architecture", "family"]])
+        for r in table[table["model"].isin(keys.index)].to_dict("records")
+    ]
 
 
 def _graph_of_operator(record: Mapping[str, Any]) -> ModelGraph:

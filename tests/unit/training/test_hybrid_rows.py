@@ -78,3 +78,20 @@ def test_a_problem_is_one_architecture_at_all_its_sizes(tables: dict[str, pd.Dat
     assert (small.batch, large.batch) == (8, 99)
     assert (small.mode, large.mode) == ("eager", "compiled")
     assert small.timer == "wall"
+
+
+def test_a_language_model_is_one_architecture_however_attention_ran(
+    tables: dict[str, pd.DataFrame],
+) -> None:
+    runs = {"experiment": ["fp16", "fp16+bt"], "row_id": ["a", "b"]}
+    tables["optimum_benchmark"] = pd.DataFrame({
+        "source": "optimum_benchmark", "task": "forward", "quantization": "none",
+        "precision": "fp16", "seq_len": 256.0, "software": "torch 2.1.1", "timer": "W",
+        "model": "hf:mistralai/Mistral-7B-v0.1", "gpu": "A100-80GB", "mode": "eager",
+        "layout": None, "batch": 4, "latency_ms": 9.0, **runs,
+    })  # fmt: skip
+    lookup = sources._Graphs(Path(), {"hf:mistral-7b@256": dense((7,), 4, 2)})
+    apart, fused = sources._language_rows(Path(), lookup)
+    assert (apart.graph, fused.graph) == ("hf:mistral-7b-unfused@256", "hf:mistral-7b@256")
+    assert apart.architecture == fused.architecture
+    assert (apart.family, apart.batch, apart.timer) == ("llama", 4, "wall")

@@ -14,7 +14,7 @@ from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
-from dippm.cli.lists import devices, models
+from dippm.cli.lists import devices, hosts, models
 from dippm.cli.measure import measure
 from dippm.cli.output import say
 from dippm.cli.predict import predict
@@ -31,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (predict, compare, sweep, graph, measure, report, devices, models, doctor):
+for command in (predict, compare, sweep, graph, measure, report, devices, hosts, models, doctor):
     app.command()(command)
 app.add_typer(selftest, name="selftest")
 

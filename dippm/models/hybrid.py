@@ -9,16 +9,23 @@ E   = P · T with P between idle power and power limit
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from math import exp
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from math import exp, hypot
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Conditions, same_arithmetic
-from dippm.devices import Device, find, is_catalogued
+from dippm.devices import (
+    Device,
+    HostMachine,
+    default_host,
+    find,
+    is_catalogued,
+    unknown_host_log_sd,
+)
 from dippm.errors import ConditionsError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
@@ -34,7 +41,7 @@ from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.documents import HybridDocument, check
 from dippm.models.efficiency import EfficiencyNetwork
-from dippm.models.host import Host, latency_ms
+from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.power import PowerModel
 from dippm.models.predictor import predictor
@@ -44,6 +51,7 @@ from dippm.models.targets import (
     Bound,
     Estimate,
     Estimates,
+    HostUse,
     Interval,
     OperatorCost,
 )
@@ -51,6 +59,10 @@ from dippm.models.targets import (
 Floats = NDArray[np.float64]
 COVERAGE = 0.9
 Z90, Z99 = 1.645, 2.326
+HOST_DECIDES = 0.5
+"""From this share of the latency on, an answer says that it depends on the host."""
+SAME_HOST = 0.05
+"""Launch times closer than this are those of the same class of machines."""
 _REMEMBERED_GRAPHS = 8
 
 
@@ -103,7 +115,10 @@ class Hybrid:
         times, spread = self.kernel_ms(table, batch, view, c)
         device_ms = float(times.sum())
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
-        total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, self.host)
+        used, host = self._host(c.host)
+        work = device_ms, table.launches, input_bytes, c.timer
+        total_ms = latency_ms(*work, host)
+        used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         footprint = self._footprint(graph)
         memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
         memory = _around(memory_mb, Z90 * self.memory.log_error)
@@ -119,7 +134,7 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        latency = self._latency_estimate(total_ms, spread, c.device)
+        latency = self._latency_estimate(total_ms, spread, c.device, used)
         values = {"latency_ms": latency, "memory_mb": memory}
         if c.mig is None and c.device.power_limit_w is not None:
             power_w = self.power.power_w(
@@ -145,8 +160,9 @@ class Hybrid:
             operators=self._operators(graph, table, batch, view, times, total_ms)
             if with_operators
             else (),
-            warnings=self._warnings(graph, table, c),
+            warnings=(*self._warnings(graph, table, c), *_host_warnings(used)),
             memory_parts=parts,
+            host=used,
         )
 
     def kernel_ms(
@@ -166,10 +182,23 @@ class Hybrid:
         spread = float(np.log(np.maximum(totals, 1e-12)).std())
         return np.exp(np.log(times).mean(axis=0)), spread
 
-    def _latency_estimate(self, total_ms: float, spread: float, device: Device) -> Estimate:
+    def _latency_estimate(
+        self, total_ms: float, spread: float, device: Device, host: HostUse
+    ) -> Estimate:
         errors = self.config["intervals"]["latency_ms"]
         group = device.name if device.name in errors else "unseen GPU"
-        return _around(total_ms, max(errors[group], Z90 * spread))
+        error = max(errors[group], Z90 * spread)
+        return _around(total_ms, hypot(error, Z90 * host.log_sd * host.share))
+
+    def _host(self, asked: HostMachine | None) -> tuple[HostUse, Host]:
+        """Return the machine that is meant; without one the one that the network was fitted to."""
+        if asked is not None:
+            use = HostUse(asked.name, asked.launch_us, asked.log_sd, False, 0, 0.0)
+            return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
+        launch_us, default = 1e3 * self.host.launch_ms, default_host()
+        is_default = abs(launch_us / default.launch_us - 1) < SAME_HOST
+        name = default.name if is_default else "that of the checkpoint"
+        return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
 
     def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
@@ -282,6 +311,21 @@ def power_features(
         by_unit[UNITS.index("half")],
         by_unit[UNITS.index("tf32")],
     )
+
+
+def _host_warnings(host: HostUse) -> Iterator[str]:
+    if host.share < HOST_DECIDES:
+        return
+    text = (
+        f"the host decides this latency: {host.launches:,} launches at {host.launch_us:.1f} µs each"
+    )
+    if host.assumed:
+        factor = exp(Z90 * host.log_sd)
+        text += (
+            f", the time of {host.name}, which was assumed; machines differ by a factor of "
+            f"{factor:.1f} either way: name yours (`--host`, `dippm hosts` lists them)"
+        )
+    yield f"{text}; a larger batch or compiled mode is less bound to it"
 
 
 def _changed(device: Device) -> list[str]:

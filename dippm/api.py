@@ -13,11 +13,11 @@ from dippm import devices, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer
-from dippm.devices import MigProfile
+from dippm.devices import MigProfile, host_of
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
-from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, conditions_of, device_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage, tell
@@ -51,6 +51,7 @@ def predict(
     timer: Timer = "wall",
     mig: str | MigProfile | None = None,
     channels_last: bool = False,
+    host: HostLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -74,6 +75,8 @@ def predict(
         timer: what the latency includes, see `Conditions`.
         mig: a slice of the GPU to predict for; None is the whole GPU.
         channels_last: memory layout of images.
+        host: the machine that launches the kernels: a class of `dippm hosts`, or microseconds per
+            launch; None assumes one, and the answer says which.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that the conversion may take.
         memory_limit_mb: private memory that the conversion may use.
@@ -93,6 +96,7 @@ def predict(
         timer=timer,
         mig=mig,
         channels_last=channels_last,
+        host=host,
     )
     model = _one_source(source, path)
     info = pretrained.find(checkpoint) if checkpoint else for_device(conditions.device)
@@ -143,6 +147,7 @@ def compare(
     mode: Mode = "eager",
     timer: Timer = "wall",
     channels_last: bool = False,
+    host: HostLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -166,6 +171,7 @@ def compare(
         mode: see `predict`.
         timer: see `predict`.
         channels_last: see `predict`.
+        host: see `predict`.
         trust: see `predict`.
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
@@ -177,7 +183,14 @@ def compare(
         DippmError: if `strict`, as `predict` does.
     """
     grid = Grid.of(
-        device, mig, precision, batch, mode=mode, timer=timer, channels_last=channels_last
+        device,
+        mig,
+        precision,
+        batch,
+        mode=mode,
+        timer=timer,
+        channels_last=channels_last,
+        host=host_of(host),
     )
     loaded = load(checkpoint, device=grid.places[0][0])
     grid.points(supported=loaded.precisions_for)  # what holds for no model is raised, not repeated

@@ -16,7 +16,7 @@ from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
-from dippm.points import DEFAULT_DEVICE, DeviceLike, conditions_of, device_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.progress import stage, tell
 from dippm.reading import Input, read_graph, source_name
@@ -116,6 +116,7 @@ def sweep(
     timer: Timer = "wall",
     mig: str | MigProfile | None = None,
     channels_last: bool = False,
+    host: HostLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -134,6 +135,7 @@ def sweep(
         timer: what the latency includes.
         mig: a slice of the GPU.
         channels_last: memory layout of images.
+        host: the machine that launches the kernels.
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -152,6 +154,7 @@ def sweep(
             timer=timer,
             mig=mig,
             channels_last=channels_last,
+            host=host,
         )
         for size in sizes
     ]
@@ -199,7 +202,7 @@ def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterab
     def bound_mb(batch: int) -> float | None:
         if batch not in known:
             point = Conditions(
-                c.device, batch, c.precision, c.mode, c.timer, c.mig, c.channels_last
+                c.device, batch, c.precision, c.mode, c.timer, c.mig, c.channels_last, c.host
             )
             try:
                 known[batch] = predictor.predict_many(graph, [point])[0].memory_bound_mb

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
-from dippm.devices import Device, MigProfile, is_catalogued
+from dippm.devices import Device, HostMachine, MigProfile, is_catalogued
 from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
 
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
@@ -28,6 +28,12 @@ On a GPU without TF32 the first two are the same, and the third does not exist.
 """
 MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
+FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
+    "fp32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "highest"},
+    "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
+    "tf32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "high"},
+}
+"""What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
 _NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
 MAX_BATCH = 1_000_000
 OTHER_NAMES = {
@@ -56,6 +62,8 @@ class Conditions:
             the device (the default regime), "wall+copy" adds the host-to-device copy.
         mig: a slice of the device, None for the whole GPU.
         channels_last: memory layout of images.
+        host: the machine that launches the kernels; None if nobody said, then the predictor assumes
+            one and says which.
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size or a name is unknown.
@@ -69,6 +77,7 @@ class Conditions:
     timer: Timer = "wall"
     mig: MigProfile | None = None
     channels_last: bool = False
+    host: HostMachine | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int):

@@ -9,6 +9,7 @@
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
     │   └── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
@@ -87,6 +88,10 @@ class ConditionsError(DippmError, ValueError):
 
 class UnsupportedPrecisionError(ConditionsError):
     """The device has no hardware for this precision."""
+
+
+class HostError(DippmError, ValueError):
+    """The launch time of a host is no number, or none that a machine has."""
 
 
 class DeviceError(DippmError, ValueError):

@@ -11,11 +11,11 @@ from dippm import __version__, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
 from dippm.conditions import Conditions, Mode, Precision, Timer, supported_precisions
-from dippm.devices import Device, MigProfile
+from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
-from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, Refused, conditions_of
+from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, Refused, conditions_of
 from dippm.prediction import Prediction, Provenance
 from dippm.pretrained.choice import for_device, knows, precisions_of
 from dippm.progress import stage, tell
@@ -67,6 +67,7 @@ class LoadedPredictor:
         timer: Timer = "wall",
         mig: str | MigProfile | None = None,
         channels_last: bool = False,
+        host: HostLike = None,
         trust: bool = False,
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
@@ -81,6 +82,7 @@ class LoadedPredictor:
             timer=timer,
             mig=mig,
             channels_last=channels_last,
+            host=host,
         )
         name = source_name(source)
         with stage(f"converting {name}"):
@@ -113,6 +115,7 @@ class LoadedPredictor:
         mode: Mode = "eager",
         timer: Timer = "wall",
         channels_last: bool = False,
+        host: HostLike = None,
         trust: bool = False,
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
@@ -129,6 +132,7 @@ class LoadedPredictor:
             mode: see `Conditions`.
             timer: see `Conditions`.
             channels_last: see `Conditions`.
+            host: see `dippm.predict`.
             trust: see `dippm.predict`.
 
         Raises:
@@ -143,6 +147,7 @@ class LoadedPredictor:
             mode=mode,
             timer=timer,
             channels_last=channels_last,
+            host=host_of(host),
         )
         points = grid.points(supported=self.precisions_for)
         name = source_name(source)

@@ -19,11 +19,13 @@ from dippm.conditions import (
     supported_precisions,
     unsupported,
 )
-from dippm.devices import Device, MigProfile
+from dippm.devices import Device, HostMachine, MigProfile, host_of
 from dippm.devices.device_file import is_device_file
 from dippm.errors import ConditionsError, UnknownNameError
 
 DEFAULT_DEVICE = "A100"
+HostLike = str | float | HostMachine | None
+"""A class of machines, microseconds per launch as a number or text, or none named."""
 DeviceLike = str | os.PathLike[str] | Device
 """A name of the catalogue, the path of a device file (text that ends in .toml is one), a device."""
 ALL_PRECISIONS = "all"
@@ -57,6 +59,7 @@ class Grid:
         mode: of all points, as the next two.
         timer: see `Conditions`.
         channels_last: see `Conditions`.
+        host: see `Conditions`.
     """
 
     places: Sequence[tuple[Device, MigProfile | None]]
@@ -65,6 +68,7 @@ class Grid:
     mode: Mode = "eager"
     timer: Timer = "wall"
     channels_last: bool = False
+    host: HostMachine | None = None
 
     @classmethod
     def of(
@@ -111,7 +115,9 @@ class Grid:
         """
         sizes = self.batches if batches is None else tuple(batches)
         found = [
-            Conditions(gpu, batch, precision, self.mode, self.timer, mig, self.channels_last)
+            Conditions(
+                gpu, batch, precision, self.mode, self.timer, mig, self.channels_last, self.host
+            )
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
         ]
@@ -172,15 +178,17 @@ def conditions_of(
     timer: Timer,
     mig: str | MigProfile | None,
     channels_last: bool,
+    host: HostLike = None,
 ) -> Conditions:
     """Return the conditions that names stand for.
 
     Raises:
-        UnknownNameError: if device or slice is not known.
+        UnknownNameError: if device, slice or host is not known.
         ConditionsError: if one of the others cannot be predicted.
     """
     gpu = device_of(device)
-    return Conditions(gpu, batch, precision, mode, timer, slice_of(gpu, mig), channels_last)
+    where = slice_of(gpu, mig)
+    return Conditions(gpu, batch, precision, mode, timer, where, channels_last, host_of(host))
 
 
 def device_of(device: DeviceLike) -> Device:

@@ -8,11 +8,19 @@ from html import escape
 from math import isfinite
 from typing import Any
 
-from dippm.conditions import Conditions
+from dippm.conditions import FLOAT32_SETTINGS, Conditions
 from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
 from dippm.figures import decimals, show
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.targets import UNITS, Estimate, Estimates, Interval, MemoryParts, OperatorCost
+from dippm.models.targets import (
+    UNITS,
+    Estimate,
+    Estimates,
+    HostUse,
+    Interval,
+    MemoryParts,
+    OperatorCost,
+)
 from dippm.module_tree import ModuleCost, module_tree
 from dippm.operator_markup import operators_html
 from dippm.printable import printable
@@ -62,6 +70,8 @@ class Prediction:
         power_w: mean power during it in W.
         mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
             or the GPU has none, with the reason in `absent`.
+        host: the machine that launches the kernels, and what it decides; None if the checkpoint
+            knows only one.
         memory_bound_mb: one-sided 99 % upper bound of the memory.
         memory_parts: what `memory_mb` is the sum of, and where its peak stands; None, with the
             reason in `absent`, if the checkpoint predicts it as one number, and for points of a
@@ -82,6 +92,7 @@ class Prediction:
     mig: MigProfile | None
     memory_bound_mb: float | None
     memory_parts: MemoryParts | None = field(repr=False)
+    host: HostUse | None = field(repr=False)
     intervals: Mapping[str, Interval]
     absent: Mapping[str, str]
     warnings: tuple[str, ...]
@@ -122,6 +133,7 @@ class Prediction:
             mig=mig,
             memory_bound_mb=bound,
             memory_parts=parts,
+            host=estimates.host,
             intervals={target: e.interval for target, e in known.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
             warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
@@ -175,11 +187,13 @@ class Prediction:
 
     @property
     def footer(self) -> str:
-        """Checkpoint and graph in one printable line."""
+        """Checkpoint, graph and host in one printable line."""
         unknown = sum(self.source_graph.unknown_ops.values())
         operators = len(self.source_graph.nodes)
         checkpoint = printable(self.provenance.checkpoint)
-        return f"{checkpoint} · {operators} operators, {unknown} unknown"
+        host = self.host
+        place = f" · host {host.name}{' (assumed)' * host.assumed}" if host else ""
+        return f"{checkpoint} · {operators} operators, {unknown} unknown{place}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; the graph is summed up."""
@@ -194,7 +208,10 @@ class Prediction:
                 "timer": c.timer,
                 "mig": c.mig and c.mig.name,
                 "channels_last": c.channels_last,
+                "host": c.host and c.host.name,
             },
+            "precision_settings": FLOAT32_SETTINGS.get(c.precision),
+            "host": self.host and asdict(self.host),
             **{target: getattr(self, target) for target in LABELS},
             "mig": self.mig and self.mig.name,
             "memory_bound_mb": self.memory_bound_mb,

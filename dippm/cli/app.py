@@ -15,7 +15,7 @@ from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
-from dippm.cli.lists import devices, models
+from dippm.cli.lists import devices, hosts, models
 from dippm.cli.measure import measure
 from dippm.cli.output import say
 from dippm.cli.predict import predict
@@ -41,6 +41,7 @@ for command in (
     measure,
     report,
     devices,
+    hosts,
     models,
     doctor,
 ):

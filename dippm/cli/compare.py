@@ -46,6 +46,7 @@ def compare(
         str | None, typer.Option("--mig", help="Slices: 1g.5gb,3g.20gb; full is the whole GPU.")
     ] = None,
     channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
@@ -92,6 +93,7 @@ def compare(
             mode=cast(Any, mode),
             timer=cast(Any, timer),
             channels_last=channels_last,
+            host=host,
             trust=trust,
             timeout_s=timeout_s,
             memory_limit_mb=memory_limit_mb,

@@ -49,6 +49,17 @@ def devices(
         print_text("no device matches; `dippm devices` lists all", sys.stderr)
 
 
+def hosts(json: options.Json = False) -> None:
+    """List the classes of machines that launch kernels, with how much they differ."""
+    from dippm.devices import all_hosts, default_host
+    from dippm.report.console import console, host_table
+
+    if json:
+        print_json([asdict(h) | {"default": h == default_host()} for h in all_hosts()])
+    else:
+        console().print(host_table(all_hosts(), default_host()))
+
+
 def models(json: options.Json = False) -> None:
     """List the checkpoints that are shipped."""
     from dippm.pretrained.store import DEFAULT, available

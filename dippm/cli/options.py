@@ -38,6 +38,12 @@ def _precisions() -> Iterable[str]:
     return PRECISIONS
 
 
+def _hosts() -> Iterable[str]:
+    from dippm.devices import all_hosts
+
+    return (host.name for host in all_hosts())
+
+
 def _slices() -> Iterable[str]:
     from dippm.devices import all_devices
 
@@ -88,7 +94,8 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         "-p",
-        help="fp32, fp32-ieee, tf32, fp16, bf16, amp, amp-bf16.",
+        help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
+        "too), fp16, bf16, amp, amp-bf16.",
         autocompletion=_completing(_precisions),
     ),
 ]
@@ -97,7 +104,8 @@ Precisions = Annotated[
     typer.Option(
         "--precision",
         "-p",
-        help="fp32, fp32-ieee, tf32, fp16, bf16, amp, amp-bf16; several with commas, or all.",
+        help="fp32 (as PyTorch comes: TF32 convolutions), fp32-ieee (no TF32), tf32 (products "
+        "too), fp16, bf16, amp, amp-bf16; several with commas, or all.",
         autocompletion=_completing(_precisions),
     ),
 ]
@@ -114,6 +122,14 @@ Mig = Annotated[
     ),
 ]
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Memory layout of images.")]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        help="Machine that launches the kernels: a class of `dippm hosts`, or µs per launch.",
+        autocompletion=_completing(_hosts),
+    ),
+]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),

@@ -24,6 +24,7 @@ def predict(
     timer: options.Timer = "wall",
     mig: options.Mig = None,
     channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
@@ -56,6 +57,7 @@ def predict(
             "timer": timer,
             "mig": mig,
             "channels_last": channels_last,
+            "host": host,
             "trust": trust,
             **limits,
         }

@@ -4,21 +4,33 @@ from dippm.devices.catalog import all_cpus, all_devices, find, is_catalogued
 from dippm.devices.check import check_device
 from dippm.devices.device import Calibration, Device, MigProfile
 from dippm.devices.device_file import read_device, write_device
+from dippm.devices.hosts import (
+    HostMachine,
+    all_hosts,
+    default_host,
+    host_of,
+    unknown_host_log_sd,
+)
 from dippm.devices.mig import memory_fraction, seed_profile, sm_fraction, smallest_profile
 
 __all__ = [
     "Calibration",
     "Device",
+    "HostMachine",
     "MigProfile",
     "all_cpus",
     "all_devices",
+    "all_hosts",
     "check_device",
+    "default_host",
     "find",
+    "host_of",
     "is_catalogued",
     "memory_fraction",
     "read_device",
     "seed_profile",
     "sm_fraction",
     "smallest_profile",
+    "unknown_host_log_sd",
     "write_device",
 ]

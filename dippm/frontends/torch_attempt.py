@@ -19,7 +19,14 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
 from dippm.frontends.torch_call import Call
-from dippm.frontends.torch_inputs import EDGES, MASK_NAME, dtype_choices, float_dtype, shape_hint
+from dippm.frontends.torch_inputs import (
+    EDGES,
+    MASK_NAME,
+    dtype_choices,
+    float_dtype,
+    forward_parameters,
+    shape_hint,
+)
 from dippm.frontends.torch_known import KnownNumbers
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
@@ -137,6 +144,15 @@ class Attempt:
                 shape_hint(self.module, self.call.first_shape),
             )
             error.__cause__ = self.forward_error
+            return error
+        if _lacks_input(self.first_error):
+            names = ", ".join(p.name for p in forward_parameters(self.module))
+            words = _first_line(self.first_error)
+            error = InputShapeError(
+                f"the model asks for an input that it was not given: {words}",
+                f"Give it as well; {type(self.module).__name__} takes {names or 'no named ones'}.",
+            )
+            error.__cause__ = self.first_error
             return error
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
         error = ConversionError(
@@ -294,6 +310,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _is_on_data(error: Exception | None) -> bool:
     """Return whether an export failed on what the module reads out of a tensor."""
     return isinstance(error, _ON_DATA) or any(word in str(error) for word in _READS_DATA)
+
+
+def _lacks_input(error: Exception | None) -> bool:
+    """Return whether an export failed on an argument that has None for its default."""
+    return isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
 
 
 def _check_sizes(program: ExportedProgram) -> None:

@@ -57,7 +57,8 @@ def own_inputs(
     """Return the inputs that a model may be used with, the likeliest first; none if nothing tells.
 
     Those after the first are for models that refuse it: they add inputs that `forward` asks for
-    though it has defaults for them, or turn sound so that its features come first.
+    though it has defaults for them, turn sound so that its features come first, or stack images
+    (one of several, or the two of a pair).
 
     Args:
         module: any module; timm's and transformers' say the most.
@@ -80,10 +81,12 @@ def own_inputs(
             return []
         used += [name for name in required if name in names and name not in used]
         more = [*used, *(n for n in names if n in COMPANIONS and n not in used)]
+        most = [*more, *(n for n in names if n == "input_ids" and n not in more)]
         found = [
-            _of_configuration(config, names, which, turned=turned)
+            _of_configuration(config, names, which, turned=turned, stacked=stacked)
+            for stacked in (0, 1, 2)
             for turned in (False, True)
-            for which in (used, more)
+            for which in (used, more, most)
         ]
         return [own for i, own in enumerate(found) if own is not None and own not in found[:i]]
     own = _of_detector(module)
@@ -137,7 +140,7 @@ def _of_detector(module: torch.nn.Module) -> OwnInputs | None:
 
 
 def _of_configuration(
-    config: Any, names: list[str], used: list[str], *, turned: bool
+    config: Any, names: list[str], used: list[str], *, turned: bool, stacked: int
 ) -> OwnInputs | None:
     """Return inputs of a model with a configuration, as those of transformers have."""
     shapes: dict[str, Shape] = {}
@@ -149,6 +152,8 @@ def _of_configuration(
         shape, assumed = found
         if turned and name in SOUND:
             shape, assumed = _turned(shape), True
+        if stacked and name == "pixel_values" and len(shape) == 3:
+            shape, assumed = (stacked, *shape), True
         shapes[name if name in names else ""] = shape
         if assumed:
             notes.append(chosen(f"input {name}", shape))

@@ -91,6 +91,8 @@ def _image(config: Any) -> Found:
 
 def _sound_features(config: Any) -> Found | None:
     bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
+    if bins is None:  # the part that takes sound beside a text encoder
+        bins = setting(getattr(config, "decoder_config", None), "feature_size")
     if bins is None:
         width = setting(config, "feature_projection_input_dim", "input_feat_size")
         return ((FEATURE_STEPS, width), True) if width else None

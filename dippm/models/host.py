@@ -46,3 +46,19 @@ def _smooth_max(a: float, b: float) -> float:
     if high <= 0.0:
         return 0.0
     return float(high * (1.0 + (low / high) ** OVERLAP_POWER) ** (1.0 / OVERLAP_POWER))
+
+
+def launch_share(
+    device_ms: float, launches: float, input_bytes: float, timer: Timer, host: Host
+) -> float:
+    """Return the share of the latency that the host's launch time decides, 0 to 1.
+
+    It is d log(latency) / d log(launch time): 0 where kernels hide every launch, 1 where the GPU
+    waits for all of them.
+    """
+    launch_ms = launches * host.launch_ms
+    if timer == "kernel" or launch_ms <= 0.0:
+        return 0.0
+    wall = _smooth_max(device_ms, launch_ms)
+    decided = float(1.0 / (1.0 + (device_ms / launch_ms) ** OVERLAP_POWER))
+    return decided * wall / latency_ms(device_ms, launches, input_bytes, timer, host)

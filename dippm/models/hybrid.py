@@ -9,16 +9,23 @@ E   = P · T with P between idle power and power limit
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp
+from math import exp, hypot
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Conditions, same_arithmetic
-from dippm.devices import Device, find, is_catalogued
+from dippm.devices import (
+    Device,
+    HostMachine,
+    default_host,
+    find,
+    is_catalogued,
+    unknown_host_log_sd,
+)
 from dippm.errors import ConditionsError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
@@ -31,9 +38,9 @@ from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.documents import HybridDocument, check
-from dippm.models.host import Host, latency_ms
+from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
-from dippm.models.kernel_law import KernelLaw
+from dippm.models.kernel_law import KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.power import PowerModel
@@ -44,12 +51,17 @@ from dippm.models.targets import (
     Bound,
     Estimate,
     Estimates,
+    HostUse,
     Interval,
     OperatorCost,
 )
 
 Floats = NDArray[np.float64]
 Z90, Z99 = 1.645, 2.326
+HOST_DECIDES = 0.5
+"""From this share of the latency on, an answer says that it depends on the host."""
+SAME_HOST = 0.05
+"""Launch times closer than this are those of the same class of machines."""
 _REMEMBERED_GRAPHS = 8
 
 
@@ -103,8 +115,10 @@ class Hybrid:
         found = self.law.times(kernels, batch, view, c)
         times, device_ms = found.kernel_ms, found.device_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
-        host = self._host_of(c.device)
-        total_ms = latency_ms(device_ms, table.launches, input_bytes, c.timer, host)
+        used, host = self._host(c.host, c.device)
+        work = device_ms, table.launches, input_bytes, c.timer
+        total_ms = latency_ms(*work, host)
+        used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         footprint = self._footprint(graph)
         memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
         memory = _around(memory_mb, Z90 * self.memory.log_error)
@@ -120,17 +134,7 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        host_ms = 0.0 if c.timer == "kernel" else table.launches * host.launch_ms
-        described = interval_features(
-            found.spread,
-            host_ms / total_ms,
-            found.extrapolated,
-            c.mode == "compiled",
-            table.launches,
-        )
-        known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
-        group = SEEN if known else UNSEEN
-        latency = _around(total_ms, self.intervals.half_width(described, group))
+        latency = self._latency_estimate(total_ms, found, c, used)
         values = {"latency_ms": latency, "memory_mb": memory}
         if c.mig is None and c.device.power_limit_w is not None:
             power_w = self.power.power_w(
@@ -156,8 +160,9 @@ class Hybrid:
             operators=self._operators(graph, table, batch, view, times, total_ms)
             if with_operators
             else (),
-            warnings=self._warnings(graph, table, c),
+            warnings=(*self._warnings(graph, table, c), *_host_warnings(used)),
             memory_parts=parts,
+            host=used,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float]:
@@ -172,18 +177,41 @@ class Hybrid:
         table, kernels = self._kernels(graph, c)
         batch = _batch(table, c)
         times = self.law.times(kernels, batch, DeviceView.of(c.device, c.mig), c).kernel_ms
-        host_ms = 0.0 if c.timer == "kernel" else table.launches * self.host.launch_ms
+        _, host = self._host(c.host, c.device)
+        host_ms = 0.0 if c.timer == "kernel" else table.launches * host.launch_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
-        copy_ms = input_bytes / self.host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
+        copy_ms = input_bytes / host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
         by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES)).astype(np.float64)
         return by_class, host_ms, copy_ms
 
-    def _host_of(self, device: Device) -> Host:
-        """Return the launching machine, as the owner's measurements found it."""
-        if device.calibration is None:
-            return self.host
-        factor = exp(device.calibration.log_launch)
-        return replace(self.host, launch_ms=self.host.launch_ms * factor)
+    def _latency_estimate(
+        self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse
+    ) -> Estimate:
+        launch_ms = 0.0 if c.timer == "kernel" else host.launches * host.launch_us / 1e3
+        described = interval_features(
+            found.spread,
+            launch_ms / total_ms,
+            found.extrapolated,
+            c.mode == "compiled",
+            host.launches,
+        )
+        known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
+        half = self.intervals.half_width(described, SEEN if known else UNSEEN)
+        return _around(total_ms, hypot(half, Z90 * host.log_sd * host.share))
+
+    def _host(self, asked: HostMachine | None, device: Device) -> tuple[HostUse, Host]:
+        """Return the machine that is meant; without one the one that the law was fitted to."""
+        if asked is not None:
+            use = HostUse(asked.name, asked.launch_us, asked.log_sd, False, 0, 0.0)
+            return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
+        if device.calibration is not None:
+            launch_ms = self.host.launch_ms * exp(device.calibration.log_launch)
+            use = HostUse(f"that of {device.name}", 1e3 * launch_ms, 0.0, False, 0, 0.0)
+            return use, replace(self.host, launch_ms=launch_ms)
+        launch_us, default = 1e3 * self.host.launch_ms, default_host()
+        is_default = abs(launch_us / default.launch_us - 1) < SAME_HOST
+        name = default.name if is_default else "that of the checkpoint"
+        return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
 
     def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
@@ -299,6 +327,21 @@ def power_features(
         by_unit[UNITS.index("half")],
         by_unit[UNITS.index("tf32")],
     )
+
+
+def _host_warnings(host: HostUse) -> Iterator[str]:
+    if host.share < HOST_DECIDES:
+        return
+    text = (
+        f"the host decides this latency: {host.launches:,} launches at {host.launch_us:.1f} µs each"
+    )
+    if host.assumed:
+        factor = exp(Z90 * host.log_sd)
+        text += (
+            f", the time of {host.name}, which was assumed; machines differ by a factor of "
+            f"{factor:.1f} either way: name yours (`--host`, `dippm hosts` lists them)"
+        )
+    yield f"{text}; a larger batch or compiled mode is less bound to it"
 
 
 def _changed(device: Device) -> list[str]:

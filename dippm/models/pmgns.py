@@ -123,6 +123,11 @@ class PmgnsPredictor:
                 f"this checkpoint was trained on whole devices, not on slice {conditions.mig}",
                 "Leave the slice out, or use the kind `hybrid`.",
             )
+        if conditions.host is not None:
+            raise ConditionsError(
+                "this checkpoint knows the host that it was trained on, and no other",
+                "Leave the host out, or use the kind `hybrid`.",
+            )
         for name in ("precision", "mode", "timer", "channels_last"):
             value = getattr(conditions, name)
             if value not in trained[name]:

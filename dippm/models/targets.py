@@ -81,6 +81,27 @@ class MemoryParts:
 
 
 @dataclass(frozen=True, slots=True)
+class HostUse:
+    """The machine that a latency holds for, and what it decides of it.
+
+    Attributes:
+        name: class of machines, or the number that was given.
+        launch_us: host time of one launch, in µs.
+        log_sd: standard deviation of its logarithm between such machines.
+        assumed: whether nobody named a machine.
+        launches: kernels launched in one pass.
+        share: of the latency that the launch time decides, 0 to 1.
+    """
+
+    name: str
+    launch_us: float
+    log_sd: float
+    assumed: bool
+    launches: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Estimates:
     """The answer of a predictor for one graph under one set of conditions.
 
@@ -94,6 +115,7 @@ class Estimates:
             shapes, a device that was never measured.
         memory_parts: what the memory consists of; None if the predictor knows only the whole, or
             was asked for many points.
+        host: the machine that the latency holds for; None if the predictor knows only one.
     """
 
     values: Mapping[str, Estimate]
@@ -102,3 +124,4 @@ class Estimates:
     operators: tuple[OperatorCost, ...] = ()
     warnings: tuple[str, ...] = ()
     memory_parts: MemoryParts | None = None
+    host: HostUse | None = None

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import exp
 from textwrap import wrap
 from typing import Any, TextIO, cast
 
@@ -15,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from dippm.devices import Device
+from dippm.devices import Device, HostMachine
 from dippm.figures import show
 from dippm.graph import ModelGraph
 from dippm.module_tree import HEADER, ModuleCost
@@ -190,6 +191,28 @@ def device_table(devices: Sequence[Device]) -> Fitted:
                 " ".join(_slices(device)) or "–",
             )
         )
+    return Fitted(columns, rows)
+
+
+def host_table(hosts: Sequence[HostMachine], default: HostMachine) -> Fitted:
+    """Return the classes of machines that launch kernels."""
+    columns = (
+        Column("host", folds=True),
+        Column("µs a launch"),
+        Column("factor between machines", rank=1),
+        Column("measured", rank=2),
+        Column("what", folds=True),
+    )
+    rows = [
+        (
+            f"{host.name} (assumed)" if host == default else host.name,
+            f"{host.launch_us:g}",
+            f"{exp(host.log_sd):.2f}",
+            str(host.hosts),
+            host.what,
+        )
+        for host in hosts
+    ]
     return Fitted(columns, rows)
 
 

@@ -173,3 +173,45 @@ def test_a_part_that_gets_no_input_is_named():
 def test_a_model_that_accepts_none_of_its_inputs_is_refused_with_the_first():
     with pytest.raises(InputShapeError, match=r"input as given: .*NoneType"):
         pytorch.convert_module(WithSound("input_features", num_mel_bins=5), OWN)
+
+
+class Pair(nn.Module):
+    """Compares the two images of a pair."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(image_size=16, num_channels=3)
+        self.stem = nn.Conv2d(3, 4, 3)
+
+    def forward(self, pixel_values):
+        if pixel_values.dim() != 5 or pixel_values.shape[1] != 2:
+            raise ValueError("a pair of images is needed")
+        one, other = pixel_values.unbind(1)
+        return self.stem(one) - self.stem(other)
+
+
+def test_a_model_of_image_pairs_gets_a_pair():
+    raw = pytorch.convert_module(Pair(), OWN)
+    assert raw.values[raw.inputs[0]].shape[1:] == (2, 3, 16, 16)
+    assert any("2,3,16,16" in note for note in raw.notes)
+
+
+class Both(nn.Module):
+    """Reads a number where it is traced, and needs a second input that has a default."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def forward(self, scale, tokens=None):
+        if not torch.compiler.is_compiling():
+            scale.sum().item()
+        return self.words(tokens) * scale
+
+
+def test_a_missing_input_is_named():
+    with pytest.raises(InputShapeError, match="was not given") as caught:
+        pytorch.convert_module(Both(), InputSpec({"scale": (1, 4)}))
+    assert "scale, tokens" in caught.value.hint

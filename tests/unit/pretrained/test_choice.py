@@ -32,7 +32,7 @@ def test_a_checkpoint_of_one_gpu_does_not_take_the_default_s_place():
 
 
 def test_an_unknown_device_still_says_so():
-    strange = Device("CPU-Strange-7c", "?", None, *[None] * 2, 1, *[None] * 2, {}, None, kind="cpu")  # type: ignore
+    strange = Device(name="CPU-Strange-7c", memory_mb=1024, kind="cpu")
     with pytest.raises(UnknownNameError, match="CPU-Strange-7c") as caught:
         for_device(strange)
     assert CPU in caught.value.hint

@@ -1,0 +1,98 @@
+"""The machine around the GPU: how long its CPU needs to launch a kernel.
+
+To add a class: write a table in `hosts.toml`, with the machines that it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from dippm.errors import HostError, UnknownNameError, shortened
+
+SHORTEST_US, LONGEST_US = 0.1, 10_000.0
+HINT = "Give microseconds per launch, 0.1 to 10,000, or a class: {}."
+
+
+@dataclass(frozen=True, slots=True)
+class HostMachine:
+    """A class of machines, or one whose launch time the user knows.
+
+    Attributes:
+        name: of the class, or the number with its unit.
+        launch_us: host time of one eager launch, in µs.
+        log_sd: standard deviation of its logarithm between machines of the class; 0 of a number.
+        hosts: machines that were measured; 0 of a number.
+        what: which machines these are, in words.
+        source: where the time comes from.
+    """
+
+    name: str
+    launch_us: float
+    log_sd: float = 0.0
+    hosts: int = 0
+    what: str = ""
+    source: str = ""
+
+
+@cache
+def all_hosts() -> tuple[HostMachine, ...]:
+    """Return the classes of machines, in the order of the table."""
+    classes = {name: table for name, table in _document().items() if name != "default"}
+    return tuple(HostMachine(name=name, **table) for name, table in classes.items())
+
+
+@cache
+def default_host() -> HostMachine:
+    """Return the class that a prediction assumes where no machine was named."""
+    return next(host for host in all_hosts() if host.name == _document()["default"])
+
+
+@cache
+def unknown_host_log_sd() -> float:
+    """Return the spread of the launch times of all measured machines around the default."""
+    middle = math.log(default_host().launch_us)
+    squares = sum(
+        host.hosts * (host.log_sd**2 + (math.log(host.launch_us) - middle) ** 2)
+        for host in all_hosts()
+    )
+    return math.sqrt(squares / sum(host.hosts for host in all_hosts()))
+
+
+def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
+    """Return the machine that a name or a number of microseconds means; None is none named.
+
+    Raises:
+        UnknownNameError: if no class has this name.
+        HostError: if the number is none, or no time of a launch.
+    """
+    if host is None or isinstance(host, HostMachine):
+        return host
+    names = [known.name for known in all_hosts()]
+    if isinstance(host, str):
+        found = {known.name: known for known in all_hosts()}.get(host.strip().casefold())
+        if found is not None:
+            return found
+        number = host.strip().lower().removesuffix("us").removesuffix("µs")
+        try:
+            launch_us = float(number)
+        except ValueError:
+            raise UnknownNameError.of("host", host, names, HINT.format(", ".join(names))) from None
+    else:
+        launch_us = math.nan if isinstance(host, bool) else float(host)
+    if not SHORTEST_US <= launch_us <= LONGEST_US:
+        raise HostError(
+            f"host is {shortened(str(host))}: no time of a launch in µs",
+            HINT.format(", ".join(names)),
+        )
+    return HostMachine(f"{launch_us:g} us", launch_us, what="as given")
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = files("dippm.devices").joinpath("hosts.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

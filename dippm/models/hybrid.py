@@ -39,7 +39,7 @@ from dippm.features.kernel_features import (
 from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.documents import HybridDocument, check
+from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.efficiency import EfficiencyNetwork
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.memory import MemoryFootprint, MemoryModel
@@ -59,11 +59,12 @@ from dippm.models.targets import (
 Floats = NDArray[np.float64]
 COVERAGE = 0.9
 Z90, Z99 = 1.645, 2.326
+"""Quantiles of the normal distribution: 90 % lie within ±Z90, 99 % below Z99."""
 HOST_DECIDES = 0.5
 """From this share of the latency on, an answer says that it depends on the host."""
 SAME_HOST = 0.05
 """Launch times closer than this are those of the same class of machines."""
-_REMEMBERED_GRAPHS = 8
+_CACHED_GRAPHS = 8
 
 
 @predictor("hybrid")
@@ -90,7 +91,7 @@ class Hybrid:
         Raises:
             CheckpointError: if the configuration or the arrays are not as they should be.
         """
-        check(config, HybridDocument, "the configuration")
+        check(config, HybridSchema, "the configuration")
         network = EfficiencyNetwork.from_tensors(tensors, config["members"], config["depth"])
         return cls(network, config)
 
@@ -121,7 +122,7 @@ class Hybrid:
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         footprint = self._footprint(graph)
         memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
-        memory = _around(memory_mb, Z90 * self.memory.log_error)
+        memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
         memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
@@ -142,8 +143,8 @@ class Hybrid:
                 device_ms / max(total_ms, 1e-12),
                 power_features(table, batch, view, times),
             )
-            values["power_w"] = _at_most(
-                _around(power_w, Z90 * self.power.log_error), c.device.power_limit_w
+            values["power_w"] = _capped(
+                _with_interval(power_w, Z90 * self.power.log_error), c.device.power_limit_w
             )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
@@ -188,7 +189,7 @@ class Hybrid:
         errors = self.config["intervals"]["latency_ms"]
         group = device.name if device.name in errors else "unseen GPU"
         error = max(errors[group], Z90 * spread)
-        return _around(total_ms, hypot(error, Z90 * host.log_sd * host.share))
+        return _with_interval(total_ms, hypot(error, Z90 * host.log_sd * host.share))
 
     def _host(self, asked: HostMachine | None) -> tuple[HostUse, Host]:
         """Return the machine that is meant; without one the one that the network was fitted to."""
@@ -200,17 +201,17 @@ class Hybrid:
         name = default.name if is_default else "that of the checkpoint"
         return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
 
-    def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
+    def _cached(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
         if held is None or held[0] is not graph:
             held = (graph, {})
             self._graphs[id(graph)] = held
-            while len(self._graphs) > _REMEMBERED_GRAPHS:
+            while len(self._graphs) > _CACHED_GRAPHS:
                 self._graphs.popitem(last=False)
         return held[1]
 
     def _table(self, graph: ModelGraph, c: Conditions) -> KernelTable:
-        tables = self._remembered(graph)
+        tables = self._cached(graph)
         key = (c.precision, c.mode, c.channels_last)
         if key not in tables:
             tables[key] = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
@@ -218,7 +219,7 @@ class Hybrid:
         return table
 
     def _footprint(self, graph: ModelGraph) -> MemoryFootprint:
-        held = self._remembered(graph)
+        held = self._cached(graph)
         if "footprint" not in held:
             held["footprint"] = MemoryFootprint.of(graph)
         footprint: MemoryFootprint = held["footprint"]
@@ -353,12 +354,12 @@ def _batch(table: KernelTable, c: Conditions) -> int:
     return c.batch
 
 
-def _around(value: float, log_half_width: float) -> Estimate:
+def _with_interval(value: float, log_half_width: float) -> Estimate:
     factor = exp(log_half_width)
     return Estimate(value, Interval(value / factor, value * factor, COVERAGE))
 
 
-def _at_most(estimate: Estimate, limit: float) -> Estimate:
+def _capped(estimate: Estimate, limit: float) -> Estimate:
     interval = estimate.interval
     return Estimate(
         estimate.value, Interval(interval.low, min(interval.high, limit), interval.coverage)
@@ -371,7 +372,7 @@ def _energy(power_w: Estimate, latency: Estimate) -> Estimate:
         np.log(power_w.interval.high / power_w.value),
         np.log(latency.interval.high / latency.value),
     )
-    return _around(value, float(half))
+    return _with_interval(value, float(half))
 
 
 def _bound(compute_ms: float, memory_ms: float) -> Bound:

@@ -27,6 +27,7 @@ from dippm.devices import (
     unknown_host_log_sd,
 )
 from dippm.errors import ConditionsError
+from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
@@ -36,7 +37,7 @@ from dippm.features.kernel_features import (
     roofline_parts_ms,
     serial_ms,
 )
-from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
+from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.checkpoint_schemas import HybridSchema, check

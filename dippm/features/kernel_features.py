@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.devices import Device, MigProfile, memory_fraction, sm_fraction
+from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_table import QUANTITIES, SETTINGS, UNITS, KernelTable
+from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
 

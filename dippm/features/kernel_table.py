@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision
-from dippm.features.kernel import Kernel
+from dippm.features.kernel import UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched
 from dippm.graph.model_graph import ModelGraph
@@ -32,7 +32,6 @@ QUANTITIES = (
     "serial",
 )
 SETTINGS = ("window", "stride", "in_bytes", "out_bytes", "strided", "launches")
-UNITS = ("half", "tf32", "fp32", "int8")
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 _PROBES = (2, 6)
 

@@ -27,6 +27,7 @@ from dippm.devices import (
     unknown_host_log_sd,
 )
 from dippm.errors import ConditionsError
+from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
@@ -34,10 +35,10 @@ from dippm.features.kernel_features import (
     roofline_parts_ms,
 )
 from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import SETTINGS, UNITS, KernelTable
+from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.documents import HybridDocument, check
+from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from dippm.models.kernel_law import KernelLaw, KernelTimes
@@ -58,11 +59,12 @@ from dippm.models.targets import (
 
 Floats = NDArray[np.float64]
 Z90, Z99 = 1.645, 2.326
+"""Quantiles of the normal distribution: 90 % lie within ±Z90, 99 % below Z99."""
 HOST_DECIDES = 0.5
 """From this share of the latency on, an answer says that it depends on the host."""
 SAME_HOST = 0.05
 """Launch times closer than this are those of the same class of machines."""
-_REMEMBERED_GRAPHS = 8
+_CACHED_GRAPHS = 8
 
 
 @predictor("hybrid")
@@ -91,7 +93,7 @@ class Hybrid:
         Raises:
             CheckpointError: if the configuration or the arrays are not as they should be.
         """
-        check(config, HybridDocument, "the configuration")
+        check(config, HybridSchema, "the configuration")
         return cls(KernelLaw.from_checkpoint(tensors, config), config)
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
@@ -121,7 +123,7 @@ class Hybrid:
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         footprint = self._footprint(graph)
         memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
-        memory = _around(memory_mb, Z90 * self.memory.log_error)
+        memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
         memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
@@ -142,8 +144,8 @@ class Hybrid:
                 device_ms / max(total_ms, 1e-12),
                 power_features(table, batch, view, times),
             )
-            values["power_w"] = _at_most(
-                _around(power_w, Z90 * self.power.log_error), c.device.power_limit_w
+            values["power_w"] = _capped(
+                _with_interval(power_w, Z90 * self.power.log_error), c.device.power_limit_w
             )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
@@ -197,7 +199,7 @@ class Hybrid:
         )
         known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
         half = self.intervals.half_width(described, SEEN if known else UNSEEN)
-        return _around(total_ms, hypot(half, Z90 * host.log_sd * host.share))
+        return _with_interval(total_ms, hypot(half, Z90 * host.log_sd * host.share))
 
     def _host(self, asked: HostMachine | None, device: Device) -> tuple[HostUse, Host]:
         """Return the machine that is meant; without one the one that the law was fitted to."""
@@ -213,17 +215,17 @@ class Hybrid:
         name = default.name if is_default else "that of the checkpoint"
         return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
 
-    def _remembered(self, graph: ModelGraph) -> dict[Any, Any]:
+    def _cached(self, graph: ModelGraph) -> dict[Any, Any]:
         held = self._graphs.get(id(graph))
         if held is None or held[0] is not graph:
             held = (graph, {})
             self._graphs[id(graph)] = held
-            while len(self._graphs) > _REMEMBERED_GRAPHS:
+            while len(self._graphs) > _CACHED_GRAPHS:
                 self._graphs.popitem(last=False)
         return held[1]
 
     def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, KernelGraph]:
-        held = self._remembered(graph)
+        held = self._cached(graph)
         key = (c.precision, c.mode, c.channels_last)
         if key not in held:
             table = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
@@ -232,7 +234,7 @@ class Hybrid:
         return found
 
     def _footprint(self, graph: ModelGraph) -> MemoryFootprint:
-        held = self._remembered(graph)
+        held = self._cached(graph)
         if "footprint" not in held:
             held["footprint"] = MemoryFootprint.of(graph)
         footprint: MemoryFootprint = held["footprint"]
@@ -369,12 +371,12 @@ def _batch(table: KernelTable, c: Conditions) -> int:
     return c.batch
 
 
-def _around(value: float, log_half_width: float) -> Estimate:
+def _with_interval(value: float, log_half_width: float) -> Estimate:
     factor = exp(log_half_width)
     return Estimate(value, Interval(value / factor, value * factor, COVERAGE))
 
 
-def _at_most(estimate: Estimate, limit: float) -> Estimate:
+def _capped(estimate: Estimate, limit: float) -> Estimate:
     interval = estimate.interval
     return Estimate(
         estimate.value, Interval(interval.low, min(interval.high, limit), interval.coverage)
@@ -387,7 +389,7 @@ def _energy(power_w: Estimate, latency: Estimate) -> Estimate:
         np.log(power_w.interval.high / power_w.value),
         np.log(latency.interval.high / latency.value),
     )
-    return _around(value, float(half))
+    return _with_interval(value, float(half))
 
 
 def _bound(compute_ms: float, memory_ms: float) -> Bound:

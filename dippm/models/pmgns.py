@@ -16,10 +16,10 @@ from dippm.conditions import Conditions
 from dippm.errors import CheckpointError, ConditionsError
 from dippm.features import FEATURE_VERSION, collate
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.documents import PmgnsDocument, check
+from dippm.models.checkpoint_schemas import PmgnsSchema, check
+from dippm.models.pmgns_inputs import network_inputs
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from dippm.models.predictor import predictor
-from dippm.models.readings import encode_as
 from dippm.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estimates, Interval
 
 KIND = "pmgns"
@@ -60,7 +60,7 @@ class PmgnsPredictor:
                 f"this is {FEATURE_VERSION}",
                 "Take a checkpoint of this version of DIPPM (`dippm models`), or train again.",
             )
-        check(config, PmgnsDocument, "the configuration")
+        check(config, PmgnsSchema, "the configuration")
         switches = PmgnsConfig.from_dict(config["network"])
         with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
             wanted = {name: t.shape for name, t in Pmgns(switches).state_dict().items()}
@@ -100,7 +100,7 @@ class PmgnsPredictor:
         graphs = {b: graph if graph.batch == b else graph.at_batch(b) for b in sorted(batches)}
         keys = list(dict.fromkeys(map(_key, conditions)))
         tensors = [
-            encode_as(graphs[b], self.network.config, precision=precision, channels_last=last)
+            network_inputs(graphs[b], self.network.config, precision=precision, channels_last=last)
             for b, precision, last in keys
         ]
         with torch.inference_mode():

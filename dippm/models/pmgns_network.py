@@ -3,7 +3,7 @@
     z = readout(SAGE₃(SAGE₂(SAGE₁(X, A))))
     memory, latency, energy = FC₃(FC₂(FC₁(z ⊕ F_s)))
 
-Where D3.5 and its released code differ, `PmgnsConfig` has a switch; `PmgnsConfig.reading` gives
+Where D3.5 and its released code differ, `PmgnsConfig` has a switch; `PmgnsConfig.variant` gives
 both. Scales of inputs and targets are buffers, fitted on the training split, saved with the
 weights. Units outside are those of `dippm.models.targets`.
 """
@@ -22,7 +22,7 @@ from dippm.errors import CheckpointError
 from dippm.features import NODE_FEATURES, GraphTensors
 from dippm.models.encoders import find_encoder
 
-Reading = Literal["paper", "code"]
+Variant = Literal["paper", "code"]
 STATIC_FEATURES = 5
 CODE_STATIC_ORDER = (1, 0, 2, 3, 4)
 RAW_SCALES = {"memory_mb": 1.0, "latency_ms": 1000.0, "energy_j": 10.0}
@@ -68,7 +68,7 @@ class PmgnsConfig:
     precisions: tuple[str, ...] = ()
 
     @classmethod
-    def reading(cls, name: Reading, **changes: Any) -> Self:
+    def variant(cls, name: Variant, **changes: Any) -> Self:
         """Return the network as the "paper" describes it, or as the released "code" builds it."""
         code = cls(
             layers_per_block=2,

@@ -126,7 +126,7 @@ def _read_info(folder: Path) -> CheckpointInfo:
                 f"{folder} is not a checkpoint: {name} is missing",
                 "Give the folder <name>/<version>, or a name that `dippm models` lists.",
             )
-    from dippm.models.documents import Head, check
+    from dippm.models.checkpoint_schemas import Head, check
 
     config = _read_json(folder / CONFIG)
     check(config, Head, f"{CONFIG} of the checkpoint in {folder}")
@@ -142,14 +142,14 @@ def read_metrics(folder: Path) -> Mapping[str, Any]:
     Raises:
         CheckpointError: if the file is damaged.
     """
-    from dippm.models.documents import MetricsDocument, check
+    from dippm.models.checkpoint_schemas import MetricsSchema, check
 
     path = folder / METRICS
     with readable(folder):
         if not path.is_file():
             return {}
         metrics = _read_json(path)
-    check(metrics, MetricsDocument, f"{METRICS} of the checkpoint in {folder}")
+    check(metrics, MetricsSchema, f"{METRICS} of the checkpoint in {folder}")
     return metrics
 
 

@@ -215,8 +215,10 @@ def log_totals(rows: pd.DataFrame) -> Floats:
 def roofline_of_totals(rows: pd.DataFrame) -> Floats:
     """Return max(FLOPs / peak, bytes / bandwidth) of whole models in half precision, in ms."""
     devices = {name: find(name) for name in rows["gpu"].unique()}
-    peak = rows["gpu"].map({name: d.peak_tflops["fp16"] * 1e9 for name, d in devices.items()})
-    bandwidth = rows["gpu"].map({name: d.bandwidth_gb_s * 1e6 for name, d in devices.items()})
+    peak = rows["gpu"].map({name: d.known_rate("fp16") * 1e9 for name, d in devices.items()})
+    bandwidth = rows["gpu"].map(
+        {name: d.known("bandwidth_gb_s") * 1e6 for name, d in devices.items()}
+    )
     flops = 2 * rows["macs_per_sample"] * rows["batch"]
     moved = 2 * BYTES_PER_ELEMENT * rows["elements_per_sample"] * rows["batch"]
     moved = moved + rows["param_bytes"]

@@ -100,10 +100,10 @@ def aiconfigurator_samples(data: Path) -> list[PowerSample]:
 def _features(
     device: Device, flops: float, moved: float, time_ms: float, unit: str
 ) -> tuple[float, ...]:
-    peaks = device.peak_tflops
-    peak = {"half": peaks.get("fp16", peaks["fp32"]), "tf32": peaks.get("tf32", peaks["fp32"])}
-    compute = flops / (peak.get(unit, peaks["fp32"]) * 1e9 * time_ms)
-    memory = moved / (device.bandwidth_gb_s * 1e6 * time_ms)
+    peaks, fp32 = device.peak_tflops, device.known_rate("fp32")
+    peak = {"half": peaks.get("fp16", fp32), "tf32": peaks.get("tf32", fp32)}
+    compute = flops / (peak.get(unit, fp32) * 1e9 * time_ms)
+    memory = moved / (device.known("bandwidth_gb_s") * 1e6 * time_ms)
     return (
         1.0, min(1.0, compute), min(1.0, memory), float(unit == "half"), float(unit == "tf32")
     )  # fmt: skip
@@ -114,7 +114,7 @@ def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
     counts = pd.Series([s.source for s in samples]).value_counts()
     weights = np.array([1 / np.sqrt(counts[s.source]) for s in samples])
     labels = np.log([s.power_w for s in samples])
-    limits = np.array([s.device.power_limit_w for s in samples])
+    limits = np.array([s.device.known("power_limit_w") for s in samples])
     features = np.array([s.features for s in samples])
 
     def residual(p: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ from dataset.location import DataNotFoundError, data_dir
 from dataset.sources.timm import SOURCES
 from dippm.features import FEATURE_VERSION, GraphTensors
 from dippm.graph import GRAPH_VERSION, build
+from dippm.models.pmgns_inputs import network_inputs
 from dippm.models.pmgns_network import PmgnsConfig
-from dippm.models.readings import encode_as
 from dippm.relax.raw_graph import RawGraph
 
 GPU = "RTX-3090"
@@ -100,7 +100,7 @@ def load_examples(
     Args:
         raw_folder: raw graphs, `<model>@<size>.json.gz`.
         cache_folder: where encoded examples are kept, so that an interrupted call goes on.
-        config: its reading of the graph decides the encoding.
+        config: its switches decide what the network sees.
         data: folder of the measured tables.
     """
     rows = measured_rows(data)
@@ -144,7 +144,7 @@ def _encode_rows(rows: pd.DataFrame, config: PmgnsConfig) -> Examples:
         graph = build(raw).at_batch(int(row.batch))
         operators |= {node.op for node in graph.nodes}
         regime = {"precision": row.precision, "channels_last": row.layout == "nhwc"}
-        graphs.append(encode_as(graph, config, **regime))
+        graphs.append(network_inputs(graph, config, **regime))
         architectures.append(architecture_id(graph))
         targets.append([float(getattr(row, t, float("nan"))) for t in config.targets])
     models = tuple(rows["model"])

@@ -49,7 +49,7 @@ def main(
     """Train both runs, or finish them, and write the checkpoint."""
     torch.set_num_threads(threads)
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    network = PmgnsConfig.reading(**{"name": "paper", **_renamed(document["network"])})
+    network = PmgnsConfig.variant(**{"name": "paper", **_renamed(document["network"])})
     training = TrainingConfig(**document["training"])
     examples = load_examples(raw, graphs, network, data=data)
     table = examples.table()
@@ -71,7 +71,7 @@ def main(
 
 
 def _renamed(network: Mapping[str, Any]) -> dict[str, Any]:
-    return {("name" if key == "reading" else key): value for key, value in network.items()}
+    return {("name" if key == "variant" else key): value for key, value in network.items()}
 
 
 def _config(examples: Examples, run: Run, training: TrainingConfig, command: str) -> dict[str, Any]:

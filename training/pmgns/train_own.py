@@ -158,9 +158,9 @@ def train_own(
 
 
 def _network(document: dict[str, Any], selection: Selection) -> PmgnsConfig:
-    switches = {("name" if key == "reading" else key): v for key, v in document.items()}
+    switches = {("name" if key == "variant" else key): v for key, v in document.items()}
     own = {"targets": selection.targets, "precisions": told_apart(selection)}
-    return PmgnsConfig.reading(**{"name": "paper", **switches, **own})
+    return PmgnsConfig.variant(**{"name": "paper", **switches, **own})
 
 
 def _split(joined: Path, name: str, selection: Selection) -> Split:

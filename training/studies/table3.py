@@ -53,7 +53,7 @@ def main(
 ) -> None:
     """Train what is not yet in the results, then write both files."""
     torch.set_num_threads(threads)
-    examples = load_examples(raw, runs / "graphs", PmgnsConfig.reading("paper"), data=data)
+    examples = load_examples(raw, runs / "graphs", PmgnsConfig.variant("paper"), data=data)
     config = TrainingConfig(
         epochs=10,
         batch_size=batch_size,
@@ -71,7 +71,7 @@ def main(
         if f"{name} {gnn}" in document["results"]:
             continue
         console.print(f"{name} {NETWORKS[gnn]}")
-        network = PmgnsConfig.reading("paper", gnn=gnn)
+        network = PmgnsConfig.variant("paper", gnn=gnn)
         run = run_fold(examples, split, fold, network, config, folder=runs / name / gnn)
         document["results"][f"{name} {gnn}"] = run.result
         out.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def _started(
             "graph_version": examples.graph_version,
         },
         "targets": "latency_ms only: no public table has memory and energy of vision graphs",
-        "network": PmgnsConfig.reading("paper").to_dict(),
+        "network": PmgnsConfig.variant("paper").to_dict(),
         "training": asdict(config),
         "results": {},
     }

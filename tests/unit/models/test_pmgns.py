@@ -14,9 +14,9 @@ from dippm.features import FEATURE_VERSION, collate, encode
 from dippm.graph import ModelGraph, OpNode
 from dippm.models.encoders import ENCODERS, find_encoder
 from dippm.models.pmgns import PmgnsPredictor
+from dippm.models.pmgns_inputs import network_inputs
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from dippm.models.predictor import PREDICTORS
-from dippm.models.readings import encode_as
 
 MAPS = (2, 8, 16, 16)
 RESIDUAL = {"coverage": 0.9, "low": -0.1, "high": 0.2, "upper_99": 0.5}
@@ -58,7 +58,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "kind": "pmgns",
         "feature_version": FEATURE_VERSION,
         "graph_version": "test",
-        "network": PmgnsConfig.reading("paper", hidden=16).to_dict(),
+        "network": PmgnsConfig.variant("paper", hidden=16).to_dict(),
         "conditions": {
             "devices": ["RTX-3090"],
             "precision": ["amp"],
@@ -99,7 +99,7 @@ def test_the_comparators_of_d35_exist() -> None:
 
 
 def test_the_network_has_the_size_of_the_released_one() -> None:
-    parameters = sum(p.numel() for p in Pmgns(PmgnsConfig.reading("code")).parameters())
+    parameters = sum(p.numel() for p in Pmgns(PmgnsConfig.variant("code")).parameters())
     assert parameters == pytest.approx(3.45e6, rel=0.1)
 
 
@@ -131,13 +131,13 @@ def test_a_missing_label_has_no_part_in_the_loss() -> None:
     assert out.grad[:, 1].ne(0).all()
 
 
-@pytest.mark.parametrize("reading", ["paper", "code"])
+@pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize("loss", ["huber", "mse"])
-def test_each_reading_learns_a_label(reading: Any, loss: str, graph: ModelGraph) -> None:
+def test_each_variant_learns_a_label(variant: Any, loss: str, graph: ModelGraph) -> None:
     torch.manual_seed(0)
-    settings = PmgnsConfig.reading(reading, hidden=32, loss=loss)
+    settings = PmgnsConfig.variant(variant, hidden=32, loss=loss)
     network = Pmgns(settings)
-    tensors, targets = encode_as(graph, settings), torch.tensor([[800.0, 0.5, 1.0]])
+    tensors, targets = network_inputs(graph, settings), torch.tensor([[800.0, 0.5, 1.0]])
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     first = network.loss(network(tensors), targets)
     for _ in range(60):
@@ -147,8 +147,8 @@ def test_each_reading_learns_a_label(reading: Any, loss: str, graph: ModelGraph)
     assert network.loss(network(tensors), targets) < first / 2
 
 
-def test_the_code_reading_is_what_the_released_code_sees(graph: ModelGraph) -> None:
-    tensors = encode_as(graph, PmgnsConfig.reading("code"))
+def test_the_code_variant_is_what_the_released_code_sees(graph: ModelGraph) -> None:
+    tensors = network_inputs(graph, PmgnsConfig.variant("code"))
     assert tensors.x.shape[0] == 2, "relu and add read no weight"
     assert tensors.edge_index.tolist() == [[0], [1]]
     assert tensors.x[1, 26:].expm1().tolist() == pytest.approx([8, 8, 3, 3, 0, 0], rel=1e-4)
@@ -156,18 +156,18 @@ def test_the_code_reading_is_what_the_released_code_sees(graph: ModelGraph) -> N
 
 def test_data_flow_goes_through_dropped_operators(graph: ModelGraph) -> None:
     tail = replace(graph, nodes=(*graph.nodes, conv()), edges=(*graph.edges, (3, 4)))
-    tensors = encode_as(tail, PmgnsConfig(nodes="var_only"))
+    tensors = network_inputs(tail, PmgnsConfig(nodes="var_only"))
     assert tensors.edge_index.T.tolist() == [[0, 1], [0, 2], [1, 2]]
 
 
-def test_the_paper_reading_changes_nothing(graph: ModelGraph) -> None:
-    tensors = encode_as(graph, PmgnsConfig.reading("paper"))
+def test_the_paper_variant_changes_nothing(graph: ModelGraph) -> None:
+    tensors = network_inputs(graph, PmgnsConfig.variant("paper"))
     assert torch.equal(tensors.x, encode(graph).x)
     assert torch.equal(tensors.edge_index, encode(graph).edge_index)
 
 
 def test_a_configuration_survives_json(graph: ModelGraph) -> None:
-    settings = PmgnsConfig.reading("code", gnn="gat")
+    settings = PmgnsConfig.variant("code", gnn="gat")
     assert PmgnsConfig.from_dict(settings.to_dict()) == settings
     with pytest.raises(CheckpointError, match="nonsense"):
         PmgnsConfig.from_dict({**settings.to_dict(), "nonsense": 1})

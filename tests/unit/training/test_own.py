@@ -51,7 +51,7 @@ def checkpoint(
 ) -> dippm.pretrained.Checkpoint:
     out = tmp_path_factory.mktemp("checkpoints") / "pmgns-toy" / "0.1.0"
     selection = load_selection(joined)
-    network = PmgnsConfig.reading("paper", hidden=16, targets=selection.targets)
+    network = PmgnsConfig.variant("paper", hidden=16, targets=selection.targets)
     return train_own(
         joined, out, selection=selection, network=network, training=TRAINING,
         splits=["S0", "S2"], others=["mlp"], runs=out.parent / "runs",

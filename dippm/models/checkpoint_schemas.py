@@ -1,6 +1,6 @@
-"""What the `config.json` of a checkpoint must look like, checked once when it is read.
+"""Schemas of the `config.json` and `metrics.json` of a checkpoint, checked once when they are read.
 
-A checkpoint can come from anybody. A model here names every key that a predictor reads, with its
+A checkpoint can come from anybody. A schema here names every key that a predictor reads, with its
 type and range; further keys are allowed, since a card may say more than a predictor needs.
 """
 
@@ -23,26 +23,26 @@ from dippm.models.targets import TARGETS
 DAMAGED = "Restore the checkpoint's folder from its release."
 
 
-class Document(BaseModel):
+class Schema(BaseModel):
     """A part of a checkpoint: types as they are written, and no number that is not finite."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
 
 
-class Closed(Document):
+class ClosedSchema(Schema):
     """A part whose keys become arguments, so it has no others."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-def check(document: Mapping[str, Any], kind: type[Document], what: str) -> None:
-    """Check a document against its model.
+def check(document: Mapping[str, Any], schema: type[Schema], what: str) -> None:
+    """Check a document against its schema.
 
     Raises:
         CheckpointError: that names up to three places that are wrong.
     """
     try:
-        kind.model_validate(json.loads(json.dumps(document)))  # tuples count as lists
+        schema.model_validate(json.loads(json.dumps(document)))  # tuples count as lists
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         places = [f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in found[:3]]
@@ -73,7 +73,7 @@ Names = list[Name]
 Text = str | list[str]
 
 
-class Head(Document):
+class Head(Schema):
     """What every `config.json` has; the rest depends on the kind."""
 
     kind: Name
@@ -85,14 +85,14 @@ class Head(Document):
     card: dict[str, Text] = Field(default_factory=dict)
 
 
-class HostPart(Closed):
+class HostPart(ClosedSchema):
     """Arguments of `Host`."""
 
     launch_ms: Annotated[float, Field(ge=0, le=1e6)]
     copy_bytes_per_ms: Annotated[float, Field(gt=0, le=1e15)]
 
 
-class MemoryPart(Closed):
+class MemoryPart(ClosedSchema):
     """Arguments of `MemoryModel`."""
 
     context_mb: Annotated[float, Field(ge=0, le=1e7)]
@@ -100,7 +100,7 @@ class MemoryPart(Closed):
     log_error: LogError
 
 
-class PowerPart(Document):
+class PowerPart(Schema):
     """Arguments of `PowerModel`."""
 
     idle_fraction: Annotated[float, Field(ge=0, le=1)]
@@ -110,7 +110,7 @@ class PowerPart(Document):
     log_error: LogError
 
 
-class IntervalPart(Closed):
+class IntervalPart(ClosedSchema):
     """Arguments of `IntervalLaw`."""
 
     coefficients: Annotated[
@@ -126,13 +126,13 @@ class IntervalPart(Closed):
         return self
 
 
-class HybridIntervals(Document):
+class HybridIntervals(Schema):
     """How wide intervals are."""
 
     latency_ms: IntervalPart
 
 
-class HybridSeen(Document):
+class HybridSeen(Schema):
     """What was measured."""
 
     devices: dict[str, Names]
@@ -140,7 +140,7 @@ class HybridSeen(Document):
     kernel_classes: Names
 
 
-class TableTerms(Document):
+class TableTerms(Schema):
     """What a table of measurements adds to the shared law."""
 
     device: Name
@@ -148,7 +148,7 @@ class TableTerms(Document):
     terms: dict[Name, LogFactor]
 
 
-class LawPart(Document):
+class LawPart(Schema):
     """Shape of the kernel law, and what bounds it."""
 
     members: Annotated[int, Field(ge=1, le=64)]
@@ -168,7 +168,7 @@ class LawPart(Document):
         return self
 
 
-class HybridDocument(Document):
+class HybridSchema(Schema):
     """What the kind "hybrid" reads."""
 
     law: LawPart
@@ -179,7 +179,7 @@ class HybridDocument(Document):
     seen: HybridSeen
 
 
-class PmgnsSwitches(Closed):
+class PmgnsSwitches(ClosedSchema):
     """Arguments of `PmgnsConfig`; one that is missing has its default."""
 
     gnn: Name = "sage"
@@ -198,7 +198,7 @@ class PmgnsSwitches(Closed):
     precisions: list[Precision] = []
 
 
-class PmgnsConditions(Document):
+class PmgnsConditions(Schema):
     """What was measured, and nothing else is answered."""
 
     devices: Annotated[Names, Field(min_length=1)]
@@ -208,7 +208,7 @@ class PmgnsConditions(Document):
     channels_last: list[bool]
 
 
-class Residual(Document):
+class Residual(Schema):
     """Quantiles of the log error of one target."""
 
     coverage: Annotated[float, Field(gt=0, lt=1)]
@@ -223,7 +223,7 @@ class Residual(Document):
         return self
 
 
-class PmgnsSeen(Document):
+class PmgnsSeen(Schema):
     """What was trained on."""
 
     operators: Names
@@ -231,7 +231,7 @@ class PmgnsSeen(Document):
     nodes: Range
 
 
-class PmgnsDocument(Document):
+class PmgnsSchema(Schema):
     """What the kind "pmgns" reads."""
 
     graph_version: Name
@@ -246,7 +246,7 @@ Scalar = str | bool | int | float | None
 Row = dict[str, Scalar | list[Scalar]]
 
 
-class SummaryRow(Document):
+class SummaryRow(Schema):
     """One line of the accuracy table."""
 
     n: Annotated[int, Field(ge=0)] | None = None
@@ -254,7 +254,7 @@ class SummaryRow(Document):
     mape: Annotated[float, Field(ge=0)] | None = None
 
 
-class MetricsDocument(Document):
+class MetricsSchema(Schema):
     """`metrics.json`: a title and its table, list or text; "summary" is the accuracy table."""
 
     __pydantic_extra__: dict[str, Row | list[Row] | list[str] | str | None]

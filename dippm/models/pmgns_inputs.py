@@ -1,8 +1,8 @@
-"""What a network of another reading of D3.5 sees of a graph.
+"""`network_inputs`: what a PMGNS network sees of a graph, as D3.5 says or as its code does.
 
 The released code of D3.5 keeps an operator only if it reads a weight or a model input, joins the
 kept operators to a chain, and puts the weight's shape where the report says output shape. These
-are switches, so that the difference can be measured.
+are switches of `PmgnsConfig`, so that the difference can be measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.models.pmgns_network import PmgnsConfig
 
 
-def encode_as(
+def network_inputs(
     graph: ModelGraph,
     config: PmgnsConfig,
     *,

@@ -41,7 +41,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
-from dippm.models.kernel_law import KernelLaw, KernelTimes
+from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.power import PowerModel
@@ -71,7 +71,7 @@ _CACHED_GRAPHS = 8
 class Hybrid:
     """The gray-box predictor; see the module docstring for its equations."""
 
-    feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}"
+    feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}.{LAW_VERSION}"
     tensor_library = "numpy"
 
     def __init__(self, law: KernelLaw, config: Mapping[str, Any]) -> None:

@@ -22,6 +22,8 @@ from dippm.models.kernel_network import KernelNetwork, Neighbours, static_featur
 from dippm.models.kernel_trees import KernelTrees
 
 Floats = NDArray[np.float64]
+LAW_VERSION = "2"
+"""Raise it when the law reads other arrays or means something else by them."""
 
 
 @dataclass(frozen=True, slots=True)

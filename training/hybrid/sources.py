@@ -125,7 +125,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
         _row(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
         for r in table.to_dict("records")
     ]
-    return rows + _gpt_rows(data)
+    return rows + _gpt_rows(data, lookup)
 
 
 def _same_model(table: Table, keys: Table) -> pd.Series:
@@ -147,9 +147,14 @@ def _migperf(table: Table) -> Table:
     return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
 
 
-def _gpt_rows(data: Path) -> list[Row]:
+def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
+    """Return the rows of GPTs whose graph is at hand."""
     records = gpt.sampled(read("hwgpt", data)).to_dict("records")
-    return [_row(r, gpt.key_of(r), f"gpt {r['embed_dim']} {r['n_layer']}", "gpt") for r in records]
+    return [
+        _row(r, key, f"gpt {r['embed_dim']} {r['n_layer']}", "gpt")
+        for r in records
+        if (key := gpt.key_of(r)) in lookup.store
+    ]
 
 
 def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:

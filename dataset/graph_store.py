@@ -20,6 +20,10 @@ class GraphStore:
     def __contains__(self, key: str) -> bool:
         return raw_graphs.path_of(key, self.folder).is_file()
 
+    def refused(self, key: str) -> bool:
+        """Tell whether a conversion was tried and ended in a reason."""
+        return raw_graphs.error_path_of(key, self.folder).is_file()
+
     def __getitem__(self, key: str) -> ModelGraph:
         return self._read(key)
 

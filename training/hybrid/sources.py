@@ -185,7 +185,7 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
     table = table[table["config"].isin(KERNELBENCH_CONFIGS) & (table["latency_ms"] > 0)]
     rows = []
     for model, timings in table.groupby("model"):
-        if model not in lookup.store:
+        if lookup.store.refused(model):
             continue
         graph = lookup.store[model]
         if graph.unknown_ops:
@@ -201,11 +201,8 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
 def _language_rows(data: Path, lookup: _Graphs) -> list[Row]:
     """Return forward passes of language models; one architecture whether attention is fused."""
     table = language_models.forward_passes(read("optimum_benchmark", data))
-    keys = lookup.keys_of(table["model"])
-    return [
-        _row(r, r["graph"], *keys.loc[r["model"], ["architecture", "family"]])
-        for r in table[table["model"].isin(keys.index)].to_dict("records")
-    ]
+    keys = {m: (architecture_id(lookup.store[m]), family_of(m)) for m in table["model"].unique()}
+    return [_row(r, r["graph"], *keys[r["model"]]) for r in table.to_dict("records")]
 
 
 def _graph_of_operator(record: Mapping[str, Any]) -> ModelGraph:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from dataset import build, raw_graphs
+from dataset.graph_store import GraphStore
 from dataset.raw_graphs import Outcome
 
 pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")
@@ -71,3 +72,13 @@ def test_rows_without_graph_are_left_out_and_counted(graphs: Path) -> None:
     document = build.manifest(rows, models, table, Path())
     assert document["excluded_rows"] == 1
     assert document["models_with_graph"] == 1
+
+
+def test_a_store_tells_what_was_refused_from_what_nobody_tried(graphs: Path) -> None:
+    store = GraphStore(graphs)
+    assert MODEL in store
+    assert [store.refused(key) for key in (MODEL, ABSENT, "timm:resnet50@224")] == [
+        False, True, False,
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError, match="nobody tried"):
+        store["timm:resnet50@224"]

@@ -25,12 +25,19 @@ PROBLEM = {
 }  # fmt: skip
 
 
+class Store(dict[str, ModelGraph]):
+    """Stands for a folder of graphs; whatever it lacks could not be converted."""
+
+    def refused(self, key: str) -> bool:
+        return key not in self
+
+
 class Lookup:
-    """Stands for the store of graphs; takes what is made on the spot."""
+    """Stands for the lookup of graphs; takes what is made on the spot."""
 
     def __init__(self, **known: ModelGraph) -> None:
         self.made: dict[str, object] = {}
-        self.store = known
+        self.store = Store(known)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ expansions give it for all batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,18 @@ class KernelTable:
             fixed=fixed,
             input_bytes=input_bytes,
             batch=batch,
+        )
+
+    def only(self, rows: NDArray[np.bool_]) -> KernelTable:
+        """Return the table of some of its kernels."""
+        return replace(
+            self,
+            node=self.node[rows],
+            kind=self.kind[rows],
+            unit=self.unit[rows],
+            settings=self.settings[rows],
+            per_sample=self.per_sample[rows],
+            fixed=self.fixed[rows],
         )
 
     def quantities(self, batch: int) -> Floats:

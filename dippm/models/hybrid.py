@@ -44,6 +44,7 @@ from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.efficiency import EfficiencyNetwork
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.memory import MemoryFootprint, MemoryModel
+from dippm.models.order import neighbours, never_faster
 from dippm.models.power import PowerModel
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
@@ -114,7 +115,7 @@ class Hybrid:
         table = self._table(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
-        times, spread = self.kernel_ms(table, batch, view, c)
+        times, spread = self._ordered_ms(graph, c, batch)
         device_ms = float(times.sum())
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         used, host = self._host(c.host)
@@ -184,6 +185,29 @@ class Hybrid:
         spread = float(np.log(np.maximum(totals, 1e-12)).std())
         return np.exp(np.log(times).mean(axis=0)), spread
 
+    def _ordered_ms(self, graph: ModelGraph, c: Conditions, batch: int) -> tuple[Floats, float]:
+        """Return `kernel_ms` within what `dippm.models.order` allows."""
+        table, view = self._table(graph, c), DeviceView.of(c.device, c.mig)
+        times, spread = self.kernel_ms(table, batch, view, c)
+        wide = table.unit == UNITS.index("tf32")
+        if wide.any() and "tf32" in c.device.peak_tflops:
+            plain = replace(table.only(wide), unit=np.full(wide.sum(), UNITS.index("fp32")))
+            times[wide] = np.minimum(times[wide], self.kernel_ms(plain, batch, view, c)[0])
+        for precision in never_faster(c.device, c.precision):
+            slower, _ = self._ordered_ms(graph, replace(c, precision=precision), batch)
+            times *= min(1.0, float(slower.sum()) / max(float(times.sum()), 1e-12))
+        if c.mig is None:
+            smaller, larger = neighbours(c.device, self.config["seen"]["devices"], c.precision)
+            for device in smaller:
+                times = np.minimum(
+                    times, self._ordered_ms(graph, replace(c, device=device), batch)[0]
+                )
+            for device in larger:
+                times = np.maximum(
+                    times, self._ordered_ms(graph, replace(c, device=device), batch)[0]
+                )
+        return times, spread
+
     def _latency_estimate(
         self, total_ms: float, spread: float, device: Device, host: HostUse
     ) -> Estimate:
@@ -213,9 +237,10 @@ class Hybrid:
 
     def _table(self, graph: ModelGraph, c: Conditions) -> KernelTable:
         tables = self._cached(graph)
-        key = (c.precision, c.mode, c.channels_last)
+        precision = same_arithmetic(c.device, c.precision)[0]
+        key = (precision, c.mode, c.channels_last)
         if key not in tables:
-            tables[key] = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
+            tables[key] = KernelTable.of(graph, precision, c.mode, channels_last=c.channels_last)
         table: KernelTable = tables[key]
         return table
 

@@ -7,7 +7,7 @@ several times smaller and its result is exactly that of the whole graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +49,13 @@ class KernelGraph:
         """
         columns = [table.kind[:, None], table.unit[:, None], table.settings]
         looks = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
-        edges, none = table.edges, np.zeros((2, 0), dtype=np.int64)
+        edges = table.edges
         colour = refined(looks, edges, rounds)
         _, stands, count = np.unique(colour, return_index=True, return_counts=True)
         chosen = np.zeros(len(colour), dtype=bool)
         chosen[stands] = True
-        names = ("node", "kind", "unit", "settings", "per_sample", "fixed")
         return cls(
-            table=replace(table, edges=none, **{n: getattr(table, n)[stands] for n in names}),
+            table=table.only(stands),
             count=count.astype(np.int64),
             inward=colour[edges[:, chosen[edges[1]]]],
             outward=colour[edges[::-1][:, chosen[edges[0]]]],

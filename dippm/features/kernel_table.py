@@ -6,7 +6,7 @@ expansions give it for all batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,19 @@ class KernelTable:
             input_bytes=input_bytes,
             batch=batch,
             edges=_edges(kernels),
+        )
+
+    def only(self, kernels: Integers) -> KernelTable:
+        """Return the table of some of its kernels, by position; without the data flow."""
+        return replace(
+            self,
+            node=self.node[kernels],
+            kind=self.kind[kernels],
+            unit=self.unit[kernels],
+            settings=self.settings[kernels],
+            per_sample=self.per_sample[kernels],
+            fixed=self.fixed[kernels],
+            edges=np.zeros((2, 0), dtype=np.int64),
         )
 
     def quantities(self, batch: int) -> Floats:

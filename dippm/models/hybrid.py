@@ -44,6 +44,7 @@ from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval
 from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel
+from dippm.models.order import neighbours, never_faster
 from dippm.models.power import PowerModel
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
@@ -111,10 +112,10 @@ class Hybrid:
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         _refuse_cpu(c.device)
-        table, kernels = self._kernels(graph, c)
+        table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
-        found = self.law.times(kernels, batch, view, c)
+        found = self._times(graph, c, batch)
         times, device_ms = found.kernel_ms, found.device_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         used, host = self._host(c.host, c.device)
@@ -176,15 +177,38 @@ class Hybrid:
             timer does not see them.
         """
         _refuse_cpu(c.device)
-        table, kernels = self._kernels(graph, c)
+        table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
-        times = self.law.times(kernels, batch, DeviceView.of(c.device, c.mig), c).kernel_ms
+        times = self._times(graph, c, batch).kernel_ms
         _, host = self._host(c.host, c.device)
         host_ms = 0.0 if c.timer == "kernel" else table.launches * host.launch_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         copy_ms = input_bytes / host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
         by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES)).astype(np.float64)
         return by_class, host_ms, copy_ms
+
+    def _times(self, graph: ModelGraph, c: Conditions, batch: int) -> KernelTimes:
+        """Return the times of the law within what `dippm.models.order` allows."""
+        table, kernels = self._kernels(graph, c)
+        view = DeviceView.of(c.device, c.mig)
+        found = self.law.times(kernels, batch, view, c)
+        times = found.kernel_ms
+        wide = table.unit == UNITS.index("tf32")
+        if wide.any() and "tf32" in c.device.peak_tflops:
+            plain = self.law.times(_without_tf32(kernels), batch, view, c).kernel_ms
+            times = np.where(wide, np.minimum(times, plain), times)
+        for precision in never_faster(c.device, c.precision):
+            slower = self._times(graph, replace(c, precision=precision), batch).device_ms
+            times = times * min(1.0, slower / max(float(times.sum()), 1e-12))
+        if c.mig is None and c.device.calibration is None:
+            smaller, larger = neighbours(c.device, self.config["seen"]["devices"], c.precision)
+            for device in smaller:
+                above = self._times(graph, replace(c, device=device), batch).kernel_ms
+                times = np.minimum(times, above)
+            for device in larger:
+                below = self._times(graph, replace(c, device=device), batch).kernel_ms
+                times = np.maximum(times, below)
+        return replace(found, kernel_ms=times, device_ms=float(times.sum()))
 
     def _latency_estimate(
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse
@@ -226,9 +250,10 @@ class Hybrid:
 
     def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, KernelGraph]:
         held = self._cached(graph)
-        key = (c.precision, c.mode, c.channels_last)
+        precision = same_arithmetic(c.device, c.precision)[0]
+        key = (precision, c.mode, c.channels_last)
         if key not in held:
-            table = KernelTable.of(graph, c.precision, c.mode, channels_last=c.channels_last)
+            table = KernelTable.of(graph, precision, c.mode, channels_last=c.channels_last)
             held[key] = table, KernelGraph.of(table, ROUNDS)
         found: tuple[KernelTable, KernelGraph] = held[key]
         return found
@@ -313,6 +338,13 @@ class Hybrid:
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
         return tuple(warnings)
+
+
+def _without_tf32(kernels: KernelGraph) -> KernelGraph:
+    """Return the same kernels with IEEE products in place of those in TF32."""
+    unit = kernels.table.unit
+    plain = np.where(unit == UNITS.index("tf32"), UNITS.index("fp32"), unit)
+    return replace(kernels, table=replace(kernels.table, unit=plain))
 
 
 def power_features(

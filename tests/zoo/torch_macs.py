@@ -155,8 +155,12 @@ def _arguments(
         branch = tree
         for step in path:
             branch = branch.setdefault(step, {})
-        is_number = isinstance(value, str) and value.startswith("value:")
-        branch[last] = int(value[6:]) if is_number else tensors[name.replace(".", "_")]
+        if isinstance(value, str) and value.startswith("value:"):
+            branch[last] = int(value[6:])
+        elif (key := name.replace(".", "_")) in tensors:
+            branch[last] = tensors[key]
+        else:  # the graph took the images of the list as one tensor
+            return tuple(tensors.values()), {}
     if tree:
         return (), {name: _plain(value) for name, value in tree.items()}
     if set(tensors) <= set(inspect.signature(module.forward).parameters):

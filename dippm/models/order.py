@@ -1,0 +1,63 @@
+"""What physics orders, whatever a network has learned: formats on a GPU, and GPUs.
+
+A library that may use a wide unit for a kernel can still take the narrow one, and a GPU with more
+of everything can do all that a smaller one does. Measurements bound the first rule: on a GPU whose
+half-precision unit is no faster than its float32 unit (Pascal), converted models do take longer
+than float32 ones (24 of 32 on a TITAN Xp), so nothing is said there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dippm.conditions import Precision, supported_precisions
+from dippm.devices import Device, find
+
+_FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
+_CONVERTED: dict[Precision, tuple[Precision, Precision]] = {
+    "fp16": ("amp", "fp32"),
+    "bf16": ("amp-bf16", "fp32"),
+}
+
+
+def never_faster(device: Device, precision: Precision) -> tuple[Precision, ...]:
+    """Return the precisions whose kernels never take less time than those of a converted model."""
+    if precision not in _CONVERTED or not device.peak_tflops:
+        return ()
+    autocast, plain = _CONVERTED[precision]
+    has_unit = device.peak_tflops[precision] > device.peak_tflops.get("fp32", float("inf"))
+    return (autocast, plain) if has_unit else (autocast,)
+
+
+def neighbours(
+    device: Device, measured: Iterable[str], precision: Precision
+) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+    """Return the measured GPUs next to one that was not: (next smaller, next larger).
+
+    A smaller one has less of everything or the same; of those the largest are returned, since they
+    say the most, and of the larger ones the smallest.
+    """
+    names = tuple(measured)
+    if device.name in names:
+        return (), ()
+    known = [found for found in map(find, names) if precision in supported_precisions(found)]
+    smaller = [found for found in known if _has_more(device, found)]
+    larger = [found for found in known if _has_more(found, device)]
+    return (
+        tuple(one for one in smaller if not any(_is_above(other, one) for other in smaller)),
+        tuple(one for one in larger if not any(_is_above(one, other) for other in larger)),
+    )
+
+
+def _is_above(device: Device, other: Device) -> bool:
+    return _has_more(device, other) and not _has_more(other, device)
+
+
+def _has_more(device: Device, other: Device) -> bool:
+    """Tell whether a device has as much of everything as another one, or more."""
+    for name in _FIGURES:
+        more, less = getattr(device, name), getattr(other, name)
+        if more is None or less is None or more < less:
+            return False
+    rates = device.peak_tflops
+    return all(rates.get(name, 0.0) >= rate for name, rate in other.peak_tflops.items())

@@ -1,0 +1,105 @@
+"""Laws that hold, or have to, on a sample; `benchmarks.physics_sweep` tries them on everything.
+
+Laws that only a new training can mend are counted there and not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import physics_sweep as physics
+from dataset.nodes import GraphBuilder
+from dippm import pretrained
+from dippm.conditions import PRECISIONS, Conditions
+from dippm.devices import all_devices, find
+from dippm.graph import ModelGraph
+from dippm.models.order import neighbours
+
+BATCHES = (1, 64, 1024)
+TOLERANCE = 0.05
+"""Of measured GPUs the order is learned, not built in: an RTX 5090 is 3 % off a 4090 once."""
+SLICED = ("A30", "A100-40GB", "H200")
+
+
+def convolutional() -> ModelGraph:
+    """Return pointwise and depthwise convolutions, as mobile networks have them."""
+    batch = 1009
+    b = GraphBuilder(batch=batch)
+    x: Any = b.input((batch, 24, 56, 56))
+    for _ in range(2):
+        for channels, groups, kernel in ((144, 1, 1), (144, 144, 3), (24, 1, 1)):
+            taken = 24 if (groups, channels) == (1, 144) else 144
+            attributes = {
+                "in_channels": taken,
+                "out_channels": channels,
+                "kernel": (kernel, kernel),
+                "strides": (1, 1),
+                "groups": groups,
+            }
+            shape = (batch, channels, 56, 56)
+            weights = channels * taken // groups * kernel**2
+            x = b.add("conv2d", [x], shape, attributes=attributes, weights=weights)
+            x = b.add("relu", [x], shape)
+    return b.graph(batch_is_symbolic=True)
+
+
+def dense() -> ModelGraph:
+    """Return dense layers with activations between them."""
+    batch = 1009
+    b = GraphBuilder(batch=batch)
+    x: Any = b.input((batch, 768))
+    for width, taken in ((3072, 768), (768, 3072), (1000, 768)):
+        attributes = {"in_features": taken, "out_features": width}
+        x = b.add("dense", [x], (batch, width), attributes=attributes, weights=width * taken)
+        x = b.add("gelu", [x], (batch, width))
+    return b.graph(batch_is_symbolic=True)
+
+
+@pytest.fixture(scope="module")
+def fared() -> dict[str, physics.Tally]:
+    predictor = pretrained.load().predictor
+    points = physics.points(all_devices(), BATCHES, PRECISIONS, slices=False)
+    sliced = physics.points(map(find, SLICED), (1, 64), ("fp32", "fp16"), slices=True)
+    points += [point for point in sliced if point.mig]
+    graphs = {"convolutional": convolutional(), "dense": dense()}
+    return physics.tallies(
+        (physics.sweep(predictor, graph, name, points) for name, graph in graphs.items()),
+        TOLERANCE,
+    )
+
+
+@pytest.mark.parametrize("law", physics.HOLDING)
+def test_the_law_holds(fared, law) -> None:
+    tally = fared[law]
+    assert tally.tried > 100
+    assert not tally.violated, f"{tally.violated} of {tally.tried}: {tally.worst} {tally.example}"
+
+
+def test_a_law_is_seen_to_be_broken() -> None:
+    tally = physics.Tally()
+    tally.add(1.5, "tf32 over fp32", tolerance=0.02)
+    tally.add(0.9, "fp16 over fp32", tolerance=0.02)
+    assert (tally.tried, tally.violated, tally.example) == (2, 1, "tf32 over fp32")
+
+
+def test_a_gpu_that_was_not_measured_stands_between_its_neighbours() -> None:
+    measured = ("A100-40GB", "A100-80GB", "H100-SXM-80GB", "H200", "RTX-3090")
+    smaller, larger = neighbours(find("B200"), measured, "fp16")
+    assert ([d.name for d in smaller], larger) == (["H200"], ())
+    assert neighbours(find("H200"), measured, "fp16") == ((), ())
+    smaller, larger = neighbours(find("A30"), measured, "fp16")
+    assert (smaller, [d.name for d in larger]) == ((), ["A100-40GB"])
+
+
+def test_fp32_and_ieee_are_one_answer_where_there_is_no_tf32() -> None:
+    predictor = pretrained.load().predictor
+    plain, ieee = (
+        predictor.predict(convolutional(), Conditions(find("T4"), 8, precision))
+        for precision in ("fp32", "fp32-ieee")
+    )
+    assert plain.values["latency_ms"] == ieee.values["latency_ms"]
+    assert not any(
+        "never measured on T4" in warning for warning in (*plain.warnings, *ieee.warnings)
+    )

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
+from dippm.models.kernel_law import GUARD
 from training.evaluation.metrics import errors
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import is_operator, restore
-from training.hybrid.folds import SAGE, TREES, Runner, Task
+from training.hybrid.folds import GUARDED, SAGE, TREES, Runner, Task
 from training.hybrid.trees import KernelTrees
 
 N_MODELS, N_OPERATORS = 10, 100
@@ -69,10 +70,12 @@ def measured_rows(
     trees = KernelTrees.load(runner.weights(task, TREES), settings.trees)
     batch = Batches(examples, {}).take(rows)
     with torch.no_grad():
-        slow = weights[SAGE] * network.log_slowdown(batch).numpy().astype(np.float64)
+        free = network.log_slowdown(batch).numpy().astype(np.float64)
         launch_ms = float(network.usual.exp())
         copy_rate = float(network.log_copy.exp())
-    slow = slow + weights[TREES] * trees.log_slowdown(batch.features.numpy())
+    by_trees = trees.log_slowdown(batch.features.numpy())
+    guarded = np.clip(free, by_trees - GUARD, by_trees + GUARD)
+    slow = weights[GUARDED] * guarded + weights[TREES] * by_trees
     times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
     kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
     class_ms = np.zeros((len(rows), N_KINDS))

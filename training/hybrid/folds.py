@@ -21,10 +21,17 @@ from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import FitSettings, fit, predict_log_ms
 from training.hybrid.network import KernelNetwork, NetworkSettings
-from training.hybrid.trees import TreeSettings, fit_trees, predict_trees_log_ms
+from training.hybrid.trees import (
+    TreeSettings,
+    fit_trees,
+    predict_guarded_log_ms,
+    predict_trees_log_ms,
+)
 
 SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
-LEARNERS = (SAGE, ALONE, TREES)
+GUARDED = "GraphSAGE, guarded by trees"
+LEARNERS = (SAGE, GUARDED, ALONE, TREES)
+SHIPPED = (SAGE, GUARDED, TREES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class Task:
     train: Indices
     test: Indices
     seed: int
-    learners: tuple[str, ...] = (SAGE, TREES)
+    learners: tuple[str, ...] = SHIPPED
 
     @property
     def name(self) -> str:
@@ -80,7 +87,7 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
 
     def tasks(
-        self, split: Split, seeds: Sequence[int], learners: tuple[str, ...] = (SAGE, TREES)
+        self, split: Split, seeds: Sequence[int], learners: tuple[str, ...] = SHIPPED
     ) -> list[Task]:
         """Return the fits of a split; rows that the split leaves out of its table train."""
         inside = set(split.rows)
@@ -126,9 +133,9 @@ class Runner:
         trees = fit_trees(self.examples, task.train, network, settings.trees, tables=self.tables)
         trees.save(self.weights(task, TREES))
         if len(task.test):
-            predicted[TREES] = predict_trees_log_ms(
-                trees, self.examples, task.test, network, tables=self.tables
-            )
+            given = trees, self.examples, task.test, network
+            predicted[TREES] = predict_trees_log_ms(*given, tables=self.tables)
+            predicted[GUARDED] = predict_guarded_log_ms(*given, tables=self.tables)
         seconds[TREES] = time.monotonic() - began
         unfinished = self._path(task).with_suffix(".part.npz")
         np.savez(

@@ -24,8 +24,9 @@ from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.fit import FitSettings
 from training.hybrid.folds import (
+    GUARDED,
     LEARNERS,
-    SAGE,
+    SHIPPED,
     TREES,
     Runner,
     Settings,
@@ -65,7 +66,7 @@ def main(
     hashes = hashes_of(splits, work / "splits")
     tasks = {
         name: runner.tasks(
-            split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else (SAGE, TREES)
+            split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else SHIPPED
         )
         for name, split in splits.items()
     }
@@ -74,7 +75,7 @@ def main(
     shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight, chosen = choose_weight(runner, tasks[CHOSEN_ON])
-    mixed = {SAGE: weight, TREES: 1 - weight}
+    mixed = {GUARDED: weight, TREES: 1 - weight}
     helds = {
         name: runner.held_out(of_split, mixed, "shipped mean")
         for name, of_split in tasks.items()
@@ -116,7 +117,7 @@ def choose_weight(runner: Runner, tasks: Sequence[Task]) -> tuple[float, HeldOut
     The rows of each fold are predicted with the weight that is best on the other folds.
     """
     mixes = {
-        weight: runner.held_out(tasks, {SAGE: weight, TREES: 1 - weight}, "shipped mean")
+        weight: runner.held_out(tasks, {GUARDED: weight, TREES: 1 - weight}, "shipped mean")
         for weight in WEIGHTS
     }
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.host import OVERLAP_POWER
+from dippm.models.kernel_law import GUARD
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import is_operator
@@ -156,6 +157,28 @@ def predict_trees_log_ms(
     rows = _rows(examples, chosen, network, tables)
     slow = trees.log_slowdown(rows.features) + rows.terms
     return rows.log_ms(rows.base_ms * np.exp(slow))[0]
+
+
+@torch.no_grad()
+def predict_guarded_log_ms(
+    trees: KernelTrees,
+    examples: Examples,
+    chosen: Indices,
+    network: KernelNetwork,
+    *,
+    tables: Mapping[str, int],
+) -> Floats:
+    """Return what the network predicts within GUARD of the trees, shape (len(chosen),)."""
+    batches = Batches(examples, tables)
+    found = [np.zeros(0)]
+    for chunk in np.array_split(chosen, len(chosen) // 64 + 1):
+        if len(chunk):
+            rows = _rows(examples, chunk, network, tables)
+            free = network.log_slowdown(batches.take(chunk)).numpy().astype(np.float64)
+            by_trees = trees.log_slowdown(rows.features)
+            slow = np.clip(free, by_trees - GUARD, by_trees + GUARD) + rows.terms
+            found.append(rows.log_ms(rows.base_ms * np.exp(slow))[0])
+    return np.concatenate(found)
 
 
 @torch.no_grad()

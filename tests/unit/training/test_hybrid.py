@@ -20,14 +20,24 @@ from dippm.models.power import POWER_FEATURES, PowerModel
 from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
-from training.hybrid.fit import FitSettings, predict_log_ms, restore
-from training.hybrid.folds import ALONE, LEARNERS, SAGE, TREES, Runner, Settings, Task, table_of
+from training.hybrid.fit import FitSettings, restore
+from training.hybrid.folds import (
+    ALONE,
+    GUARDED,
+    LEARNERS,
+    SAGE,
+    TREES,
+    Runner,
+    Settings,
+    Task,
+    table_of,
+)
 from training.hybrid.network import NetworkSettings
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.train import choose_weight
 from training.hybrid.tree_arrays import tree_arrays
 from training.hybrid.trees import KernelTrees as Fitted
-from training.hybrid.trees import TreeSettings, predict_trees_log_ms
+from training.hybrid.trees import TreeSettings, predict_guarded_log_ms, predict_trees_log_ms
 
 SETTINGS = Settings(
     FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
@@ -212,7 +222,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             helds=helds,
             learners={"shipped mean": list(helds.values())},
             baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),
-            calibrated=calibrated(runner, tasks["S3a"], {SAGE: 0.5, TREES: 0.5}),
+            calibrated=calibrated(runner, tasks["S3a"], {GUARDED: 0.5, TREES: 0.5}),
             hashes={"S2-10": "0" * 64},
         ),
         power=(
@@ -231,13 +241,14 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
     row = rows[position]
     chosen = np.array([position])
     answers = []
+    given = runner.examples, chosen
+    fitted = Fitted.load(runner.weights(shipped[0], TREES), SETTINGS.trees)
     for task in shipped:
         settings = SETTINGS.of_seed(task.seed).fit
         network = restore(runner.weights(task, SAGE), settings, tables=runner.tables)
-        answers.append(float(predict_log_ms(network, runner.examples, chosen, tables={})[0]))
+        answers.append(float(predict_guarded_log_ms(fitted, *given, network, tables={})[0]))
     first = restore(runner.weights(shipped[0], SAGE), SETTINGS.fit, tables=runner.tables)
-    fitted = Fitted.load(runner.weights(shipped[0], TREES), SETTINGS.trees)
-    by_trees = predict_trees_log_ms(fitted, runner.examples, chosen, first, tables={})[0]
+    by_trees = predict_trees_log_ms(fitted, *given, first, tables={})[0]
     predictor = dippm.pretrained.load(checkpoint).predictor
     assert isinstance(predictor, Hybrid)
     predictor.law = replace(predictor.law, terms={})
@@ -249,7 +260,7 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
 
 
 def test_measurements_on_a_gpu_held_out_help(runner, tasks):
-    lines = calibrated(runner, tasks["S3a"], {SAGE: 0.5, TREES: 0.5})
+    lines = calibrated(runner, tasks["S3a"], {GUARDED: 0.5, TREES: 0.5})
     found = {(line["gpu"], line["measured"]): line["mape"] for line in lines}
     for gpu in ("A100-40GB", "RTX-5090"):
         assert found[gpu, "10 models"] < found[gpu, "no measurement"]

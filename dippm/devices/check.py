@@ -34,6 +34,7 @@ QUANTITIES = {
     "bandwidth_gb_s": Quantity("GB/s: 1.8 TB/s are 1800", 5, 500_000),
     "l2_mb": Quantity("MiB: 512 KiB are 0.5", 0.01, 100_000),
     "power_limit_w": Quantity("W", 1, 50_000),
+    "idle_power_w": Quantity("W", 0.1, 10_000),
     "memory_slices": Quantity("a number of MIG memory slices", 1, 64, whole=True),
 }
 RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
@@ -78,6 +79,12 @@ def check_table(table: Mapping[str, Any], what: str) -> None:
     for name, quantity in QUANTITIES.items():
         if name in table:
             _check_number(table[name], quantity, f"{what}: {name}")
+    idle, limit = (table.get(name) for name in ("idle_power_w", "power_limit_w"))
+    if idle is not None and limit is not None and idle >= limit:
+        raise DeviceError(
+            f"{what}: idle_power_w ({idle:g}) is not below power_limit_w ({limit:g})",
+            "nvidia-smi shows both; leave idle_power_w out if you do not know it.",
+        )
     if table.get("kind", "gpu") not in ("gpu", "cpu"):
         raise DeviceError(f'{what}: kind is not "gpu"', 'Leave it out, or write kind = "gpu".')
     for name in ("aliases", "unlisted_mig_profiles"):

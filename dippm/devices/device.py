@@ -71,6 +71,7 @@ class Device:
         peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
             "bf16", "fp8", "int8"; a precision without hardware support is missing.
         power_limit_w: board power limit.
+        idle_power_w: board power while nothing runs; often an estimate, `source` says so.
         memory_slices: into how many parts MIG cuts memory and L2.
         mig_profiles: smallest memory first; empty if the GPU cannot be sliced.
         unlisted_mig_profiles: names of profiles that exist but whose usable memory we do not know.
@@ -90,6 +91,7 @@ class Device:
     l2_mb: float | None = None
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     power_limit_w: float | None = None
+    idle_power_w: float | None = None
     memory_slices: int = 8
     mig_profiles: tuple[MigProfile, ...] = ()
     unlisted_mig_profiles: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.models.intervals import GROUPS
-from dippm.models.power import POWER_FEATURES
+from dippm.models.power import SHARES
 from dippm.models.targets import TARGETS
 
 DAMAGED = "Restore the checkpoint's folder from its release."
@@ -100,13 +100,15 @@ class MemoryPart(ClosedSchema):
     log_error: LogError
 
 
-class PowerPart(Schema):
+class PowerPart(ClosedSchema):
     """Arguments of `PowerModel`."""
 
-    idle_fraction: Annotated[float, Field(ge=0, le=1)]
+    floor: Annotated[float, Field(ge=0, le=100)]
     coefficients: Annotated[
-        list[float], Field(min_length=len(POWER_FEATURES), max_length=len(POWER_FEATURES))
+        list[Annotated[float, Field(ge=0, le=1e3)]],
+        Field(min_length=len(SHARES), max_length=len(SHARES)),
     ]
+    sharpness: Annotated[float, Field(ge=0.5, le=50)]
     log_error: LogError
 
 

@@ -45,7 +45,7 @@ from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel
 from dippm.models.order import neighbours, never_faster
-from dippm.models.power import PowerModel
+from dippm.models.power import PowerModel, achieved_shares, idle_power_w
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
     NOTHING_RUNS,
@@ -80,9 +80,7 @@ class Hybrid:
         self.host = Host(**config["host"])
         self.memory = MemoryModel(**config["memory"])
         power = config["power"]
-        self.power = PowerModel(
-            power["idle_fraction"], tuple(power["coefficients"]), power["log_error"]
-        )
+        self.power = PowerModel(**{**power, "coefficients": tuple(power["coefficients"])})
         intervals = config["intervals"]["latency_ms"]
         self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
         self._graphs: OrderedDict[int, tuple[ModelGraph, dict[Any, Any]]] = OrderedDict()
@@ -143,10 +141,12 @@ class Hybrid:
             power_w = self.power.power_w(
                 c.device,
                 device_ms / max(total_ms, 1e-12),
-                power_features(table, batch, view, times),
+                achieved_shares(table, batch, view, max(device_ms, 1e-12)),
             )
-            values["power_w"] = _capped(
-                _with_interval(power_w, Z90 * self.power.log_error), c.device.power_limit_w
+            values["power_w"] = _within(
+                _with_interval(power_w, Z90 * self.power.log_error),
+                idle_power_w(c.device),
+                c.device.power_limit_w,
             )
             values["energy_j"] = _energy(values["power_w"], latency)
         else:
@@ -347,22 +347,6 @@ def _without_tf32(kernels: KernelGraph) -> KernelGraph:
     return replace(kernels, table=replace(kernels.table, unit=plain))
 
 
-def power_features(
-    table: KernelTable, batch: int, view: DeviceView, times: Floats
-) -> tuple[float, ...]:
-    """Return POWER_FEATURES of `dippm.models.power`, weighted by kernel time."""
-    compute, memory = roofline_parts_ms(table.quantities(batch), table.unit, view)
-    total = max(float(times.sum()), 1e-12)
-    by_unit = [float(times[table.unit == u].sum()) / total for u in range(len(UNITS))]
-    return (
-        1.0,
-        min(1.0, float(compute.sum()) / total),
-        min(1.0, float(memory.sum()) / total),
-        by_unit[UNITS.index("half")],
-        by_unit[UNITS.index("tf32")],
-    )
-
-
 def _host_warnings(host: HostUse) -> Iterator[str]:
     if host.share < HOST_DECIDES:
         return
@@ -408,11 +392,9 @@ def _with_interval(value: float, log_half_width: float) -> Estimate:
     return Estimate(value, Interval(value / factor, value * factor, COVERAGE))
 
 
-def _capped(estimate: Estimate, limit: float) -> Estimate:
-    interval = estimate.interval
-    return Estimate(
-        estimate.value, Interval(interval.low, min(interval.high, limit), interval.coverage)
-    )
+def _within(estimate: Estimate, least: float, most: float) -> Estimate:
+    low, high = max(estimate.interval.low, least), min(estimate.interval.high, most)
+    return Estimate(estimate.value, Interval(low, high, estimate.interval.coverage))
 
 
 def _energy(power_w: Estimate, latency: Estimate) -> Estimate:

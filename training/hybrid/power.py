@@ -1,175 +1,194 @@
-"""Fits the power model on operators whose board power was measured in a steady state.
+"""Fits the power model and states its errors; `power_samples` says what was measured.
 
-Teachers: FlagPerf (A100-40GB, one operator repeated for at least 20 s) and AIConfigurator (H200,
-one matrix product repeated for about a second). No public table has the power of vision models on
-an A100; the model card says so.
-
-    python -m training.hybrid.power --data ../shared/data
+python -m training.hybrid.power --data ../shared/data --graphs build/graphs
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import prod
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dippm.devices import Device, find
-from dippm.models.power import POWER_FEATURES, PowerModel
+from dataset.graph_store import GraphStore
+from dippm.models.power import PowerModel, idle_power_w
+from training.evaluation.metrics import absolute_percentage_errors
+from training.hybrid.power_samples import PowerSample, power_samples
 
-UNARY = "abs cos sin exp neg reciprocal rsqrt sigmoid silu tanh relu gelu bitwise_not".split()
-BINARY = "add sub mul div rsub bitwise_and bitwise_or".split()
-READING = "amax sum mean max min prod argmax all".split()
-MATRIX = "mm bmm linear addmm".split()
-ITEM_BYTES = {"FP32": 4, "FP16": 2, "BF16": 2}
-SAMPLED_PRODUCTS = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class PowerSample:
-    """One measured power with what the operator used of the device."""
-
-    source: str
-    group: str
-    device: Device
-    features: tuple[float, ...]
-    power_w: float
-
-
-def flagperf_samples(data: Path) -> list[PowerSample]:
-    """Return the reliable forward rows whose traffic follows from their shapes."""
-    table = pd.read_csv(data / "flagperf" / "a100_40gb_op_time_power.csv")
-    device = find("A100-40GB")
-    samples = []
-    for row in table[table["power_reliable"] & (table["pass"] == "forward")].itertuples():
-        work = _flagperf_work(row.op, row.input_shapes, row.dtype)
-        if work is None:
-            continue
-        unit = "half" if row.dtype != "FP32" else "fp32"
-        if row.fp32_matmul_mode == "TF32":
-            unit = "tf32"
-        matrix = row.op in MATRIX
-        features = _features(device, *work, row.kernel_time_us / 1e3, unit if matrix else "fp32")
-        samples.append(PowerSample("flagperf", f"{row.op}", device, features, row.gpu_power_avg_w))
-    return samples
-
-
-def _flagperf_work(op: str, shapes: str, dtype: str) -> tuple[float, float] | None:
-    """Return (FLOPs, bytes) of one call; None if the shapes do not tell."""
-    item = ITEM_BYTES.get(dtype)
-    if item is None or "target" in shapes:
-        return None
-    sizes = [[int(s) for s in part.strip(" []").split(",")] for part in shapes.split(";")]
-    elements = sum(prod(s) for s in sizes)
-    if op in UNARY:
-        return float(elements), 2.0 * item * elements
-    if op in BINARY and len(sizes) == 2:
-        return elements / 2, 1.5 * item * elements
-    if op in READING:
-        return float(elements), float(item * elements)
-    if op in ("mm", "bmm") and len(sizes) == 2:
-        out = prod(sizes[0][:-1]) * sizes[1][-1]
-        return 2.0 * out * sizes[0][-1], float(item * (elements + out))
-    return None
-
-
-def aiconfigurator_samples(data: Path) -> list[PowerSample]:
-    """Return bf16 matrix products on the H200, long enough for the power sensor."""
-    table = pd.read_parquet(data / "aiconfigurator" / "gemm.parquet")
-    table = table[table["power_w"].notna() & (table["gemm_dtype"] == "bfloat16")]
-    table = table[table["latency_ms"] > 0.02]
-    table = table.sample(min(SAMPLED_PRODUCTS, len(table)), random_state=0)
-    device = find("H200")
-    samples = []
-    for row in table.itertuples():
-        flops = 2.0 * row.m * row.n * row.k
-        moved = 2.0 * (row.m * row.k + row.k * row.n + row.m * row.n)
-        features = _features(device, flops, moved, row.latency_ms, "half")
-        group = f"({row.n}, {row.k})"
-        samples.append(PowerSample("aiconfigurator", group, device, features, row.power_w))
-    return samples
-
-
-def _features(
-    device: Device, flops: float, moved: float, time_ms: float, unit: str
-) -> tuple[float, ...]:
-    peaks, fp32 = device.peak_tflops, device.known_rate("fp32")
-    peak = {"half": peaks.get("fp16", fp32), "tf32": peaks.get("tf32", fp32)}
-    compute = flops / (peak.get(unit, fp32) * 1e9 * time_ms)
-    memory = moved / (device.known("bandwidth_gb_s") * 1e6 * time_ms)
-    return (
-        1.0, min(1.0, compute), min(1.0, memory), float(unit == "half"), float(unit == "tf32")
-    )  # fmt: skip
+Floats = NDArray[np.float64]
+PRIOR = np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0])
+"""Floor, coefficients of SHARES and sharpness where no sample tells: a unit at its peak takes a
+board to its limit, the memory half of the way."""
+SHRINKAGE = 0.2
+FOLDS = 5
+SPLITS = {
+    "operators and models held out": "group",
+    "GPU held out": "device",
+    "source held out": "source",
+}
+STRICTEST = "source held out"
 
 
 def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
-    """Fit idle fraction and coefficients; sources weigh the same."""
-    counts = pd.Series([s.source for s in samples]).value_counts()
-    weights = np.array([1 / np.sqrt(counts[s.source]) for s in samples])
+    """Fit the law; every GPU of every source weighs the same."""
+    of = pd.Series([(s.source, s.device.name) for s in samples])
+    weights = 1 / np.sqrt(of.map(of.value_counts()).to_numpy(dtype=np.float64))
     labels = np.log([s.power_w for s in samples])
-    limits = np.array([s.device.known("power_limit_w") for s in samples])
-    features = np.array([s.features for s in samples])
+    idle = np.array([idle_power_w(s.device) for s in samples])
+    room = np.array([s.busy * s.device.known("power_limit_w") for s in samples])
+    room -= idle * np.array([s.busy for s in samples])
+    shares = np.array([s.shares for s in samples])
 
-    def residual(p: np.ndarray) -> np.ndarray:
-        idle = 0.05 + 0.25 / (1 + np.exp(-p[0]))
-        u = 1 / (1 + np.exp(-features @ p[1:]))
-        predicted = np.log(limits * (idle + (1 - idle) * u))
-        shrink = 0.02 * p[1:]
-        return np.concatenate([weights * (predicted - labels), shrink])
+    def residual(p: Floats) -> Floats:
+        floor, coefficients, sharpness = np.exp(p[0]), np.exp(p[1:-1]), np.exp(p[-1])
+        score = floor + shares @ coefficients
+        u = score / (1 + score**sharpness) ** (1 / sharpness)
+        error = np.log(idle + room * u) - labels
+        return np.concatenate([weights * error, SHRINKAGE * (p - PRIOR)])
 
-    start = np.zeros(1 + len(POWER_FEATURES))
-    solution = least_squares(residual, start, loss="soft_l1", f_scale=0.02).x
-    idle = 0.05 + 0.25 / (1 + np.exp(-solution[0]))
-    return PowerModel(float(idle), tuple(float(c) for c in solution[1:]), 0.0)
-
-
-def errors(model: PowerModel, samples: Sequence[PowerSample]) -> np.ndarray:
-    """Return log(predicted / measured), shape (len(samples),)."""
-    predicted = [model.power_w(s.device, 1.0, s.features) for s in samples]
-    return np.log(np.array(predicted) / np.array([s.power_w for s in samples]))
+    bounds = PRIOR - 3, PRIOR + np.array([3, 3, 3, 3, 3, 1.5])
+    found = least_squares(residual, PRIOR, bounds=bounds, loss="soft_l1", f_scale=0.02).x
+    floor, *coefficients, sharpness = np.exp(found).tolist()
+    return PowerModel(floor, tuple(coefficients), sharpness, 0.0)
 
 
-def evaluate(samples: Sequence[PowerSample]) -> tuple[PowerModel, dict[str, object]]:
-    """Fit on all; report errors with each source, and each fifth of operators, left out."""
+def predictions(model: PowerModel, samples: Sequence[PowerSample]) -> Floats:
+    """Return the predicted power of each sample, in W, shape (len(samples),)."""
+    return np.array([model.power_w(s.device, s.busy, s.shares) for s in samples])
+
+
+def constant_share(samples: Sequence[PowerSample], others: Sequence[PowerSample]) -> Floats:
+    """Return the baseline: the median share of the limit that `others` drew, in W."""
+    share = np.median([s.power_w / s.device.known("power_limit_w") for s in others])
+    return np.array([share * s.device.known("power_limit_w") for s in samples])
+
+
+def held_out(samples: Sequence[PowerSample], split: str) -> tuple[Floats, Floats]:
+    """Return (predicted, baseline) power of each sample by fits without its part of the split."""
+    part = _parts(samples, split)
+    predicted, baseline = np.zeros(len(samples)), np.zeros(len(samples))
+    for k in sorted(set(part)):
+        inside = [i for i, p in enumerate(part) if p == k]
+        others = [s for s, p in zip(samples, part, strict=True) if p != k]
+        mine = [samples[i] for i in inside]
+        predicted[inside] = predictions(fit_power(others), mine)
+        baseline[inside] = constant_share(mine, others)
+    return predicted, baseline
+
+
+def _parts(samples: Sequence[PowerSample], split: str) -> list[str]:
+    if SPLITS[split] == "source":
+        return [s.source for s in samples]
+    if SPLITS[split] == "device":
+        return [s.device.name for s in samples]
+    groups = np.random.default_rng(0).permutation(sorted({s.group for s in samples})).tolist()
+    fold = {group: str(i % FOLDS) for i, group in enumerate(groups)}
+    return [fold[s.group] for s in samples]
+
+
+def evaluate(
+    samples: Sequence[PowerSample], latency: pd.DataFrame | None = None
+) -> tuple[PowerModel, list[dict[str, Any]]]:
+    """Fit on all samples; the lines of the card are errors of what was held out.
+
+    Args:
+        samples: all of them.
+        latency: held-out predictions, with "row_id", "latency_ms" and "predicted latency_ms":
+            where they know a sample, lines of energy follow.
+    """
     model = fit_power(samples)
-    report: dict[str, object] = {}
-    groups = sorted({s.group for s in samples})
-    fold = {g: i % 5 for i, g in enumerate(np.random.default_rng(0).permutation(groups).tolist())}
-    held = np.zeros(len(samples))
-    for k in range(5):
-        rest = fit_power([s for s in samples if fold[s.group] != k])
-        inside = [i for i, s in enumerate(samples) if fold[s.group] == k]
-        held[inside] = errors(rest, [samples[i] for i in inside])
-    for source in sorted({s.source for s in samples}):
-        mine = np.array([s.source == source for s in samples])
-        others = [s for s in samples if s.source != source]
-        across = errors(fit_power(others), [s for s in samples if s.source == source])
-        report[source] = {
-            "n": int(mine.sum()),
-            "operators held out": _summary(held[mine]),
-            "source and GPU held out": _summary(across),
-        }
-    spread = float(np.quantile(np.abs(held), 0.9) / 1.645)
-    return PowerModel(model.idle_fraction, model.coefficients, spread), report
+    lines = []
+    for split in SPLITS:
+        predicted, baseline = held_out(samples, split)
+        lines += _lines(samples, split, predicted, baseline)
+        if SPLITS[split] == "group":
+            log_error = np.abs(np.log(predicted / _labels(samples)))
+            model = replace(model, log_error=float(np.quantile(log_error, 0.9) / 1.645))
+    if latency is not None:
+        lines += energy_lines(samples, latency)
+    return model, lines
 
 
-def _summary(log_errors: np.ndarray) -> dict[str, float]:
-    ape = np.abs(np.expm1(log_errors))
-    return {"mape": float(ape.mean()), "median_ape": float(np.median(ape))}
+def energy_lines(samples: Sequence[PowerSample], latency: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the errors of power × latency, both held out, where a table has both.
+
+    Power sees the predicted time, too: a kernel that is predicted slower is predicted to draw less.
+    """
+    known = latency.drop_duplicates("row_id").set_index("row_id")
+    both = [s for s in samples if s.row_id in known.index]
+    times = known.loc[[s.row_id for s in both], ["latency_ms", "predicted latency_ms"]]
+    measured, predicted = times.to_numpy(dtype=np.float64).T
+    ratio = measured / predicted
+    seen = [
+        replace(s, shares=tuple(min(1.0, share * r) for share in s.shares))
+        for s, r in zip(both, ratio, strict=True)
+    ]
+    part = np.array(_parts(samples, STRICTEST))
+    models = {k: fit_power([s for s in samples if s.source != k]) for k in set(part.tolist())}
+    power = np.array([models[s.source].power_w(s.device, s.busy, s.shares) for s in seen])
+    return [
+        {**line, "target": "energy_j", "question": line["question"].replace("power", "energy", 1)}
+        for line in _lines(
+            [replace(s, power_w=s.power_w * t) for s, t in zip(both, measured, strict=True)],
+            f"{STRICTEST} for power, family for latency",
+            power * predicted,
+            constant_share(both, samples) * predicted,
+        )
+    ]
 
 
-def main(data: Annotated[Path, typer.Option(help="folder of measured tables")]) -> None:
+def _lines(
+    samples: Sequence[PowerSample], split: str, predicted: Floats, baseline: Floats
+) -> list[dict[str, Any]]:
+    of = [(s.source, s.kind, s.device.name) for s in samples]
+    lines = []
+    for source, kind, gpu in sorted(set(of)):
+        mine = np.array([o == (source, kind, gpu) for o in of])
+        labels = _labels(samples)[mine]
+        found, constant = (
+            absolute_percentage_errors(labels, p[mine]) for p in (predicted, baseline)
+        )
+        lines.append(
+            {
+                "gpu": gpu,
+                "target": "power_w",
+                "data": f"{source}, {kind}",
+                "split": split,
+                "n": int(mine.sum()),
+                "median_ape": round(float(np.median(found)), 2),
+                "mape": round(float(found.mean()), 2),
+                "constant_share_of_limit_mape": round(float(constant.mean()), 1),
+                "question": f"power of {kind}" if split.startswith(STRICTEST) else None,
+            }
+        )
+    return lines
+
+
+def _labels(samples: Sequence[PowerSample]) -> Floats:
+    return np.array([s.power_w for s in samples])
+
+
+def fit_and_evaluate(
+    data: Path, graphs: Path, latency: pd.DataFrame | None = None
+) -> tuple[PowerModel, list[dict[str, Any]]]:
+    """Return `evaluate` of everything that was measured."""
+    return evaluate(power_samples(data, GraphStore(graphs)), latency)
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="folder of measured tables")],
+    graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
+) -> None:
     """Print the fitted power model and its errors as JSON."""
-    samples = flagperf_samples(data) + aiconfigurator_samples(data)
-    model, report = evaluate(samples)
-    typer.echo(json.dumps({"model": asdict(model), "errors": report}, indent=2))
+    model, lines = fit_and_evaluate(data, graphs)
+    typer.echo(json.dumps({"model": asdict(model), "errors, percent": lines}, indent=1))
 
 
 if __name__ == "__main__":

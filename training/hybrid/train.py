@@ -34,7 +34,7 @@ from training.hybrid.folds import (
     table_of,
 )
 from training.hybrid.memory import fit_memory
-from training.hybrid.power import aiconfigurator_samples, evaluate, flagperf_samples
+from training.hybrid.power import fit_and_evaluate
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.sources import load_examples
 from training.hybrid.trees import TreeSettings
@@ -103,7 +103,7 @@ def main(
             calibrated=calibrated(runner, tasks["S3a"], mixed),
             hashes=hashes,
         ),
-        power=evaluate(flagperf_samples(data) + aiconfigurator_samples(data)),
+        power=fit_and_evaluate(data, graphs, chosen.rows),
         memory=fit_memory(data, graphs),
         since=since,
         changes=changes,

@@ -62,7 +62,12 @@ def predictor(launch_ms: float = 0.0) -> Hybrid:
         },
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
         "memory": {"context_mb": 1000.0, "activation_factor": 1.5, "log_error": 0.1},
-        "power": {"idle_fraction": 0.1, "coefficients": [0.0] * 5, "log_error": 0.1},
+        "power": {
+            "floor": 0.3,
+            "coefficients": [1.0, 1.0, 1.0, 0.5],
+            "sharpness": 6.0,
+            "log_error": 0.1,
+        },
         "intervals": {
             "latency_ms": {
                 "coefficients": [0.0] * len(INTERVAL_FEATURES),

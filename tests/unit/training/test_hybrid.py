@@ -16,7 +16,7 @@ from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
-from dippm.models.power import POWER_FEATURES, PowerModel
+from dippm.models.power import SHARES, PowerModel
 from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
@@ -212,7 +212,6 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
     _, held = choose_weight(runner, tasks["S2-10"])
     helds = {"S2-10": held, "S3a": runner.held_out(tasks["S3a"], {SAGE: 1.0}, "shipped mean")}
     report = {"n": 1, "mape": 0.1, "median_ape": 0.1}
-    split = {"operators held out": report, "source and GPU held out": report}
     publish(
         out,
         runner=runner,
@@ -226,8 +225,8 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             hashes={"S2-10": "0" * 64},
         ),
         power=(
-            PowerModel(0.1, (0.0,) * len(POWER_FEATURES), 0.1),
-            {"flagperf": {"n": 1, **split}},
+            PowerModel(0.3, (1.0,) * len(SHARES), 6.0, 0.1),
+            [{"target": "power_w", "gpu": "A100-40GB", "n": 1, "median_ape": 9.0, "mape": 10.0}],
         ),
         memory=(MemoryModel(500.0, 1.0, 0.05), {"toy": report}),
     )

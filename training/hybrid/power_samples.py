@@ -1,0 +1,193 @@
+"""Measured board powers, with what the work made the device do: the teachers of the power model.
+
+    flagperf        A100-40GB, one operator repeated for at least 20 s
+    aiconfigurator  H200, one product or attention repeated for a second
+    hwgpt           five GPUs, forward passes of GPTs at batch 8; time and power of the same runs
+    raphischer      Quadro RTX 5000, CNNs over ImageNet; GPU utilisation says how long it was busy
+    splitwise       A100-80GB, LLMs on 2 to 8 of them; work is weights read and products made
+
+Left out: Zeus and ML.ENERGY, whose tables do not state shapes; aiconfigurator's 8-bit rows, which
+the kernel table cannot state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dataset import gpt, operators
+from dataset.graph_store import GraphStore
+from dataset.sources import read
+from dippm.conditions import PRECISIONS
+from dippm.devices import Device, find
+from dippm.features.kernel_features import DeviceView
+from dippm.features.kernel_table import KernelTable
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.power import achieved_shares
+
+OPERATORS, GPTS, CNNS, LLMS = "single operators", "GPTs", "CNNs", "LLMs served by several GPUs"
+OPERATORS_EACH = 500
+SENSOR_MS = {"gemm": 0.1, "encoder_attention": 0.33, "generation_attention": 0.33}
+"""aiconfigurator repeats a kernel 3,000 times at most, a product five times as often: shorter ones
+end before a second is over, and the sensor of an H200 averages over one. Causal attention is left
+out: the kernel table counts masked scores as computed, so its share of the peak is not known."""
+GPT_BATCH = 8
+LIKE_RUNS, FASTER = 99, 1 / 3
+"""HW-GPT-Bench ran on several boards of each GPU: the power of like architectures has two or three
+modes up to a third apart, the lower ones in longer runs. Which board ran is not said, so a sample
+is the median of the faster third (no choice by power) of the runs most like it."""
+CNN_GRAPHS = {
+    "ResNet50": "timm:resnet50@224",
+    "ResNet101": "timm:resnet101@224",
+    "ResNet152": "timm:resnet152@224",
+    "ResNet50V2": "timm:resnetv2_50@224",
+    "ResNet101V2": "timm:resnetv2_101@224",
+    "ResNet152V2": "timm:resnetv2_152@224",
+    "VGG16": "torchvision:vgg16@224",
+    "VGG19": "torchvision:vgg19@224",
+    "DenseNet121": "timm:densenet121@224",
+    "DenseNet169": "timm:densenet169@224",
+    "DenseNet201": "timm:densenet201@224",
+    "InceptionV3": "timm:tf_inception_v3@299",
+    "InceptionResNetV2": "timm:inception_resnet_v2@299",
+    "Xception": "timm:legacy_xception@299",
+    "EfficientNetB0": "timm:tf_efficientnet_b0@224",
+    "EfficientNetB1": "timm:tf_efficientnet_b1@240",
+    "EfficientNetB2": "timm:tf_efficientnet_b2@260",
+    "EfficientNetB3": "timm:tf_efficientnet_b3@300",
+    "EfficientNetB4": "timm:tf_efficientnet_b4@380",
+}
+"""The same architectures at Keras' default sizes; for the others we have no graph to vouch for."""
+LLM_PARAMETERS = {"llama2-70b": 69e9, "bloom-176b": 176e9}
+LONGEST_PROMPT = 2048
+"""Readings of longer prompts fall to a sixth of the limit while the GPUs are busy: they are off."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSample:
+    """One measured power.
+
+    Attributes:
+        source: of the measurement.
+        kind: of work, for the report.
+        group: operator, or architecture: what a split by operators and models keeps together.
+        busy: share of the time in which kernels ran.
+        shares: as `PowerModel.power_w` takes them.
+    """
+
+    source: str
+    kind: str
+    group: str
+    device: Device
+    busy: float
+    shares: tuple[float, ...]
+    power_w: float
+    row_id: str = ""
+
+
+def power_samples(data: Path, graphs: GraphStore) -> list[PowerSample]:
+    """Return all samples; a model whose graph is not in the store is left out."""
+    return [
+        *_operator_samples(_flagperf(data)),
+        *_operator_samples(_aiconfigurator(data)),
+        *_gpt_samples(data, graphs),
+        *_cnn_samples(data, graphs),
+        *_llm_samples(data),
+    ]
+
+
+def _flagperf(data: Path) -> pd.DataFrame:
+    table = read("flagperf", data)
+    table = table[table["power_w"].notna() & table["precision"].isin(PRECISIONS)]
+    plain = (table["precision"] == "fp32") & (table["fp32_matmul_mode"] != "TF32")
+    return table.assign(precision=table["precision"].mask(plain, "fp32-ieee"))
+
+
+def _aiconfigurator(data: Path) -> pd.DataFrame:
+    table = read("aiconfigurator", data)
+    table = table[table["power_w"].notna() & table["precision"].isin(PRECISIONS)]
+    table = table[table["latency_ms"] >= table["operator"].map(SENSOR_MS)]
+    parts = table.groupby("operator", sort=True)
+    return pd.concat([p.sample(min(OPERATORS_EACH, len(p)), random_state=0) for _, p in parts])
+
+
+def _operator_samples(table: pd.DataFrame) -> Iterator[PowerSample]:
+    table = table.assign(layer=operators.layer_keys(table))
+    for row in table.to_dict("records"):
+        graph = operators.graph_of(row)
+        if graph is None:
+            continue
+        group = row["operator"] if row["source"] == "flagperf" else row["layer"]
+        yield _sample(row, OPERATORS, group, graph, 1, row["latency_ms"])
+
+
+def _gpt_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
+    table = read("hwgpt", data)
+    table = table[table["power_w"].notna() & table["energy_run_ms"].notna()]
+    wanted = gpt.sampled(read("hwgpt", data))["arch_id"].unique()
+    for _, like in table.groupby(["gpu", "scale", "embed_dim", "n_layer"]):
+        for row in like[like["arch_id"].isin(wanted)].to_dict("records"):
+            key = gpt.key_of(row)
+            if key in graphs:
+                steady = {**row, **_at_full_clocks(like, row["macs"])}
+                group = f"gpt {row['arch_id']}"
+                yield _sample(steady, GPTS, group, graphs[key], GPT_BATCH, steady["run_ms"])
+
+
+def _at_full_clocks(like: pd.DataFrame, macs: float) -> dict[str, float]:
+    """Return power and time of an architecture, from the faster ones of the runs most like it."""
+    distance = (like["macs"] / macs - 1).abs()
+    nearest = like.loc[distance.nsmallest(LIKE_RUNS).index]
+    pace = nearest["energy_run_ms"] / nearest["macs"]
+    fast = nearest[pace <= pace.quantile(FASTER)]
+    return {"power_w": fast["power_w"].median(), "run_ms": pace[fast.index].median() * macs}
+
+
+def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
+    table = read("raphischer", data)
+    table = table[table["gpu_bound"]]
+    for row in table.to_dict("records"):
+        model = row["model"].removeprefix("raphischer:")
+        key = CNN_GRAPHS.get(model)
+        if key is None or key not in graphs:
+            continue
+        busy = row["gpu_util_mean_pct"] / 100
+        busy_ms = row["latency_ms"] * busy
+        yield _sample(row, CNNS, model, graphs[key], int(row["batch"]), busy_ms, busy)
+
+
+def _sample(
+    row: Mapping[str, Any],
+    kind: str,
+    group: str,
+    graph: ModelGraph,
+    batch: int,
+    busy_ms: float,
+    busy: float = 1.0,
+) -> PowerSample:
+    device = find(row["gpu"])
+    table = KernelTable.of(graph, row["precision"], row["mode"])
+    shares = achieved_shares(table, batch, DeviceView.of(device), busy_ms)
+    power_w, row_id = float(row["power_w"]), str(row["row_id"])
+    return PowerSample(row["source"], kind, group, device, busy, shares, power_w, row_id)
+
+
+def _llm_samples(data: Path) -> Iterator[PowerSample]:
+    """Yield requests: their prompt is computed once, then each token reads all weights."""
+    table = pd.read_csv(data / "splitwise" / "perf_power.csv")
+    table = table[table["avg_power_frac"].notna() & (table["prompt_tokens"] <= LONGEST_PROMPT)]
+    keys = ["model", "tp", "prompt_tokens", "batch", "output_tokens"]
+    device = find("A100-80GB")
+    peak, bandwidth = device.known_rate("fp16") * 1e9, device.known("bandwidth_gb_s") * 1e6
+    for (model, tp, prompt, batch, tokens), rows in table.groupby(keys):
+        seen = rows[["e2e_ms", "avg_power_frac"]].median()
+        weights = LLM_PARAMETERS[model] / tp
+        tensor = 2 * weights * batch * (prompt + tokens) / peak / seen["e2e_ms"]
+        memory = 2 * weights * (1 + tokens) / bandwidth / seen["e2e_ms"]
+        power_w = float(seen["avg_power_frac"] * device.known("power_limit_w"))
+        shares = (min(1.0, tensor), 0.0, 0.0, min(1.0, memory))
+        yield PowerSample("splitwise", LLMS, f"{model} on {tp}", device, 1.0, shares, power_w)

@@ -219,7 +219,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             PowerModel(0.1, (0.0,) * len(POWER_FEATURES), 0.1),
             {"flagperf": {"n": 1, **split}},
         ),
-        memory=(MemoryModel(500.0, 1.0, 0.05), {"toy": report}),
+        memory=(MemoryModel(500.0, 4.0, 200.0, 0.05), {"toy": report}),
     )
     return out
 

@@ -64,7 +64,8 @@ class Prediction:
     It unpacks as memory, energy, latency, MIG profile: D3.5's order, rounded for print.
 
     Attributes:
-        memory_mb: peak GPU memory in MiB; None, as every target, if it is in `absent`.
+        memory_mb: peak GPU memory in MiB as `nvidia-smi` shows it; None, as every target, if it is
+            in `absent`.
         energy_j: energy of one forward pass of the batch in J.
         latency_ms: time of one forward pass of the batch in ms.
         power_w: mean power during it in W.
@@ -272,7 +273,8 @@ class Prediction:
         place = f"{parts.peak_path} {parts.peak_op}".strip() or "the inputs"
         return (
             f"weights {show(parts.weights_mb)} + activations {show(parts.activations_mb)} "
-            f"+ allocator {show(parts.allocator_mb)} + context {show(parts.context_mb)}",
+            f"+ workspace {show(parts.workspace_mb)} + context {show(parts.context_mb)}",
+            f"nvidia-smi shows the sum; {show(parts.reserved_mb)} of it is the allocator's",
             f"peak at {printable(place)}",
         )
 

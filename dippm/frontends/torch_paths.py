@@ -25,7 +25,7 @@ _REPEATED = re.compile(r"@\d+")
 def note_paths(
     program: ExportedProgram, module: torch.nn.Module, prefix: str = ""
 ) -> ExportedProgram:
-    """Leave one entry in each operator's stack of modules, in place: the path in `module`.
+    """Let each operator's stack of modules hold their paths in `module`, in place.
 
     Args:
         program: an export of `module`, or of a wrapper of it.
@@ -34,19 +34,31 @@ def note_paths(
     """
     nodes = _operators(program.graph)
     paths = [path_of(node) for node in nodes]
-    inner = [path.removeprefix(prefix).removeprefix(".") for path in paths]
+    inner = [_within(path, prefix) for path in paths]
+    outer = [[_within(path, prefix) for path in _stack_of(node)[:-1]] for node in nodes]
     if not any(inner):
         owners = _owners(program, nodes, module)
         inner = _of_first_export(nodes, module) or of_script(nodes, module, owners)
-    for node, path in zip(nodes, inner, strict=True):
-        node.meta[STACK] = {"": (path, "")}
+        outer = [[] for _ in nodes]
+    for node, path, callers in zip(nodes, inner, outer, strict=True):
+        stack = [*(caller for caller in callers if caller != path), path]
+        node.meta[STACK] = {str(i): (name, "") for i, name in enumerate(stack)}
     return program
 
 
 def path_of(node: Node) -> str:
     """Return the path of the innermost module that ran an operator, "" for the outermost."""
-    stack = list(node.meta.get(STACK, {}).values())
-    return _REPEATED.sub("", stack[-1][0]) if stack else ""
+    stack = _stack_of(node)
+    return stack[-1] if stack else ""
+
+
+def _stack_of(node: Node) -> list[str]:
+    """Return the paths of the modules that ran an operator, the outermost first."""
+    return [_REPEATED.sub("", path) for path, _ in node.meta.get(STACK, {}).values()]
+
+
+def _within(path: str, prefix: str) -> str:
+    return path.removeprefix(prefix).removeprefix(".")
 
 
 def _operators(graph: torch.fx.Graph) -> list[Node]:

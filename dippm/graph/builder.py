@@ -20,6 +20,7 @@ from dippm.graph.model_graph import (
 )
 from dippm.graph.operators import GUESSED, OPERATORS, operator
 from dippm.graph.order import post_order
+from dippm.graph.program import Program, placed, record
 from dippm.graph.rules import RULES
 from dippm.graph.rules.quantised import BYTES
 from dippm.graph.strides import mark_copies
@@ -60,16 +61,17 @@ def build(raw: RawGraph) -> ModelGraph:
 
 def _build(raw: RawGraph) -> ModelGraph:
     draft = read(raw)
+    program, origins = record(draft, raw.called)
     for number, rule in enumerate(RULES, 1):
         if len(draft.nodes) > EACH:
             tell(f"rule {number} of {len(RULES)}")
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    return _freeze(draft, raw)
+    return _freeze(draft, raw, placed(program, origins, draft))
 
 
-def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
+def _freeze(draft: Draft, raw: RawGraph, program: Program) -> ModelGraph:
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     claimed: set[int] = set()
     pricing = counted(draft.nodes, len(draft.nodes), "pricing operator")
@@ -100,6 +102,7 @@ def _freeze(draft: Draft, raw: RawGraph) -> ModelGraph:
         batch_is_symbolic=raw.batch_is_symbolic,
         output_nodes=tuple(makers),
         notes=(*raw.notes, *guessed),
+        program=program,
     )
 
 

@@ -62,9 +62,10 @@ class Node:
 
     Attributes:
         path: of the module that it belongs to; a node that a rule makes of several keeps its own.
+        in_place: whether it writes into the memory of its first argument.
     """
 
-    __slots__ = ("absorbed", "alive", "attributes", "inputs", "op", "outputs", "path")
+    __slots__ = ("absorbed", "alive", "attributes", "in_place", "inputs", "op", "outputs", "path")
 
     def __init__(
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attributes: dict[str, Any]
@@ -75,6 +76,7 @@ class Node:
         self.absorbed: list[str] = []
         self.alive = True
         self.path = ""
+        self.in_place = False
 
     @property
     def out(self) -> Value:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.errors import ConditionsError
 from dippm.graph.draft import item_bytes
 from dippm.graph.operators import operator
+from dippm.graph.program import Program
 from dippm.progress import counted
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class ModelGraph:
         batch_is_symbolic: false if the model file fixes the batch.
         output_nodes: node that makes each output; -1 for an output that is an input.
         notes: what a user should know about the conversion, see `RawGraph.notes`.
+        program: the model as its framework runs it, at the batch of the conversion; None for a
+            graph that no file was read for. What is in memory follows from it.
     """
 
     nodes: tuple[OpNode, ...]
@@ -124,6 +127,7 @@ class ModelGraph:
     batch_is_symbolic: bool = True
     output_nodes: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
+    program: Program | None = field(default=None, compare=False, repr=False)
 
     @property
     def macs(self) -> int:

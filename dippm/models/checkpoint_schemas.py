@@ -96,7 +96,8 @@ class MemoryPart(ClosedSchema):
     """Arguments of `MemoryModel`."""
 
     context_mb: Annotated[float, Field(ge=0, le=1e7)]
-    activation_factor: Annotated[float, Field(ge=0, le=1e3)]
+    context_mb_per_sm: Annotated[float, Field(ge=0, le=1e4)]
+    convolution_mb: Annotated[float, Field(ge=0, le=1e7)]
     log_error: LogError
 
 

@@ -2,7 +2,7 @@
 
 t_i = r_i · exp(s_i)             r_i roofline, s_i the kernel law (graph networks and trees)
 T   = smoothmax(Σ t_i, launches · h)      then the timer regime
-M   = context + weights + a · peak of live activations
+M   = context(multiprocessors) + weights + segments of the allocator for what is alive
 E   = P · T with P between idle power and power limit
 """
 
@@ -43,7 +43,7 @@ from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
-from dippm.models.memory import MemoryFootprint, MemoryModel
+from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
 from dippm.models.order import neighbours, never_faster
 from dippm.models.power import PowerModel, achieved_shares, idle_power_w
 from dippm.models.predictor import predictor
@@ -120,13 +120,14 @@ class Hybrid:
         work = device_ms, table.launches, input_bytes, c.timer
         total_ms = latency_ms(*work, host)
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
-        footprint = self._footprint(graph)
-        memory_mb = self.memory.memory_mb(footprint, batch, c.precision)
+        usage = self._usage(graph, c, batch)
+        multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
+        memory_mb = self.memory.memory_mb(usage, multiprocessors)
         memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
         memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
-            parts, absent = self.memory.parts(footprint, graph, batch, c.precision), {}
+            parts, absent = self.memory.parts(usage, graph, multiprocessors), {}
         if total_ms <= 0.0:
             timed = (target for target in TARGETS if target != "memory_mb")
             return Estimates(
@@ -258,12 +259,19 @@ class Hybrid:
         found: tuple[KernelTable, KernelGraph] = held[key]
         return found
 
-    def _footprint(self, graph: ModelGraph) -> MemoryFootprint:
+    def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Usage:
         held = self._cached(graph)
-        if "footprint" not in held:
-            held["footprint"] = MemoryFootprint.of(graph)
-        footprint: MemoryFootprint = held["footprint"]
-        return footprint
+        how = (c.precision, c.mode, c.channels_last)
+        footprint: MemoryFootprint | None = held.get(("footprint", *how))
+        if footprint is None:
+            footprint = MemoryFootprint.of(
+                graph, c.precision, c.mode, channels_last=c.channels_last
+            )
+            held["footprint", *how] = footprint
+        if ("usage", *how, batch) not in held:
+            held["usage", *how, batch] = footprint.usage(batch)
+        usage: Usage = held["usage", *how, batch]
+        return usage
 
     def _operators(
         self,

@@ -1,42 +1,28 @@
-"""Device memory: what must be there at once, and what allocator and context add."""
+"""Device memory: what a pass keeps, what the allocator takes for it, what the driver shows.
+
+driver  = context + reserved
+context = base + multiprocessors · share + libraries of convolutions (if there are any)
+reserved = weights + workspace of cuBLAS + segments of the caching allocator
+
+The context is what `nvidia-smi` shows beyond the framework's own count: driver, libraries, kernels.
+It grows with the multiprocessors of the GPU or slice, which need stacks and local memory each.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dippm.conditions import Precision
-from dippm.graph.liveness import peak, peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.footprint import MemoryFootprint, Usage
 from dippm.models.targets import MemoryParts
 
+__all__ = ["MIB", "MemoryFootprint", "MemoryModel", "Usage"]
+
 MIB = 2.0**20
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFootprint:
-    """Bytes that follow from the graph alone, at float32 widths.
-
-    Attributes:
-        weight_bytes: parameters.
-        peak_bytes: activations alive at once, at most, per sample and fixed.
-    """
-
-    weight_bytes: float
-    peak_bytes_per_sample: float
-    peak_bytes_fixed: float
-
-    @classmethod
-    def of(cls, graph: ModelGraph) -> MemoryFootprint:
-        """Measure a graph; the peak is affine in the batch."""
-        if not graph.batch_is_symbolic:
-            return cls(float(graph.param_bytes), 0.0, float(peak_activation_bytes(graph)))
-        low, high = (peak_activation_bytes(graph.at_batch(b)) for b in (2, 6))
-        slope = (high - low) / 4
-        return cls(float(graph.param_bytes), slope, max(0.0, low - 2 * slope))
-
-    def peak_bytes(self, batch: int) -> float:
-        """Return the activations alive at once for a batch."""
-        return self.peak_bytes_fixed + batch * self.peak_bytes_per_sample
+PRODUCT_WORKSPACE = 8_519_680
+"""Bytes that PyTorch gives cuBLAS with the first matrix product, CUBLAS_WORKSPACE_CONFIG unset."""
+USUAL_MULTIPROCESSORS = 80
+"""Taken for a GPU of which nobody says how many it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,58 +30,49 @@ class MemoryModel:
     """The fitted part.
 
     Attributes:
-        context_mb: driver context, libraries and framework on the device.
-        activation_factor: reserved over alive: caching allocator, workspaces, fragmentation.
+        context_mb: driver context and framework, without what the multiprocessors need.
+        context_mb_per_sm: what each multiprocessor of the GPU or slice needs.
+        convolution_mb: library that is loaded with the first convolution.
         log_error: standard deviation of the log error, measured on models left out.
     """
 
     context_mb: float
-    activation_factor: float
+    context_mb_per_sm: float
+    convolution_mb: float
     log_error: float
 
-    def parts(
-        self, footprint: MemoryFootprint, graph: ModelGraph, batch: int, precision: Precision
-    ) -> MemoryParts:
-        """Return what `memory_mb` is the sum of, and where the activations have their peak.
+    def memory_mb(self, usage: Usage, sm_count: int | None) -> float:
+        """Return the device memory that `nvidia-smi` shows.
 
         Args:
-            footprint: of the graph.
-            graph: the model.
-            batch: samples per pass.
-            precision: number formats.
+            usage: of the model at a batch.
+            sm_count: multiprocessors of the GPU or slice, None if nobody says.
         """
-        weights, activations = widths(precision)
-        alive_mb = activations * footprint.peak_bytes(batch) / MIB
-        bound = graph.at_batch(batch) if graph.batch_is_symbolic else graph
-        place = peak(bound).node
-        node = None if place is None else bound.nodes[place]
+        return self._context_mb(usage, sm_count) + reserved_mb(usage)
+
+    def parts(self, usage: Usage, graph: ModelGraph, sm_count: int | None) -> MemoryParts:
+        """Return what `memory_mb` is the sum of, and where the activations have their peak."""
+        alive = usage.alive
+        node = None if alive.node is None else graph.nodes[alive.node]
+        weights_mb = (usage.weight_bytes + alive.cast_weight_bytes) / MIB
+        activations_mb = alive.activation_bytes / MIB
         return MemoryParts(
-            weights_mb=weights * footprint.weight_bytes / MIB,
-            activations_mb=alive_mb,
-            allocator_mb=(self.activation_factor - 1) * alive_mb,
-            context_mb=self.context_mb,
-            peak_node=place,
+            weights_mb=weights_mb,
+            activations_mb=activations_mb,
+            workspace_mb=max(0.0, reserved_mb(usage) - weights_mb - activations_mb),
+            context_mb=self._context_mb(usage, sm_count),
+            peak_node=alive.node,
             peak_op=node.op if node else "",
             peak_path=node.path if node else "",
         )
 
-    def memory_mb(self, footprint: MemoryFootprint, batch: int, precision: Precision) -> float:
-        """Return the device memory that the driver shows, in MB."""
-        weights, activations = widths(precision)
-        allocated = (
-            weights * footprint.weight_bytes
-            + self.activation_factor * activations * footprint.peak_bytes(batch)
-        )
-        return self.context_mb + allocated / MIB
+    def _context_mb(self, usage: Usage, sm_count: int | None) -> float:
+        multiprocessors = USUAL_MULTIPROCESSORS if sm_count is None else sm_count
+        libraries = self.convolution_mb if usage.convolves else 0.0
+        return self.context_mb + self.context_mb_per_sm * multiprocessors + libraries
 
 
-def widths(precision: Precision) -> tuple[float, float]:
-    """Return bytes per element of (weights, activations), relative to float32.
-
-    Autocast keeps float32 weights and a half-precision copy of each.
-    """
-    if precision in ("fp16", "bf16"):
-        return 0.5, 0.5
-    if precision in ("amp", "amp-bf16"):
-        return 1.5, 0.6
-    return 1.0, 1.0
+def reserved_mb(usage: Usage) -> float:
+    """Return what PyTorch's allocator reserves: `torch.cuda.max_memory_reserved`."""
+    workspace = PRODUCT_WORKSPACE if usage.multiplies else 0
+    return (usage.weight_bytes + workspace + usage.reserved_bytes) / MIB

@@ -58,13 +58,16 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """What the predicted memory consists of; the four parts sum to it.
+    """What the predicted memory consists of; the four parts sum to what `nvidia-smi` shows.
+
+    The first three are what PyTorch's allocator reserves (`torch.cuda.max_memory_reserved`).
 
     Attributes:
-        weights_mb: parameters, with the second copy that autocast makes.
+        weights_mb: parameters, with the half-precision copies that autocast has made by the peak.
         activations_mb: tensors alive at once where most of them are.
-        allocator_mb: what is reserved beyond them: cached blocks, workspaces, fragmentation.
-        context_mb: driver context, libraries and framework.
+        workspace_mb: what is reserved beyond them: cached blocks, workspaces of the libraries,
+            rounding.
+        context_mb: driver context, libraries and framework; grows with the multiprocessors.
         peak_node: position in `ModelGraph.nodes` of the operator whose results complete the
             activations; None if the inputs alone are the peak.
         peak_op: its canonical name, "" without one.
@@ -73,11 +76,16 @@ class MemoryParts:
 
     weights_mb: float
     activations_mb: float
-    allocator_mb: float
+    workspace_mb: float
     context_mb: float
     peak_node: int | None
     peak_op: str
     peak_path: str
+
+    @property
+    def reserved_mb(self) -> float:
+        """Return what the framework's allocator reserves: all but the context."""
+        return self.weights_mb + self.activations_mb + self.workspace_mb
 
 
 @dataclass(frozen=True, slots=True)

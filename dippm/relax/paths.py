@@ -1,18 +1,21 @@
-"""Which module of the model each Relax variable was bound for.
+"""Which module of the model each Relax variable was bound for, and what else Relax cannot say.
 
 Relax expressions have no place for it, but the names of bound variables are unique in a function
 and survive every pass. The table from them to paths travels as an attribute of the function, and
-`walk` reads it.
+`walk` reads it. So do the variables that hold what an in-place operator wrote, and the modules that
+are called: what is in memory depends on both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tvm
 from tvm import relax
 
 ATTRIBUTE = "dippm.paths"
+IN_PLACE = "dippm.in_place"
+CALLED = "dippm.called"
 LONGEST = 400
 """Characters of a path that are kept: a name in a file can be of any length."""
 
@@ -23,12 +26,14 @@ class PathBuilder(relax.BlockBuilder):
     Attributes:
         path: of the module whose operators are being emitted, "" if unknown.
         paths: by name of a variable.
+        in_place: names of the variables that hold what an in-place operator wrote.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.path = ""
         self.paths: dict[str, str] = {}
+        self.in_place: set[str] = set()
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression to a variable."""
@@ -43,6 +48,32 @@ def with_paths(module: tvm.IRModule, paths: Mapping[str, str]) -> tvm.IRModule:
         kept = {name: path[:LONGEST] for name, path in paths.items()}
         module["main"] = module["main"].with_attr(ATTRIBUTE, kept)
     return module
+
+
+def with_execution(
+    module: tvm.IRModule, in_place: Iterable[str], called: Iterable[str]
+) -> tvm.IRModule:
+    """Attach the variables written in place, and the paths of the modules that are called."""
+    attached = {IN_PLACE: sorted(in_place), CALLED: sorted({path[:LONGEST] for path in called})}
+    for attribute, names in attached.items():
+        if names:
+            module["main"] = module["main"].with_attr(attribute, names)
+    return module
+
+
+def in_place_of(function: relax.Function) -> frozenset[str]:
+    """Return the names of the variables that an in-place operator wrote."""
+    return frozenset(_texts(function, IN_PLACE))
+
+
+def called_of(function: relax.Function) -> tuple[str, ...]:
+    """Return the paths of the modules that are called; empty if they are not known."""
+    return tuple(_texts(function, CALLED))
+
+
+def _texts(function: relax.Function, attribute: str) -> list[str]:
+    attached = function.attrs.get(attribute) if function.attrs else None
+    return [str(text) for text in attached or ()]
 
 
 def paths_of(function: relax.Function) -> dict[str, str]:

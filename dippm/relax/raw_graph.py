@@ -20,6 +20,9 @@ ValueKind = Literal["input", "parameter", "constant", "operator"]
 
 RAW_GRAPH_VERSION = "2"
 
+IN_PLACE = "in_place"
+"""Attribute of an operator that writes its result into its first argument."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
@@ -75,6 +78,8 @@ class RawGraph:
             it divides scales with the batch; false if the file fixes the batch.
         notes: what a user should know about the conversion ("the loop over the batch was unrolled
             at 4"); they become warnings of every prediction.
+        called: paths of the modules that are called, unlike those that only hold others: a caller
+            keeps what it gives to a call. Empty if the file does not tell.
     """
 
     values: tuple[RawValue, ...]
@@ -84,6 +89,7 @@ class RawGraph:
     batch: int
     batch_is_symbolic: bool = True
     notes: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the graph as one JSON document."""
@@ -99,6 +105,7 @@ class RawGraph:
                 for o in self.operators
             ],
             "notes": self.notes,
+            "called": self.called,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -126,7 +133,8 @@ class RawGraph:
                 outputs=_positions(document["outputs"]),
                 batch=document["batch"],
                 batch_is_symbolic=document["batch_is_symbolic"],
-                notes=_texts(document["notes"]),
+                notes=_texts(document["notes"], "notes"),
+                called=_texts(document.get("called", []), "called"),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(
@@ -161,9 +169,9 @@ def _positions(numbers: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _texts(texts: Any) -> tuple[str, ...]:
+def _texts(texts: Any, what: str) -> tuple[str, ...]:
     if type(texts) is not list or not all(isinstance(text, str) for text in texts):
-        raise ValueError("notes are no list of texts")
+        raise ValueError(f"{what}: no list of texts")
     return tuple(texts)
 
 

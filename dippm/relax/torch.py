@@ -20,7 +20,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from dippm.errors import ConversionError
 from dippm.relax.opaque import COMPLEX, opaque_call
-from dippm.relax.paths import PathBuilder, with_paths
+from dippm.relax.paths import PathBuilder, with_execution, with_paths
 from dippm.relax.raw_graph import Attribute
 from dippm.relax.torch_data_flow import with_data_flow
 from dippm.relax.torch_namespaces import is_foreign
@@ -51,7 +51,8 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
         module = self.from_exported_program(program, True, False, False, None)
-        return with_paths(module, self.block_builder.paths)
+        module = with_paths(module, self.block_builder.paths)
+        return with_execution(module, self.block_builder.in_place, _called(program))
 
     @property
     def block_builder(self) -> PathBuilder:
@@ -103,6 +104,8 @@ class ShapeOnlyImporter(ExportedProgramImporter):
                 result = self._carry(node)
             if operator.endswith("_") and not operator.endswith("__"):
                 self.env[node.args[0]] = result
+                if isinstance(result, relax.Var):
+                    self.block_builder.in_place.add(result.name)
             return result
 
         return convert
@@ -185,6 +188,12 @@ def _path(node: Node) -> str:
     """Return the path of the innermost module that ran an operator."""
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
     return str(list(stack.values())[-1][0])
+
+
+def _called(program: torch.export.ExportedProgram) -> set[str]:
+    """Return the paths of the modules that the program calls."""
+    stacks = (node.meta.get("nn_module_stack") or {} for node in program.graph.nodes)
+    return {str(path) for stack in stacks for path, _ in stack.values()}
 
 
 def _operator(node: Node) -> str:

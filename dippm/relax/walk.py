@@ -10,8 +10,15 @@ from tvm import relax
 
 from dippm.progress import counted
 from dippm.relax.opaque import COMPLEX, read_symbol
-from dippm.relax.paths import paths_of
-from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue, ValueKind
+from dippm.relax.paths import called_of, in_place_of, paths_of
+from dippm.relax.raw_graph import (
+    IN_PLACE,
+    Attribute,
+    RawGraph,
+    RawOperator,
+    RawValue,
+    ValueKind,
+)
 
 _COMPLEX = {vector: name for name, vector in COMPLEX.items()}
 
@@ -37,6 +44,7 @@ class _Walk:
         self.operators: list[RawOperator] = []
         self.position: dict[Any, tuple[int, ...]] = {}
         self.paths = paths_of(function)
+        self.in_place, self.called = in_place_of(function), called_of(function)
         n_inputs = int(function.attrs["num_input"]) if function.attrs else len(function.params)
         for i, parameter in enumerate(function.params):
             kind: ValueKind = "input" if i < n_inputs else "parameter"
@@ -55,6 +63,7 @@ class _Walk:
             self.outputs,
             self.batch,
             self.batch_is_symbolic,
+            called=self.called,
         )
 
     def _new(
@@ -111,6 +120,8 @@ class _Walk:
             if not positions and plain is not None:
                 attributes[f"arg{i}"] = plain
         self.position[var] = outputs = self._new(var.ty, "operator")
+        if var.name in self.in_place:
+            attributes[IN_PLACE] = 1
         path = self.paths.get(var.name, "")
         self.operators.append(RawOperator(name, tuple(inputs), outputs, attributes, path))
 

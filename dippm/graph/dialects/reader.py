@@ -9,7 +9,7 @@ from dippm.graph.dialects.static import fold_static
 from dippm.graph.dialects.tables import as_data, data_slots, find_tables
 from dippm.graph.draft import Draft, Value
 from dippm.progress import counted
-from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+from dippm.relax.raw_graph import IN_PLACE, RawGraph, RawOperator, RawValue
 
 
 def read(raw: RawGraph) -> Draft:
@@ -41,6 +41,8 @@ def read(raw: RawGraph) -> Draft:
             _read_table(call, operator, cloned, makes_weight=position in tables.makers)
         elif not fold_static(call):
             _read_call(call)
+        if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
+            maker.in_place = True
     draft.path = ""
     return draft
 

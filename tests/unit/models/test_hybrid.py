@@ -61,7 +61,12 @@ def predictor(launch_ms: float = 0.0) -> Hybrid:
             "tables": [],
         },
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
-        "memory": {"context_mb": 1000.0, "activation_factor": 1.5, "log_error": 0.1},
+        "memory": {
+            "context_mb": 500.0,
+            "context_mb_per_sm": 5.0,
+            "convolution_mb": 200.0,
+            "log_error": 0.1,
+        },
         "power": {
             "floor": 0.3,
             "coefficients": [1.0, 1.0, 1.0, 0.5],
@@ -192,10 +197,11 @@ def test_memory_parts_sum_to_the_memory(precision: Any, batch: int) -> None:
     answer = predictor().predict(perceptron(), conditions(batch, precision=precision))
     parts = answer.memory_parts
     assert parts is not None
-    total = parts.weights_mb + parts.activations_mb + parts.allocator_mb + parts.context_mb
+    total = parts.weights_mb + parts.activations_mb + parts.workspace_mb + parts.context_mb
     assert total == pytest.approx(answer.values["memory_mb"].value, rel=1e-12)
-    assert parts.context_mb == 1000.0
-    assert parts.allocator_mb == pytest.approx(0.5 * parts.activations_mb)
+    assert parts.context_mb == 500.0 + 108 * 5.0
+    assert parts.reserved_mb == pytest.approx(total - parts.context_mb)
+    assert parts.workspace_mb > 0
     assert perceptron().nodes[parts.peak_node or 0].op == parts.peak_op
 
 

@@ -167,8 +167,11 @@ def test_a_prediction_has_its_tree_everywhere():
 
 def test_memory_is_explained_everywhere():
     answer = prediction()
-    line = "weights 4.000 + activations 2.000 + allocator 1.000 + context 100.0"
-    assert f"   {line}\n   peak at layers.0.mlp.up<b> dense\n" in str(answer)
+    line = "weights 4.000 + activations 2.000 + workspace 1.000 + context 100.0"
+    assert f"   {line}\n   nvidia-smi shows the sum; 7.000 of it is the allocator's\n" in str(
+        answer
+    )
+    assert "   peak at layers.0.mlp.up<b> dense\n" in str(answer)
     assert "&lt;b&gt; dense" in answer._repr_html_()
     assert "<b>" not in render_report(answer)
     assert answer.to_dict()["memory_parts"]["context_mb"] == 100.0

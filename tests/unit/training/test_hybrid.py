@@ -228,7 +228,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             PowerModel(0.3, (1.0,) * len(SHARES), 6.0, 0.1),
             [{"target": "power_w", "gpu": "A100-40GB", "n": 1, "median_ape": 9.0, "mape": 10.0}],
         ),
-        memory=(MemoryModel(500.0, 1.0, 0.05), {"toy": report}),
+        memory=(MemoryModel(500.0, 4.0, 200.0, 0.05), {"toy": report}),
     )
     return out
 

@@ -1,0 +1,300 @@
+"""`MemoryFootprint`: which bytes of a model are in memory at which step, for every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.conditions import Mode, Precision
+from dippm.graph.draft import Shape, item_bytes
+from dippm.graph.lifetimes import Lifetime, compiled, eager
+from dippm.graph.model_graph import ModelGraph, is_view
+from dippm.graph.operators import operator
+from dippm.graph.program import Buffer, Program, Step
+from dippm.models.allocator import BLOCK, reserved_bytes
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Attention = Literal["fused", "unfused"]
+
+_PRODUCTS = ("dense", "batch_matmul", "attention")
+_FUSED_RANK = 4
+"""Axes of what fused attention takes; with others its pieces run one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """What is in memory where most of it is.
+
+    Attributes:
+        activation_bytes: tensors of the pass.
+        cast_weight_bytes: half-precision copies of weights that autocast has made by then.
+        node: position in `ModelGraph.nodes`; None if the inputs alone are the peak.
+    """
+
+    activation_bytes: float
+    cast_weight_bytes: float
+    node: int | None
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the sum of both."""
+        return self.activation_bytes + self.cast_weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a model needs at one batch, whatever the device.
+
+    Attributes:
+        weight_bytes: parameters, as they are stored.
+        alive: what is in memory where most of it is.
+        reserved_bytes: segments of the caching allocator for all but the weights.
+        convolves, multiplies: whether it has convolutions, matrix products.
+    """
+
+    weight_bytes: float
+    alive: Alive
+    reserved_bytes: float
+    convolves: bool
+    multiplies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFootprint:
+    """The tensors of one pass, with the steps between which each is in memory.
+
+    The size of a tensor is `base · batch ** power` bytes, so a batch needs no other walk, though
+    the step at which most is alive may change with it.
+
+    Attributes:
+        weight_bytes: parameters, as they are stored.
+        first, last: steps of each tensor, both included, shape (T,).
+        base, power: its size, shape (T,).
+        cast_weight: whether it is autocast's copy of a weight, shape (T,).
+        workspace: whether it is a library's own, which no framework counts, shape (T,).
+        nodes: position in `ModelGraph.nodes` for each step, -1 for none.
+        convolves, multiplies: whether it has convolutions, matrix products.
+    """
+
+    weight_bytes: float
+    first: Integers
+    last: Integers
+    base: Floats
+    power: Floats
+    cast_weight: NDArray[np.bool_]
+    workspace: NDArray[np.bool_]
+    nodes: tuple[int, ...]
+    convolves: bool
+    multiplies: bool
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        *,
+        attention: Attention = "fused",
+        channels_last: bool = False,
+    ) -> MemoryFootprint:
+        """Work out the tensors of a pass.
+
+        Args:
+            graph: the model, at any batch.
+            precision: see `Conditions`.
+            mode: "eager" or "compiled".
+            attention: "fused" attention keeps its scores on the chip; "unfused" writes them.
+            channels_last: images are held so, as tensor cores want them.
+        """
+        program = graph.program or _of_nodes(graph)
+        lifetimes = compiled(program) if mode == "compiled" else eager(program)
+        tensors = list(_tensors(program, lifetimes, precision, attention))
+        if precision != "fp32-ieee" and not channels_last:
+            tensors += _layout_changes(program, precision)
+        marker = program.batch if graph.batch_is_symbolic else 0
+        sizes = [_size(t.shape, t.width, marker) for t in tensors]
+        return cls(
+            weight_bytes=graph.param_bytes * (0.5 if precision in ("fp16", "bf16") else 1.0),
+            first=np.array([t.lifetime.first for t in tensors], dtype=np.int64),
+            last=np.array([t.lifetime.last for t in tensors], dtype=np.int64),
+            base=np.array([base for base, _ in sizes], dtype=np.float64),
+            power=np.array([power for _, power in sizes], dtype=np.float64),
+            cast_weight=np.array([t.cast_weight for t in tensors], dtype=np.bool_),
+            workspace=np.array([t.workspace for t in tensors], dtype=np.bool_),
+            nodes=tuple(step.node for step in program.steps),
+            convolves=any(step.op.startswith("conv") for step in program.steps),
+            multiplies=any(step.op in _PRODUCTS for step in program.steps),
+        )
+
+    def usage(self, batch: int) -> Usage:
+        """Return what is needed at a batch."""
+        return Usage(
+            self.weight_bytes,
+            self.peak(batch),
+            self.reserved_bytes(batch),
+            self.convolves,
+            self.multiplies,
+        )
+
+    def sizes(self, batch: int) -> Floats:
+        """Return the bytes of each tensor at a batch, as the allocator rounds them, shape (T,)."""
+        exact = self.base * float(batch) ** self.power
+        return np.asarray(np.ceil(exact / BLOCK) * BLOCK, dtype=np.float64)
+
+    def peak(self, batch: int) -> Alive:
+        """Return what is alive at the step where it is most; workspaces are not counted."""
+        sizes = np.where(self.workspace, 0.0, self.sizes(batch))
+        total = self._alive(sizes)
+        most = int(total.argmax())
+        copies = float(self._alive(np.where(self.cast_weight, sizes, 0.0))[most])
+        step = most - 1
+        node = self.nodes[step] if 0 <= step < len(self.nodes) else -1
+        return Alive(float(total[most]) - copies, copies, None if node < 0 else node)
+
+    def reserved_bytes(self, batch: int) -> float:
+        """Return what the caching allocator takes for all of them, see `allocator`."""
+        lives = self.sizes(batch).astype(np.int64), self.first, self.last
+        return float(reserved_bytes(*(array.tolist() for array in lives)))
+
+    def _alive(self, sizes: Floats) -> Floats:
+        """Return the bytes alive before the first step, at each step, and after the last."""
+        change = np.zeros(len(self.nodes) + 3)
+        np.add.at(change, self.first + 1, sizes)
+        np.add.at(change, self.last + 2, -sizes)
+        return np.asarray(np.cumsum(change)[:-1], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    shape: Shape
+    width: float
+    lifetime: Lifetime
+    cast_weight: bool = False
+    workspace: bool = False
+
+
+def _tensors(
+    program: Program, lifetimes: dict[int, Lifetime], precision: Precision, attention: Attention
+) -> Iterator[_Tensor]:
+    widths = _Widths(program, precision)
+    ends = len(program.steps)
+    fused = {b for step in program.steps for b in (*step.makes, *step.passing)} - set(lifetimes)
+    for buffer in range(program.inputs):
+        yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
+    cached: set[int] = set()
+    for i, step in enumerate(program.steps):
+        now = Lifetime(i, i)
+        for buffer in (*step.makes, *step.passing):
+            if buffer not in fused:
+                yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
+        for shape, width in (*widths.casts[i], *_scores(step, widths, attention)):
+            yield _Tensor(shape, width, now)
+        if widths.autocast and operator(step.op).autocast == "lower":
+            for parameter, elements in step.weights:
+                if parameter not in cached:
+                    cached.add(parameter)
+                    yield _Tensor((elements,), 2, Lifetime(i, ends), cast_weight=True)
+
+
+def _layout_changes(program: Program, precision: Precision) -> Iterator[_Tensor]:
+    """Yield cuDNN's workspaces: tensor cores read and write images with the channels last.
+
+    Of images with the channels first it makes a copy in that order, and another of its result.
+    """
+    width = 2.0 if precision in ("fp16", "bf16", "amp", "amp-bf16") else 4.0
+    for i, step in enumerate(program.steps):
+        if step.groups == 1 and step.reads and len(program.buffers[step.makes[0]].shape) > 3:
+            for shape in (step.reads[0][1], program.buffers[step.makes[0]].shape):
+                yield _Tensor(shape, width, Lifetime(i, i), workspace=True)
+
+
+class _Widths:
+    """Bytes per element of every buffer, and the casts that autocast makes before each step."""
+
+    def __init__(self, program: Program, precision: Precision) -> None:
+        self.autocast = precision in ("amp", "amp-bf16")
+        self.full = 2.0 if precision in ("fp16", "bf16") else 4.0
+        self.of: dict[int, float] = {}
+        self.casts: list[list[tuple[Shape, float]]] = []
+        for buffer in range(program.inputs):
+            self.of[buffer] = self._as_stored(program.buffers[buffer])
+        for step in program.steps:
+            self._follow(step, program.buffers)
+
+    def _as_stored(self, buffer: Buffer) -> float:
+        return self.full if buffer.dtype == "float32" else float(item_bytes(buffer.dtype))
+
+    def _follow(self, step: Step, buffers: tuple[Buffer, ...]) -> None:
+        for buffer, _ in step.reads:
+            self.of.setdefault(buffer, self._as_stored(buffers[buffer]))
+        floats = [(b, s) for b, s in step.reads if "float" in buffers[b].dtype]
+        width, casts = self.full, []
+        if self.autocast:
+            width = self._autocast(step, [self.of[b] for b, _ in floats])
+            if operator(step.op).autocast != "promote":
+                casts = [(s, width) for b, s in floats if self.of[b] != width]
+        self.casts.append(casts)
+        for buffer in (*step.makes, *step.passing):
+            stored = self._as_stored(buffers[buffer])
+            self.of[buffer] = width if buffers[buffer].dtype == "float32" else stored
+
+    def _autocast(self, step: Step, given: list[float]) -> float:
+        row = operator(step.op)
+        if row.autocast == "lower":
+            return 2.0
+        if row.autocast == "float32" or (step.weights and row.category == "elementwise"):
+            return 4.0
+        return max(given, default=4.0)
+
+
+def _scores(step: Step, widths: _Widths, attention: Attention) -> list[tuple[Shape, float]]:
+    """Return what attention writes when its pieces run one by one: scores and their softmax.
+
+    Autocast takes the softmax in float32, so that it also holds a cast of the scores.
+    """
+    if not step.scores or (attention == "fused" and len(step.scores) == _FUSED_RANK):
+        return []
+    low = widths.of[step.makes[0]]
+    if widths.autocast:
+        return [(step.scores, width) for width in (low, 4.0, 4.0)]
+    return [(step.scores, low)] * 2
+
+
+def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
+    """Return (bytes at batch 1, power of the batch)."""
+    elements, power = prod(shape), 0
+    while marker > 1 and elements and elements % marker == 0:
+        elements //= marker
+        power += 1
+    return elements * width, float(power)
+
+
+def _of_nodes(graph: ModelGraph) -> Program:
+    """Return a program of the canonical operators, for a graph that was made without a file."""
+    buffers = [Buffer(spec.shape, spec.dtype) for spec in graph.inputs]
+    inputs = len(buffers)
+    producers: dict[int, list[int]] = {}
+    for producer, consumer in graph.edges:
+        producers.setdefault(consumer, []).append(producer)
+    made: dict[int, tuple[int, ...]] = {}
+    steps = []
+    for i, node in enumerate(graph.nodes):
+        before = [b for p in producers.get(i, ()) for b in made[p]]
+        if is_view(node.op, node.attributes):
+            made[i] = tuple(before[:1] or range(inputs)[:1])
+            continue
+        buffers += [Buffer(shape, node.dtype) for shape in node.out_shapes]
+        made[i] = tuple(range(len(buffers) - len(node.out_shapes), len(buffers)))
+        reads = tuple((b, buffers[b].shape) for b in dict.fromkeys(before))
+        weights = ((-1 - i, node.param_bytes // item_bytes(node.dtype)),)
+        steps.append(Step(node.op, reads, made[i], (), weights if node.param_bytes else (), node=i))
+    outputs = {b for i in graph.output_nodes if i >= 0 for b in made[i]}
+    return Program(
+        tuple(buffers), tuple(steps), inputs, graph.batch, tuple(sorted(outputs)), frozenset({""})
+    )

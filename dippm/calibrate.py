@@ -1,6 +1,6 @@
 """Measurements of the owner → a device file that makes every later prediction better.
 
-dippm calibrate rows.csv --device A100 --out my_a100.toml
+dippm calibrate rows.csv --device A100 --save my_a100.toml
 dippm predict model.onnx --device my_a100.toml
 """
 

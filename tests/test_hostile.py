@@ -343,7 +343,7 @@ KEYS = {
         "law.network_weight", "law.tree_depth", "law.tree_reach", "law.range", "law.tables",
         "host", "host.launch_ms", "memory", "memory.context_mb", "power", "power.coefficients",
         "intervals", "intervals.latency_ms", "intervals.latency_ms.coefficients",
-        "intervals.latency_ms.quantile", "seen", "seen.devices", "seen.batch_range",
+        "intervals.latency_ms.quantile", "seen", "seen.devices", "seen.often", "seen.batch_range",
         "seen.kernel_classes", "name", "version", "card",
     ],
     "pmgns": [

@@ -25,6 +25,7 @@ SURFACE = {
     "PowerSweep",
     "Prediction",
     "Verification",
+    "calibrate",
     "compare",
     "declare_vision_operators",
     "load",

@@ -23,7 +23,7 @@ def calibrate(
             "timer, input.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Device file to write, for --device.")],
+    save: Annotated[Path, typer.Option("--save", help="Device file to write, for --device.")],
     device: options.DeviceName = "A100",
     name: Annotated[str | None, typer.Option("--name", help="Of the calibrated device.")] = None,
     checkpoint: options.CheckpointName = None,
@@ -40,7 +40,7 @@ def calibrate(
         found = fitted(
             rows, device, predictor=load(checkpoint, device=device), name=name, trust=trust
         )
-        write_device(found, out)
+        write_device(found, save)
     made = found.calibration
     assert made is not None
     error = None if made.log_error is None else 100 * math.expm1(made.log_error)
@@ -48,7 +48,7 @@ def calibrate(
         print_json(
             {
                 "device": found.name,
-                "file": str(out),
+                "file": str(save),
                 "base": made.base,
                 "rows": made.rows,
                 "slowdown": math.exp(made.log_slowdown),
@@ -64,5 +64,5 @@ def calibrate(
         f"{math.exp(made.log_slowdown):.2f} × what was predicted, launches "
         f"{math.exp(made.log_launch):.2f} ×; {left_out}"
         f"{' left out' if error is not None else ''}.\n"
-        f"Use it: --device {out}\n"
+        f"Use it: --device {save}\n"
     )

@@ -139,6 +139,7 @@ class HybridSeen(Schema):
     """What was measured."""
 
     devices: dict[str, Names]
+    often: dict[str, Names]
     batch_range: Range
     kernel_classes: Names
 

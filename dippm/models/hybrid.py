@@ -44,7 +44,7 @@ from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval
 from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
-from dippm.models.order import neighbours, never_faster
+from dippm.models.order import FORMATS, neighbours, never_faster
 from dippm.models.power import PowerModel, achieved_shares, idle_power_w
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
@@ -197,12 +197,12 @@ class Hybrid:
         wide = table.unit == UNITS.index("tf32")
         if wide.any() and "tf32" in c.device.peak_tflops:
             plain = self.law.times(_without_tf32(kernels), batch, view, c).kernel_ms
-            times = np.where(wide, np.minimum(times, plain), times)
+            times = np.minimum(times, plain)
         for precision in never_faster(c.device, c.precision):
             slower = self._times(graph, replace(c, precision=precision), batch).device_ms
             times = times * min(1.0, slower / max(float(times.sum()), 1e-12))
         if c.mig is None and c.device.calibration is None:
-            smaller, larger = neighbours(c.device, self.config["seen"]["devices"], c.precision)
+            smaller, larger = neighbours(c.device, self._measured(c), c.precision)
             for device in smaller:
                 above = self._times(graph, replace(c, device=device), batch).kernel_ms
                 times = np.minimum(times, above)
@@ -210,6 +210,11 @@ class Hybrid:
                 below = self._times(graph, replace(c, device=device), batch).kernel_ms
                 times = np.maximum(times, below)
         return replace(found, kernel_ms=times, device_ms=float(times.sum()))
+
+    def _measured(self, c: Conditions) -> list[str]:
+        """Return the GPUs that were measured often enough in formats of this width."""
+        found: list[str] = self.config["seen"]["often"].get(FORMATS[c.precision], [])
+        return found
 
     def _latency_estimate(
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse

@@ -14,6 +14,12 @@ from dippm.conditions import Precision, supported_precisions
 from dippm.devices import Device, find
 
 _FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
+WIDE, HALF = "32 bits", "16 bits"
+FORMATS: dict[Precision, str] = {
+    "fp32": WIDE, "fp32-ieee": WIDE, "tf32": WIDE,
+    "fp16": HALF, "bf16": HALF, "amp": HALF, "amp-bf16": HALF,
+}  # fmt: skip
+"""Width of what matrix products read; a GPU that was measured in one says nothing of the other."""
 _CONVERTED: dict[Precision, tuple[Precision, Precision]] = {
     "fp16": ("amp", "fp32"),
     "bf16": ("amp-bf16", "fp32"),

@@ -19,6 +19,7 @@ from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import SEEN, UNSEEN
 from dippm.models.memory import MemoryModel
+from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
@@ -37,6 +38,8 @@ HOST = "migperf A100-80GB eager"
 STRICTEST, UNSEEN_SPLIT = "S2-10", "S3a"
 RANGE_QUANTILES = (0.001, 0.999)
 RANGE_MARGIN = 0.2
+OFTEN_ROWS = 200
+"""From so many rows on, a GPU is not held between its neighbours."""
 CHUNK = 256
 COMMAND = (
     "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
@@ -213,7 +216,12 @@ def _seen(examples: Examples) -> dict[str, Any]:
         devices.setdefault(row.device.name, set()).add(row.precision)
     models = [row for row in examples.rows if not row.family.startswith("operator")]
     kinds = examples.features[:, :N_KINDS].any(axis=0)
+    often = Counter((row.device.name, FORMATS[row.precision]) for row in examples.rows)
     return {
+        "often": {
+            width: sorted(name for (name, w), n in often.items() if w == width and n >= OFTEN_ROWS)
+            for width in sorted(set(FORMATS.values()))
+        },
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},
         "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
         "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],

@@ -22,6 +22,7 @@ from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.models.intervals import SEEN, UNSEEN
 from dippm.models.kernel_network import member_shapes
+from dippm.models.order import HALF, WIDE
 from dippm.models.targets import TARGETS
 
 LOG_SLOWDOWN = 0.5
@@ -81,6 +82,7 @@ def predictor(launch_ms: float = 0.0) -> Hybrid:
         },
         "seen": {
             "devices": {"A100-40GB": ["fp16", "fp32"]},
+            "often": {WIDE: ["A100-40GB"], HALF: ["A100-40GB"]},
             "batch_range": [1, 256],
             "kernel_classes": list(KERNEL_CLASSES),
         },

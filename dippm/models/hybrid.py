@@ -201,14 +201,18 @@ class Hybrid:
         for precision in never_faster(c.device, c.precision):
             slower = self._times(graph, replace(c, precision=precision), batch).device_ms
             times = times * min(1.0, slower / max(float(times.sum()), 1e-12))
-        if c.mig is None and c.device.calibration is None:
+        if c.device.calibration is None:
             smaller, larger = neighbours(c.device, self._measured(c), c.precision)
-            for device in smaller:
-                above = self._times(graph, replace(c, device=device), batch).kernel_ms
-                times = np.minimum(times, above)
+            if c.mig is not None and (smaller or larger):
+                whole = self._times(graph, replace(c, mig=None), batch).kernel_ms
+                times = np.maximum(times, whole)
+                smaller, larger = (), ()
             for device in larger:
                 below = self._times(graph, replace(c, device=device), batch).kernel_ms
                 times = np.maximum(times, below)
+            for device in smaller:
+                above = self._times(graph, replace(c, device=device), batch).kernel_ms
+                times = np.minimum(times, above)
         return replace(found, kernel_ms=times, device_ms=float(times.sum()))
 
     def _measured(self, c: Conditions) -> list[str]:

@@ -38,8 +38,8 @@ HOST = "migperf A100-80GB eager"
 STRICTEST, UNSEEN_SPLIT = "S2-10", "S3a"
 RANGE_QUANTILES = (0.001, 0.999)
 RANGE_MARGIN = 0.2
-OFTEN_ROWS = 200
-"""From so many rows on, a GPU is not held between its neighbours."""
+OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
+"""From so many rows of either on, a GPU is not held between its neighbours."""
 CHUNK = 256
 COMMAND = (
     "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
@@ -216,16 +216,24 @@ def _seen(examples: Examples) -> dict[str, Any]:
         devices.setdefault(row.device.name, set()).add(row.precision)
     models = [row for row in examples.rows if not row.family.startswith("operator")]
     kinds = examples.features[:, :N_KINDS].any(axis=0)
-    often = Counter((row.device.name, FORMATS[row.precision]) for row in examples.rows)
     return {
-        "often": {
-            width: sorted(name for (name, w), n in often.items() if w == width and n >= OFTEN_ROWS)
-            for width in sorted(set(FORMATS.values()))
-        },
+        "often": {width: _often(examples, width) for width in sorted(set(FORMATS.values()))},
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},
         "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
         "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],
     }
+
+
+def _often(examples: Examples, width: str) -> list[str]:
+    rows = [row for row in examples.rows if FORMATS[row.precision] == width]
+    parts = ("operator", "chain")
+    models = Counter(r.device.name for r in rows if not r.family.startswith(parts))
+    operators = Counter(r.device.name for r in rows if r.family.startswith(parts))
+    return sorted(
+        name
+        for name in {*models, *operators}
+        if models[name] >= OFTEN_MODELS or operators[name] >= OFTEN_OPERATORS
+    )
 
 
 def _memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def calibrate(
     """
     base = device_of(device)
     found = base.calibration.base if base.calibration else base.name
-    plain = replace(base, calibration=None)
+    plain = replace(base, name=found, calibration=None)
     checkpoint = predictor.checkpoint_for(plain)
     if not isinstance(checkpoint.predictor, Hybrid):
         raise CheckpointError(

@@ -495,7 +495,10 @@ def weights_that_are_no_numbers(folder: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     arrays = load_file(folder / "model.safetensors")
-    save_file({name: a * float("nan") for name, a in arrays.items()}, folder / "model.safetensors")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            arrays[name] = array * array.dtype.type("nan")
+    save_file(arrays, folder / "model.safetensors")
     seal(folder)
 
 

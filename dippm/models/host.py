@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from dippm.conditions import Timer
 
@@ -54,10 +55,10 @@ def launch_share(
     """Return the share of the latency that the host's launch time decides, 0 to 1.
 
     It is d log(latency) / d log(launch time): 0 where kernels hide every launch, 1 where the GPU
-    waits for all of them.
+    waits for all of them. 0, too, if the time of the kernels is no finite number.
     """
     launch_ms = launches * host.launch_ms
-    if timer == "kernel" or launch_ms <= 0.0:
+    if timer == "kernel" or launch_ms <= 0.0 or not isfinite(device_ms):
         return 0.0
     wall = _smooth_max(device_ms, launch_ms)
     decided = float(1.0 / (1.0 + (device_ms / launch_ms) ** OVERLAP_POWER))

@@ -95,6 +95,8 @@ class KernelLaw:
     ) -> KernelTimes:
         """Return the times of a model's kernels under some conditions."""
         table, kind = kernels.table, kernels.table.kind
+        if not len(kind):
+            return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0)
         roofline = roofline_ms(table, batch, view)
         slow = self._log_slowdown(kernels, batch, view, conditions, np.log(roofline))
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])

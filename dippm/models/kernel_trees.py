@@ -51,6 +51,8 @@ class KernelTrees:
             a = {name: np.asarray(tensors[f"trees.{name}"]) for name in ARRAYS}
         except KeyError as error:
             raise _damaged(f"the trees have no array {error}") from None
+        if any(a[name].dtype.kind != "i" for name in ("roots", "feature", "left")):
+            raise _damaged("positions of the trees are no whole numbers")
         nodes = len(a["feature"])
         trees = cls(
             a["classes"].astype(np.float32), a["roots"].astype(np.int32),

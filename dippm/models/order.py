@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dippm.conditions import Precision, supported_precisions
-from dippm.devices import Device, find
+from dippm.devices import Device, all_devices, find
 
 _FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
 WIDE, HALF = "32 bits", "16 bits"
@@ -38,16 +38,20 @@ def never_faster(device: Device, precision: Precision) -> tuple[Precision, ...]:
 def neighbours(
     device: Device, measured: Iterable[str], precision: Precision
 ) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """Return the measured GPUs next to one that was not: (next smaller, next larger).
+    """Return the GPUs next to one that was not measured: (next smaller, next larger measured one).
 
     A smaller one has less of everything or the same; of those the largest are returned, since they
-    say the most, and of the larger ones the smallest.
+    say the most, and of the larger ones the smallest. A smaller one need not be measured: its own
+    place is found first.
     """
     names = tuple(measured)
     if device.name in names:
         return (), ()
     known = [found for found in map(find, names) if precision in supported_precisions(found)]
+    guessed = [d for d in all_devices() if d.name not in names]
+    usable = [d for d in guessed if precision in supported_precisions(d)]
     smaller = [found for found in known if _has_more(device, found)]
+    smaller += [found for found in usable if _is_above(device, found)]
     larger = [found for found in known if _has_more(found, device)]
     return (
         tuple(one for one in smaller if not any(_is_above(other, one) for other in smaller)),

@@ -90,7 +90,10 @@ def test_a_gpu_that_was_not_measured_stands_between_its_neighbours() -> None:
     assert ([d.name for d in smaller], larger) == (["H200"], ())
     assert neighbours(find("H200"), measured, "fp16") == ((), ())
     smaller, larger = neighbours(find("A30"), measured, "fp16")
-    assert (smaller, [d.name for d in larger]) == ((), ["A100-40GB"])
+    assert ([d.name for d in smaller], [d.name for d in larger]) == (
+        ["P100-PCIe-16GB", "T4"],
+        ["A100-40GB"],
+    )
 
 
 def test_fp32_and_ieee_are_one_answer_where_there_is_no_tf32() -> None:

@@ -15,7 +15,7 @@ from math import prod
 
 from dippm.graph.draft import Draft, Node, Shape, Value
 from dippm.graph.operators import is_elementwise, operator
-from dippm.graph.strides import contiguous, is_channels_last, view_strides
+from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, view_strides
 
 Strides = tuple[int, ...]
 _WEIGHTED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "batch_matmul")
@@ -274,7 +274,7 @@ class _Recorder:
         if node.op in _KEEPS_CHANNELS_LAST:
             given = self._strides(source)
             if is_channels_last(source.shape, given):
-                self.strides[id(node.out)] = _dense_in_order(node.out.shape, given)
+                self.strides[id(node.out)] = dense_in_order(node.out.shape, given)
         elif node.op == "attention" and len(node.out.shape) == _FUSED_RANK:
             _, heads, rows, width = node.out.shape
             self.strides[id(node.out)] = (heads * rows * width, width, heads * width, 1)
@@ -283,7 +283,7 @@ class _Recorder:
                 (v for v in node.inputs if v.shape == node.out.shape and not v.is_static), None
             )
             if full is not None:
-                self.strides[id(node.out)] = _dense_in_order(full.shape, self._strides(full))
+                self.strides[id(node.out)] = dense_in_order(full.shape, self._strides(full))
 
 
 def _name(node: Node) -> str:
@@ -300,14 +300,3 @@ def _spread(shape: Shape, strides: Strides, wide: Shape) -> Strides:
         0 if i < missing or (shape[i - missing] == 1 and size != 1) else strides[i - missing]
         for i, size in enumerate(wide)
     )
-
-
-def _dense_in_order(shape: Shape, strides: Strides) -> Strides:
-    """Return dense strides with the axes in the same order of memory."""
-    order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
-    result = [1] * len(shape)
-    step = 1
-    for axis in reversed(order):
-        result[axis] = step
-        step *= shape[axis]
-    return tuple(result)

@@ -68,9 +68,9 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
         if view_strides(source.shape, given, flat) is None or given[-1] != 1:
             _note_copy(node, source)
     elif node.op in _KEEPS_CHANNELS_LAST and given and is_channels_last(source.shape, given):
-        strides[id(node.out)] = _dense_in_order(node.out.shape, given)
+        strides[id(node.out)] = dense_in_order(node.out.shape, given)
     elif is_elementwise(node.op) and source.shape == node.out.shape and given is not None:
-        strides[id(node.out)] = _dense_in_order(source.shape, given)
+        strides[id(node.out)] = dense_in_order(source.shape, given)
 
 
 def is_channels_last(shape: Shape, strides: tuple[int, ...]) -> bool:
@@ -92,7 +92,7 @@ def _note_copy(node: Node, source: Value) -> None:
         node.attributes["copies"] = 1
 
 
-def _dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
+def dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
     """Return dense strides with the axes in the same order of memory."""
     order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
     result = [1] * len(shape)

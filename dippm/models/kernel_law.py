@@ -152,11 +152,15 @@ class KernelLaw:
             Neighbours.of(kernels.outward, size),
         )
         trees = self.trees.log_slowdown(features)
-        guarded = np.clip(network.astype(np.float64), trees - GUARD, trees + GUARD)
-        return np.concatenate([guarded, trees[None]])
+        return np.concatenate([guarded(network.astype(np.float64), trees), trees[None]])
 
     def _member_weights(self) -> Floats:
         members: Sequence[float] = [self.weights[0] / len(self.network.members)] * len(
             self.network.members
         )
         return np.array([*members, self.weights[1]])
+
+
+def guarded(network: Floats, trees: Floats) -> Floats:
+    """Return log slow-downs of networks, (K,) or (members, K), within GUARD of the trees."""
+    return np.asarray(np.clip(network, trees - GUARD, trees + GUARD), dtype=np.float64)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-COVERAGE = 0.9
+from dippm.models.intervals import COVERAGE
+
 SMALLEST = 0.003
 """Log errors below this are luck, and say nothing about the size of an error."""
 

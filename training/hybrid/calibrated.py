@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
-from dippm.models.kernel_law import GUARD
+from dippm.models.kernel_law import guarded
 from training.evaluation.metrics import errors
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
@@ -74,8 +74,7 @@ def measured_rows(
         launch_ms = float(network.usual.exp())
         copy_rate = float(network.log_copy.exp())
     by_trees = trees.log_slowdown(batch.features.numpy())
-    guarded = np.clip(free, by_trees - GUARD, by_trees + GUARD)
-    slow = weights[GUARDED] * guarded + weights[TREES] * by_trees
+    slow = weights[GUARDED] * guarded(free, by_trees) + weights[TREES] * by_trees
     times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
     kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
     class_ms = np.zeros((len(rows), N_KINDS))

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dippm.models.intervals import COVERAGE
 from dippm.models.power_limit import FILE, Band, PowerLimitLaw
-from training.evaluation.intervals import COVERAGE
 
 TABLE = Path("zeus", "nsdi23_power_limit_sweep.csv")
 OUT = Path(__file__).resolve().parents[2] / "dippm" / "models" / FILE

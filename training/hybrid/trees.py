@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.host import OVERLAP_POWER
-from dippm.models.kernel_law import GUARD
+from dippm.models.kernel_law import guarded
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import is_operator
@@ -168,7 +168,7 @@ def predict_guarded_log_ms(
     *,
     tables: Mapping[str, int],
 ) -> Floats:
-    """Return what the network predicts within GUARD of the trees, shape (len(chosen),)."""
+    """Return what the network predicts near the trees, see `guarded`, shape (len(chosen),)."""
     batches = Batches(examples, tables)
     found = [np.zeros(0)]
     for chunk in np.array_split(chosen, len(chosen) // 64 + 1):
@@ -176,7 +176,7 @@ def predict_guarded_log_ms(
             rows = _rows(examples, chunk, network, tables)
             free = network.log_slowdown(batches.take(chunk)).numpy().astype(np.float64)
             by_trees = trees.log_slowdown(rows.features)
-            slow = np.clip(free, by_trees - GUARD, by_trees + GUARD) + rows.terms
+            slow = guarded(free, by_trees) + rows.terms
             found.append(rows.log_ms(rows.base_ms * np.exp(slow))[0])
     return np.concatenate(found)
 

@@ -33,7 +33,8 @@ def _inline(module: torch.nn.Module) -> None:
         if isinstance(inner, GraphModule) and not _has_parts(inner):
             _replace(node, inner, node.args[place + 1 :])
     if regions:
-        module.graph.eliminate_dead_code()
+        for node in [n for n in module.graph.nodes if n.op == "get_attr" and not n.users]:
+            module.graph.erase_node(node)
         module.delete_all_unused_submodules()
         module.recompile()
 

@@ -91,6 +91,11 @@ class RawGraph:
     notes: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
 
+    @property
+    def runs_unread(self) -> bool:
+        """Whether operators whose result nobody reads are run: eager PyTorch prunes nothing."""
+        return bool(self.called)
+
     def to_json(self) -> str:
         """Return the graph as one JSON document."""
         document = {

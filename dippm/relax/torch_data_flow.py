@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import _side_effectful_functions
 
 
 def with_data_flow(program: ExportedProgram) -> ExportedProgram:
@@ -13,7 +17,23 @@ def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     Nothing is decomposed. Operators of other libraries are run on tensors without data, so their
     code must be at hand.
     """
-    return program.run_decompositions({}) if mutates_shared_memory(program.graph) else program
+    if not mutates_shared_memory(program.graph):
+        return program
+    with _keeping_unread(program.graph):
+        program = program.run_decompositions({})
+    return program
+
+
+@contextmanager
+def _keeping_unread(graph: torch.fx.Graph) -> Iterator[None]:
+    """Keep operators whose result nobody reads, as eager mode does."""
+    operators = {n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    added = operators - _side_effectful_functions
+    _side_effectful_functions.update(added)
+    try:
+        yield
+    finally:
+        _side_effectful_functions.difference_update(added)
 
 
 def mutates_shared_memory(graph: torch.fx.Graph) -> bool:

@@ -7,6 +7,7 @@ from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.dialects.readers import READERS
 from dippm.graph.dialects.static import fold_static
 from dippm.graph.dialects.tables import as_data, data_slots, find_tables
+from dippm.graph.dialects.unread import unread_results
 from dippm.graph.draft import Draft, Value
 from dippm.progress import counted
 from dippm.relax.raw_graph import IN_PLACE, RawGraph, RawOperator, RawValue
@@ -44,6 +45,7 @@ def read(raw: RawGraph) -> Draft:
         if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
             maker.in_place = True
     draft.path = ""
+    draft.beside.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
     return draft
 
 

@@ -44,7 +44,7 @@ def find_tables(raw: RawGraph) -> Tables:
         alone.append(depends)
         for i in operator_.outputs:
             static[i] = depends
-    heavy = {i for i, o in enumerate(raw.operators) if alone[i] and _multiplies(o)}
+    heavy = {i for i, o in enumerate(raw.operators) if alone[i] and multiplies(o)}
     if not heavy:
         return Tables(frozenset(), frozenset())
     data = [False] * len(raw.values)  # whether anything reads the value other than as a weight
@@ -96,7 +96,8 @@ def _row(call: RawOperator) -> Operator:
     return operator(canonical_name(dialect, bare) or "")
 
 
-def _multiplies(call: RawOperator) -> bool:
+def multiplies(call: RawOperator) -> bool:
+    """Return whether an operator does multiply-accumulates."""
     row = _row(call)
     if row.name == "einsum":
         return sums_products(str(call.attributes.get("equation", "")))

@@ -1,0 +1,38 @@
+"""Layers whose result nobody reads: eager mode runs them, whatever the exporter makes of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from dippm import frontends
+from dippm.graph import build
+
+
+class Unread(nn.Module):
+    """A layer in a region of its own and a recurrent one are not read, and memory is shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.unread = nn.Linear(8, 8), nn.Linear(8, 16)
+        self.recurrent = nn.LSTM(8, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.kept(x)
+        y[:, :2] = x[:, :2]
+        with torch.autocast("cuda", enabled=False):
+            torch.relu(self.unread(y))
+        self.recurrent(x)
+        return y
+
+
+def test_unread_layers_survive_regions_and_shared_memory() -> None:
+    graph = build(frontends.load(Unread(), (5, 8), cache=False)).at_batch(1)
+    module = Unread()
+    module.recurrent = nn.Identity()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.zeros(1, 5, 8))
+    recurrent = 5 * 4 * 4 * (8 + 4)
+    assert graph.macs == counter.get_total_flops() // 2 + recurrent
+    assert {"relu", "lstm"} <= {node.op for node in graph.nodes}

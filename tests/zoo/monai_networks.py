@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
@@ -165,7 +166,8 @@ def _maker(network: str, arguments: dict[str, Any]) -> Callable[[], torch.nn.Mod
     def make() -> torch.nn.Module:
         place, _, name = network.rpartition(".")
         nets = import_module(".".join(["monai.networks.nets", place]).rstrip("."))
-        module: torch.nn.Module = getattr(nets, name)(**arguments)
+        # some networks turn a list that they are given around, and the next one would differ
+        module: torch.nn.Module = getattr(nets, name)(**deepcopy(arguments))
         return module
 
     return make

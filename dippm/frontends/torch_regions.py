@@ -7,6 +7,8 @@ setting has no meaning for shapes, so the operators take the place of the region
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,21 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+
+@contextmanager
+def autocast_without_data() -> Iterator[None]:
+    """Let ``torch.autocast(x.device.type)`` open a region where `x` is on the meta device."""
+    before = torch.autocast.__init__
+
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        before(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    torch.autocast.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = before  # type: ignore[method-assign]
 
 
 def inline_regions(program: ExportedProgram) -> None:

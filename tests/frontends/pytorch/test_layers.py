@@ -102,20 +102,21 @@ def test_a_size_that_depends_on_data_is_refused_by_name() -> None:
 class InRegions(nn.Module):
     """Runs a part in full precision and without gradients, as quantisers and norms do."""
 
-    def __init__(self):
+    def __init__(self, device=None):
         super().__init__()
-        self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.one, self.two, self.device = nn.Linear(8, 16), nn.Linear(16, 4), device
 
     def forward(self, x):
-        with torch.autocast("cuda", enabled=False):
+        with torch.autocast(self.device or x.device.type, enabled=False):
             y = self.one(x.float())
             with torch.set_grad_enabled(True):
                 z = self.two(y.relu())
         return z + y.sum(-1, keepdim=True)
 
 
-def test_the_operators_of_a_region_are_counted():
-    graph = build(pytorch.convert_module(InRegions(), InputSpec.parse("8"))).at_batch(1)
+@pytest.mark.parametrize("device", ["cuda", None])
+def test_the_operators_of_a_region_are_counted(device):
+    graph = build(pytorch.convert_module(InRegions(device), InputSpec.parse("8"))).at_batch(1)
     assert graph.macs == 8 * 16 + 16 * 4
     assert not graph.unknown_ops
     assert {node.path for node in graph.nodes if node.op == "dense"} == {"one", "two"}

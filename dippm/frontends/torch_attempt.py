@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.export import ExportedProgram
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
@@ -30,10 +29,11 @@ from dippm.frontends.torch_inputs import (
 from dippm.frontends.torch_known import KnownNumbers
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
-from dippm.frontends.torch_regions import inline_regions
+from dippm.frontends.torch_regions import autocast_without_data, inline_regions
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
+from dippm.relax.torch_tracing import without_source
 
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
 _READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
@@ -83,15 +83,31 @@ class Attempt:
         program = self._export(batch, self.choices[0], watched=watched)
         if program is not None or self.watch.is_cut or self.watch.misplaced:
             return program
+        reads: list[tuple[dict[str, torch.dtype], Exception | None]] = []
         for dtypes in self.choices:
             on_mask = not self.runs(batch, dtypes) and self._fails_on_mask(dtypes)
-            if on_mask:  # earlier choices failed for their types
-                self.first_error, self.forward_error = None, self.last_error
             if on_mask or self.last_error is None:
-                self.choices.remove(dtypes)
-                self.choices.insert(0, dtypes)
-                return self._export(batch, dtypes, watched=watched)
+                return self._export_first(batch, dtypes, self.last_error, watched=watched)
+            if _is_on_data(self.last_error):
+                reads.append((dtypes, self.last_error))
+        if reads and reads[0][0] is not self.choices[0]:  # right types, for which it reads data
+            return self._export_first(batch, *reads[0], watched=watched)
         return None
+
+    def _export_first(
+        self,
+        batch: int,
+        dtypes: dict[str, torch.dtype],
+        error: Exception | None,
+        *,
+        watched: bool,
+    ) -> ExportedProgram | None:
+        """Export with a choice that becomes the likeliest, and that a run without data ends so."""
+        if error is not None:  # earlier choices failed for their types
+            self.first_error, self.forward_error = None, error
+        self.choices.remove(dtypes)
+        self.choices.insert(0, dtypes)
+        return self._export(batch, dtypes, watched=watched)
 
     def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the last run had the right types, and died on what a mask selects."""
@@ -182,7 +198,12 @@ class Attempt:
         end = watch_sequences(self.module, self.watch) if watched else None
         try:
             args = () if first is None else (first,)
-            with whole_recurrent_layers(), keeping_attributes(self.module), _without_source():
+            with (
+                whole_recurrent_layers(),
+                keeping_attributes(self.module),
+                autocast_without_data(),
+                without_source(),
+            ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
             _check_sizes(program)
@@ -205,7 +226,12 @@ class Attempt:
         try:
             if self.on_meta:
                 args, kwargs = self.call.arrange(tensors)
-                with self.device(), self.numbers(), keeping_attributes(self.module):
+                with (
+                    self.device(),
+                    self.numbers(),
+                    keeping_attributes(self.module),
+                    autocast_without_data(),
+                ):
                     self.module(*args, **kwargs)
             else:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -278,18 +304,6 @@ class _Flat(torch.nn.Module):
     def _modes(self) -> Iterator[AbstractContextManager[Any]]:
         if self._watch.batch:
             yield ScriptWatch(self._watch) if self._is_script else self._watch
-
-
-@contextmanager
-def _without_source() -> Iterator[None]:
-    """Neither keep the line of each operator nor write source for graphs that are not run."""
-    before = torch.fx.config.do_not_emit_stack_traces
-    torch.fx.config.do_not_emit_stack_traces = True
-    try:
-        with _use_lazy_graph_module(True):
-            yield
-    finally:
-        torch.fx.config.do_not_emit_stack_traces = before
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -10,6 +10,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import _side_effectful_functions
 
+from dippm.relax.torch_tracing import without_source
+
 
 def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     """Return the program in functional operators if in-place updates hide its data flow.
@@ -19,7 +21,7 @@ def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     """
     if not mutates_shared_memory(program.graph):
         return program
-    with _keeping_unread(program.graph):
+    with _keeping_unread(program.graph), without_source():
         program = program.run_decompositions({})
     return program
 

@@ -82,8 +82,9 @@ def own_inputs(
         used += [name for name in required if name in names and name not in used]
         more = [*used, *(n for n in names if n in COMPANIONS and n not in used)]
         most = [*more, *(n for n in names if n == "input_ids" and n not in more)]
+        size = _size_of_inner_timm(module)
         found = [
-            _of_configuration(config, names, which, turned=turned, stacked=stacked)
+            _of_configuration(config, names, which, turned=turned, stacked=stacked, size=size)
             for stacked in (0, 1, 2)
             for turned in (False, True)
             for which in (used, more, most)
@@ -116,6 +117,15 @@ def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shap
     return channels, height, width
 
 
+def _size_of_inner_timm(module: torch.nn.Module) -> Shape | None:
+    """Return the height and width that a timm model within the module was built for."""
+    for part in module.modules():
+        settings = getattr(part, "pretrained_cfg", None)
+        if isinstance(settings, Mapping) and settings.get("input_size"):
+            return _image_of_timm(part, settings)[1:]
+    return None
+
+
 def _pixels_as_channels(module: torch.nn.Module, first: torch.nn.Module) -> int:
     """Return how many pixels a stem puts into the channels of one, before the first convolution."""
     pixels = 1
@@ -140,7 +150,13 @@ def _of_detector(module: torch.nn.Module) -> OwnInputs | None:
 
 
 def _of_configuration(
-    config: Any, names: list[str], used: list[str], *, turned: bool, stacked: int
+    config: Any,
+    names: list[str],
+    used: list[str],
+    *,
+    turned: bool,
+    stacked: int,
+    size: Shape | None,
 ) -> OwnInputs | None:
     """Return inputs of a model with a configuration, as those of transformers have."""
     shapes: dict[str, Shape] = {}
@@ -150,6 +166,8 @@ def _of_configuration(
         if found is None:
             continue
         shape, assumed = found
+        if size and assumed and name.startswith("pixel_values") and len(shape) >= 3:
+            shape = (*shape[:-2], *size)
         if turned and name in SOUND:
             shape, assumed = _turned(shape), True
         if stacked and name == "pixel_values" and len(shape) == 3:

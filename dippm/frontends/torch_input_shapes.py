@@ -45,7 +45,10 @@ def input_shape(name: str, config: Any) -> Found | None:
     if name in _RULES:
         return _RULES[name](config)
     if name.endswith("input_ids"):
-        return (_tokens(config, decoder=name.startswith("decoder")),), True
+        is_decoder = name.startswith("decoder")
+        tokens = _tokens(config, decoder=is_decoder)
+        codebooks = _own_setting(getattr(config, "decoder_config", None), "num_channels")
+        return ((tokens, codebooks) if is_decoder and codebooks else (tokens,)), True
     if name.endswith("_embeds"):
         return _embeddings(name, config)
     return None
@@ -80,19 +83,31 @@ def _frames(config: Any, frames: int | None) -> Found:
 def _image(config: Any) -> Found:
     channels = int(setting(config, "num_channels", "in_channels", "in_chans") or 3)
     size = setting(config, "image_size", "crop_size", kinds=(int, list, tuple, Mapping))
+    scales = setting(config, "scaled_images_ratios", kinds=(list, tuple))
+    if scales and (patch := setting(config, "patch_size")):
+        size = round(patch / min(scales))  # the smallest copy of the image is one patch
     if isinstance(size, Mapping):
         size = (size.get("height"), size.get("width"))
     if isinstance(size, int):
         size = (size, size)
     if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(s, int) for s in size):
-        return (channels, *size), False
+        height, width = (_cut(config, s) for s in size)
+        return (channels, height, width), (height, width) != tuple(size)
     return (channels, IMAGE, IMAGE), True
+
+
+def _cut(config: Any, size: int) -> int:
+    """Return a side of an image that is cut into windows of whole patches."""
+    windows, patch = setting(config, "num_windows"), setting(config, "patch_size")
+    return size - size % (windows * patch) if windows and patch else size
 
 
 def _sound_features(config: Any) -> Found | None:
     bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size")
     if bins is None:  # the part that takes sound beside a text encoder
         bins = setting(getattr(config, "decoder_config", None), "feature_size")
+    if bins is not None and (stacked := setting(config, "num_stacked_frames")):
+        return (FEATURE_STEPS, bins * stacked), True
     if bins is None:
         width = setting(config, "feature_projection_input_dim", "input_feat_size")
         return ((FEATURE_STEPS, width), True) if width else None
@@ -183,11 +198,19 @@ _PARTS = (
 
 
 def setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
-    """Return the first of these settings that a configuration or one of its parts has."""
-    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
-        for name in names:
-            value = getattr(part, name, None)
-            usable = isinstance(value, kinds) and not isinstance(value, bool)
-            if usable and value and (not isinstance(value, int) or value > 0):
-                return value
+    """Return the first of these settings that a configuration, its parts or theirs have."""
+    parts = [getattr(config, name, None) for name in _PARTS]
+    inner = [getattr(part, name, None) for part in parts if part is not None for name in _PARTS]
+    for part in (config, *parts, *inner):
+        if (value := _own_setting(part, *names, kinds=kinds)) is not None:
+            return value
+    return None
+
+
+def _own_setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:
+    for name in names:
+        value = getattr(config, name, None)
+        usable = isinstance(value, kinds) and not isinstance(value, bool)
+        if usable and value and (not isinstance(value, int) or value > 0):
+            return value
     return None

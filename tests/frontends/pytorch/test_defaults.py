@@ -13,6 +13,7 @@ from torch import nn
 from dippm.errors import InputShapeError
 from dippm.frontends import named, pytorch
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_input_shapes import input_shape
 from dippm.graph import build
 
 OWN = InputSpec({})
@@ -162,6 +163,55 @@ def own_shapes(module):
 )  # fmt: skip
 def test_inputs_that_a_model_asks_for_are_found(module, shapes):
     assert own_shapes(module)[0] == shapes
+
+
+INNER = SimpleNamespace(backbone_config=SimpleNamespace(image_size=[1024, 512]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shape", "chosen"),
+    [
+        ("pixel_values", {"vision_config": INNER}, (3, 1024, 512), False),
+        ("pixel_values", {"image_size": 518, "patch_size": 14, "num_windows": 4},
+         (3, 504, 504), True),
+        ("pixel_values", {"patch_size": 384, "scaled_images_ratios": [0.25, 0.5, 1]},
+         (3, 1536, 1536), False),
+        ("input_features", {"num_mel_bins": 80, "num_stacked_frames": 7}, (1000, 560), True),
+        ("decoder_input_ids", {"decoder_config": SimpleNamespace(num_channels=9)}, (128, 9), True),
+    ],
+)  # fmt: skip
+def test_sizes_are_found_in_parts_of_parts_and_follow_from_how_they_are_cut(
+    name, settings, shape, chosen
+):
+    assert input_shape(name, SimpleNamespace(**settings)) == (shape, chosen)
+
+
+def test_an_inner_timm_model_says_its_image_size():
+    model = WithBoth("pixel_values", vision_config=SimpleNamespace())
+    model.image.pretrained_cfg = {"input_size": (3, 32, 32)}
+    assert own_shapes(model)[0] == {"pixel_values": (3, 32, 32), "input_ids": (128,)}
+
+
+class Steps(nn.Module):
+    """Looks up what no name tells to be whole numbers, and reads data where it is not traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, states, steps):
+        out = states + self.table(steps)
+        if not torch.compiler.is_compiling():
+            out.sum().item()
+        return out
+
+
+def test_types_with_which_a_model_gets_as_far_as_its_data_are_right():
+    raw = pytorch.convert_module(Steps(), InputSpec.parse("states=5,4;steps=5"))
+    assert {raw.values[i].name: raw.values[i].dtype for i in raw.inputs} == {
+        "states": "float32",
+        "steps": "int64",
+    }
 
 
 def test_a_part_that_gets_no_input_is_named():

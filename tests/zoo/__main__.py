@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ SUITES = (
     "paddle_vision",
 )
 CASES_PER_PROCESS = 40
+MEMORY_LIMIT_BYTES = 16 << 30
+"""A model that its own library builds only with data, and that is larger, is not built; without
+the limit the kernel would end this process, or one that has nothing to do with it."""
 
 
 def main() -> int:
@@ -69,6 +73,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     """Run some cases that have no outcome yet; 3 says that there are more."""
     from tests.zoo.run import run
 
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     (suite,) = arguments.suites
     done = {name for found, name in _done(arguments.out) if found == suite}
     left = [c for c in cases(suite, arguments.sample, arguments.only) if c.name not in done]

@@ -10,9 +10,9 @@ from typing import Any
 from dippm.batch_sweep import BatchSweep, Place, samples_per_s
 from dippm.power_sweep import PowerSweep
 from dippm.printable import printable
-from dippm.report.collected.page import OFFLINE, ReportNotInstalledError
 from dippm.report.files import write_text
 from dippm.report.html import page
+from dippm.report.plotted import OFFLINE, ReportNotInstalledError
 from dippm.report.sweep import fitting
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"

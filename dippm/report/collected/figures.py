@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.report.collected.predictions import Point
 from dippm.report.collected.summary import DISTRIBUTED
+from dippm.report.plotted import OTHER, sized
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,6 @@ LABELS = {
     "power_w": "mean power, W",
 }
 COLOURS = {"ok": "#3b6fb6", "oom": "#d1495b", "timeout": "#edae49", "crash": "#6b2d5c"}
-OTHER = "#8d99ae"
 
 
 def coverage_figure(coverage: Mapping[str, Any]) -> Any:
@@ -40,7 +40,7 @@ def coverage_figure(coverage: Mapping[str, Any]) -> Any:
     )
     figure.update_xaxes(title=f"{coverage['size']}, from", type="category")
     figure.update_yaxes(type="category", autorange="reversed")
-    return _sized(figure, 140 + 24 * len(coverage["families"]))
+    return sized(figure, 140 + 24 * len(coverage["families"]))
 
 
 def counts_figure(rows: pd.DataFrame) -> Any:
@@ -63,7 +63,7 @@ def counts_figure(rows: pd.DataFrame) -> Any:
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title="rows")
     figure.update_yaxes(type="category", autorange="reversed")
-    return _sized(figure, 140 + 20 * len(counts))
+    return sized(figure, 140 + 20 * len(counts))
 
 
 def distribution_figure(rows: pd.DataFrame, target: str) -> Any:
@@ -87,7 +87,7 @@ def distribution_figure(rows: pd.DataFrame, target: str) -> Any:
     )
     figure.update_xaxes(title=f"measured {LABELS[target]}", type="log")
     figure.update_yaxes(type="category", autorange="reversed")
-    return _sized(figure, 140 + 20 * known["family"].nunique())
+    return sized(figure, 140 + 20 * known["family"].nunique())
 
 
 def prediction_figure(points: list[Point]) -> Any:
@@ -118,20 +118,9 @@ def prediction_figure(points: list[Point]) -> Any:
         )
     figure.update_xaxes(title=f"measured {LABELS[target]}", type="log")
     figure.update_yaxes(title=f"predicted {LABELS[target]}", type="log")
-    return _sized(figure, 520)
+    return sized(figure, 520)
 
 
 def distributed(rows: pd.DataFrame) -> list[str]:
     """Return the targets that some row has."""
     return [target for target in DISTRIBUTED if (rows[target] > 0).any()]
-
-
-def _sized(figure: Any, height: int) -> Any:
-    from plotly.colors import qualitative
-
-    return figure.update_layout(
-        colorway=qualitative.Dark24,
-        template="plotly_white",
-        height=max(260, height),
-        margin={"l": 10, "r": 10, "t": 30, "b": 40},
-    )

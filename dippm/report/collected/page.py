@@ -8,28 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError
-from dippm.figures import show
 from dippm.measure.columns import COLUMNS
 from dippm.measure.rows import collected
 from dippm.progress import tell
 from dippm.report.collected import predictions, summary
 from dippm.report.collected.joined import read_joined
 from dippm.report.collected.predictions import Compared
+from dippm.report.plotted import OFFLINE, render, require_libraries
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "collected.html.jinja"
-OFFLINE = {
-    "displaylogo": False,
-    "responsive": True,
-    "showSendToCloud": False,
-    "plotlyServerURL": "",
-}
-
-
-class ReportNotInstalledError(DippmError, ImportError):
-    """The libraries of reports are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +49,19 @@ class CollectedReport:
             ReportNotInstalledError: if plotly or jinja2 is missing.
         """
         tell("drawing the page")
-        try:
-            from jinja2 import Environment
-            from markupsafe import Markup
-            from plotly.offline import get_plotlyjs
-        except ImportError as error:
-            raise ReportNotInstalledError(
-                f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
-            ) from error
+        require_libraries()
+        from markupsafe import Markup
+
         text = files("dippm.report").joinpath("templates", TEMPLATE).read_text(encoding="utf-8")
-        environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        environment.filters["number"] = _number
-        html: str = environment.from_string(text).render(
+        return render(
+            text,
             title=self.title,
-            plotly=Markup(get_plotlyjs()),
             plots={name: Markup(html) for name, html in self._plots().items()},
             columns=COLUMNS,
             compared=self.compared,
             errors=self.compared.errors(),
             **self.figures,
         )
-        return html
 
     def _plots(self) -> dict[str, str]:
         from dippm.report.collected import figures
@@ -158,7 +140,3 @@ def _html(figure: Any, name: str) -> str:
         config=OFFLINE,
     )
     return html
-
-
-def _number(value: Any) -> str:
-    return "–" if value is None else show(float(value))

@@ -19,10 +19,7 @@ from dippm.report.collected import predictions, summary
 from dippm.report.collected.joined import Joined, read_joined
 from dippm.report.collected.page import report_of, write_page
 from tests import own_rows
-
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
+from tests.browser import NEEDS_CHROMIUM, browse
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +195,7 @@ def test_a_missing_library_is_named_with_its_extra(
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+@NEEDS_CHROMIUM
 def test_a_browser_draws_every_plot_without_errors(page: Path, tmp_path: Path) -> None:
     dom, talk = browse(page, tmp_path)
     plots = ("counts", "coverage", "latency_ms", "energy_j", "memory_mb", "power_w",
@@ -211,7 +208,7 @@ def test_a_browser_draws_every_plot_without_errors(page: Path, tmp_path: Path) -
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+@NEEDS_CHROMIUM
 def test_the_page_may_not_ask_the_network(page: Path, tmp_path: Path) -> None:
     """The page forbids itself every request; here one is added and must be stopped, loudly."""
     image = '<img src="http://example.invalid/x.png"></body>'
@@ -220,17 +217,3 @@ def test_the_page_may_not_ask_the_network(page: Path, tmp_path: Path) -> None:
     _, talk = browse(asking, tmp_path)
     assert "Content Security Policy" in talk
     assert "example.invalid" in talk
-
-
-def browse(page: Path, tmp_path: Path) -> tuple[str, str]:
-    """Open a page in a real browser; return the document as drawn, and what the console said."""
-    assert CHROMIUM
-    options = (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000",
-        "--enable-logging=stderr", "--v=0", "--dump-dom",
-    )  # fmt: skip
-    done = subprocess.run(
-        [CHROMIUM, *options, page.as_uri()], capture_output=True, text=True, timeout=180, check=True
-    )
-    return done.stdout, done.stderr

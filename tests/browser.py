@@ -1,0 +1,29 @@
+"""Opens pages in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+
+
+def browse(page: Path, tmp_path: Path, *, at: str = "") -> tuple[str, str]:
+    """Open a page at a place of it; return the document as drawn, and what the console said."""
+    assert CHROMIUM
+    options = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000",
+        "--enable-logging=stderr", "--v=0", "--dump-dom",
+    )  # fmt: skip
+    address = f"{page.as_uri()}#{at}" if at else page.as_uri()
+    done = subprocess.run(
+        [CHROMIUM, *options, address], capture_output=True, text=True, timeout=180, check=True
+    )
+    return done.stdout, done.stderr

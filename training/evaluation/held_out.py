@@ -1,10 +1,28 @@
-"""Predictions for rows that did not train."""
+"""Predictions for rows that did not train, in memory and as a file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
+
+from dippm.errors import DippmError
+
+FILE = "held_out.parquet"
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""With these probabilities intervals shall hold."""
+BASELINE = "baseline "
+"""Begins the columns of what simple predictors answered for a row, in ms."""
+COLUMNS = (
+    "split", "fold", "row_id", "kind", "source", "table", "question", "gpu", "mig", "precision",
+    "mode", "layout", "timer", "family", "architecture", "model", "batch", "gflop", "launches",
+    "measured_ms", "predicted_ms", "bound", "host_share", "costliest",
+)  # fmt: skip
+"""What every row of the file has. "kind" is one of KINDS, "question" the one of a user that a split
+answers with this row, "gflop" is that of one step, "bound" is where most of its time goes,
+"host_share" is launch time over latency."""
+KINDS = ("model", "module", "operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +41,46 @@ class HeldOut:
     split: str
     rows: pd.DataFrame
     seconds: float
+
+
+def half_width(level: float) -> str:
+    """Return the column of the log half widths of intervals of a level."""
+    return f"log half width {level:g}"
+
+
+def write_held_out(work: Path, rows: pd.DataFrame) -> Path:
+    """Write the rows of all splits into a working folder, and return the file.
+
+    Raises:
+        ValueError: if a column is missing.
+    """
+    _check(rows)
+    work.mkdir(parents=True, exist_ok=True)
+    path = work / FILE
+    rows.to_parquet(path, index=False)
+    return path
+
+
+def read_held_out(work: Path) -> pd.DataFrame:
+    """Return the rows that `write_held_out` wrote into a working folder.
+
+    Raises:
+        DippmError: if there is no such file, or it is of another version.
+    """
+    path = work / FILE
+    hint = "python -m training.hybrid.train writes it with --work."
+    if not path.is_file():
+        raise DippmError(f"no held-out predictions: {path} does not exist", hint)
+    rows = pd.read_parquet(path)
+    try:
+        _check(rows)
+    except ValueError as error:
+        raise DippmError(f"cannot read {path}: {error}", hint) from error
+    return rows
+
+
+def _check(rows: pd.DataFrame) -> None:
+    wanted = (*COLUMNS, *map(half_width, LEVELS))
+    missing = [name for name in wanted if name not in rows.columns]
+    if missing:
+        raise ValueError(f"columns are missing: {', '.join(missing)}")

@@ -155,9 +155,14 @@ def bootstrap(
     y, p = _pair(actual, predicted)
     rows_of = _rows_of(architectures)
     generator = np.random.default_rng(seed)
+    sizes = np.array([len(rows) for rows in rows_of])
+    sums = np.array([absolute_percentage_errors(y[rows], p[rows]).sum() for rows in rows_of])
     values = []
     for _ in range(n_resamples):
         drawn = generator.integers(0, len(rows_of), len(rows_of))
+        if metric is mean_ape:
+            values.append(float(sums[drawn].sum() / sizes[drawn].sum()))
+            continue
         rows = np.concatenate([rows_of[i] for i in drawn])
         values.append(metric(y[rows], p[rows]))
     low, high = np.percentile(values, [2.5, 97.5])

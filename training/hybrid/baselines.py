@@ -8,6 +8,7 @@ Nearest neighbour: the label of the most alike training row; if it wins on a spl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from training.hybrid.folds import Task
 from training.hybrid.views import REFERENCE
 
 Floats = NDArray[np.float64]
+ROOFLINE = "bare roofline sum"
+"""The one that has nothing to fit."""
 Fitted = Callable[[Floats], Floats]
 Fit = Callable[[Floats, Floats], Fitted]
 
@@ -30,21 +33,18 @@ Fit = Callable[[Floats, Floats], Fitted]
 def baselines(examples: Examples, tasks: Mapping[str, Sequence[Task]]) -> list[dict[str, Any]]:
     """Return one row per baseline and split: errors in percent on the reference table."""
     table = np.array([REFERENCE.holds(row) for row in examples.rows])
-    classes, totals = _class_ms(examples, table), _totals(examples, table)
+    inputs = Inputs.of(examples, np.flatnonzero(table))
     latency = np.exp(examples.log_latency.astype(np.float64))
     families = np.array([row.family for row in examples.rows])
     lines = []
     for split, parts in tasks.items():
-        for name, fit, inputs in _each(classes, totals):
-            rows, predicted = [], []
-            for task in parts:
-                mine, train = task.test[table[task.test]], task.train[table[task.train]]
-                if len(mine) and len(train):
-                    rows.append(mine)
-                    predicted.append(fit(inputs[train], latency[train])(inputs[mine]))
-            if not rows:
-                continue
-            held: Indices = np.concatenate(rows)
+        folds = [(task.train[table[task.train]], task.test[table[task.test]]) for task in parts]
+        folds = [(train, mine) for train, mine in folds if len(train) and len(mine)]
+        if not folds:
+            continue
+        held: Indices = np.concatenate([mine for _, mine in folds])
+        for name in NAMES:
+            predicted = [inputs.predict(name, latency, *fold) for fold in folds]
             error = grouped_errors(latency[held], np.concatenate(predicted), list(families[held]))
             lines.append(
                 {
@@ -60,14 +60,28 @@ def baselines(examples: Examples, tasks: Mapping[str, Sequence[Task]]) -> list[d
     return lines
 
 
-def _each(classes: Floats, totals: Floats) -> tuple[tuple[str, Fit, Floats], ...]:
-    return (
-        ("FLOPs-proportional", _proportional, totals),
-        ("bare roofline sum", _bare, classes),
-        ("one multiplier per kernel class", _multipliers, classes),
-        ("boosted trees on totals", _trees, totals),
-        ("nearest neighbour", _nearest, totals),
-    )
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What baselines see of each row.
+
+    Attributes:
+        classes: roofline time of each kernel class, in ms, shape (R, classes).
+        totals: log totals: operations, elements written, launches, input bytes, shape (R, 4).
+    """
+
+    classes: Floats
+    totals: Floats
+
+    @classmethod
+    def of(cls, examples: Examples, wanted: Indices) -> Inputs:
+        """Sum up the kernels of the wanted rows; all others are 0."""
+        return cls(_class_ms(examples, wanted), _totals(examples, wanted))
+
+    def predict(self, name: str, latency: Floats, train: Indices, test: Indices) -> Floats:
+        """Return what a baseline of `NAMES`, fitted on training rows, answers for others, in ms."""
+        fit, sees = _FITS[name]
+        inputs: Floats = getattr(self, sees)
+        return fit(inputs[train], latency[train])(inputs[test])
 
 
 def _proportional(totals: Floats, latency: Floats) -> Fitted:
@@ -84,8 +98,12 @@ def _multipliers(classes: Floats, latency: Floats) -> Fitted:
         predicted = classes @ np.exp(log_multiplier)
         return np.concatenate([np.log(predicted / latency), 0.05 * log_multiplier])
 
-    start = np.full(classes.shape[1], 0.2)
-    found = least_squares(residual, start, loss="soft_l1", f_scale=0.1).x
+    def slopes(log_multiplier: Floats) -> Floats:
+        times = classes * np.exp(log_multiplier)
+        return np.concatenate([times / times.sum(axis=1, keepdims=True), 0.05 * np.eye(width)])
+
+    width = classes.shape[1]
+    found = least_squares(residual, np.full(width, 0.2), slopes, loss="soft_l1", f_scale=0.1).x
     return lambda held: np.asarray(held @ np.exp(found))
 
 
@@ -109,24 +127,35 @@ def _nearest(totals: Floats, latency: Floats) -> Fitted:
     return predict
 
 
-def _class_ms(examples: Examples, wanted: NDArray[np.bool_]) -> Floats:
+def _class_ms(examples: Examples, wanted: Indices) -> Floats:
     """Return the roofline time of each kernel class, in ms, shape (R, classes); 0 if unwanted."""
     sums = np.zeros((len(examples.rows), N_KINDS))
-    for row in np.flatnonzero(wanted):
+    for row in wanted:
         part = examples.of_row(row)
         time = np.exp(examples.log_roofline[part].astype(np.float64)) * examples.count[part]
         sums[row] = time @ examples.features[part, :N_KINDS]
     return sums
 
 
-def _totals(examples: Examples, wanted: NDArray[np.bool_]) -> Floats:
+def _totals(examples: Examples, wanted: Indices) -> Floats:
     """Return log totals of a row: operations, elements written, launches, input bytes."""
     flops, elements = (FEATURE_NAMES.index(n) for n in ("log_flops", "log_elements"))
     totals = np.zeros((len(examples.rows), 4))
-    for row in np.flatnonzero(wanted):
+    for row in wanted:
         part = examples.of_row(row)
         count = examples.count[part].astype(np.float64)
         work = np.expm1(examples.features[part][:, [flops, elements]].astype(np.float64))
         totals[row, :2] = count @ work
         totals[row, 2:] = examples.launches[row], examples.input_bytes[row]
     return np.log1p(totals)
+
+
+_FITS: Mapping[str, tuple[Fit, str]] = {
+    "FLOPs-proportional": (_proportional, "totals"),
+    ROOFLINE: (_bare, "classes"),
+    "one multiplier per kernel class": (_multipliers, "classes"),
+    "boosted trees on totals": (_trees, "totals"),
+    "nearest neighbour": (_nearest, "totals"),
+}
+NAMES = tuple(_FITS)
+"""In the order in which tables list them."""

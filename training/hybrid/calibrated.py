@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
-from dippm.models.kernel_law import guarded
 from training.evaluation.metrics import errors
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
-from training.hybrid.fit import is_operator, restore
-from training.hybrid.folds import GUARDED, SAGE, TREES, Runner, Task
-from training.hybrid.trees import KernelTrees
+from training.hybrid.fit import is_operator
+from training.hybrid.folds import Runner, Task
+from training.hybrid.held_out_times import fitted, shared_log_slowdown
 
 N_MODELS, N_OPERATORS = 10, 100
 FEWEST_TESTED = 10
@@ -65,16 +63,11 @@ def measured_rows(
 ) -> list[MeasuredRow]:
     """Return rows with what the shared law of a fit gives for each class of kernels."""
     examples = runner.examples
-    settings = runner.settings.of_seed(task.seed)
-    network = restore(runner.weights(task, SAGE), settings.fit, tables=runner.tables)
-    trees = KernelTrees.load(runner.weights(task, TREES), settings.trees)
+    network, trees = fitted(runner, task)
     batch = Batches(examples, {}).take(rows)
-    with torch.no_grad():
-        free = network.log_slowdown(batch).numpy().astype(np.float64)
-        launch_ms = float(network.usual.exp())
-        copy_rate = float(network.log_copy.exp())
-    by_trees = trees.log_slowdown(batch.features.numpy())
-    slow = weights[GUARDED] * guarded(free, by_trees) + weights[TREES] * by_trees
+    launch_ms = float(network.usual.detach().exp())
+    copy_rate = float(network.log_copy.detach().exp())
+    slow = shared_log_slowdown(network, trees, batch, weights)
     times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
     kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
     class_ms = np.zeros((len(rows), N_KINDS))

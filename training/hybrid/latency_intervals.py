@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dippm.models.intervals import SEEN, UNSEEN, IntervalLaw, interval_features
+from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
 from training.evaluation.metrics import coverage, relative_width
@@ -19,15 +19,20 @@ Floats = NDArray[np.float64]
 FEWEST_ROWS = 20
 
 
-def interval_rows(examples: Examples, held: HeldOut, group: str) -> pd.DataFrame:
+def interval_rows(
+    examples: Examples, held: HeldOut, group: str, *, operators: bool = False
+) -> pd.DataFrame:
     """Return what the law is fitted on: rows of whole models that were held out.
 
     Args:
         examples: all rows.
         held: with the columns "spread" and "host_share" besides those of every `HeldOut`.
         group: of these rows.
+        operators: whether single operators are described, too; no law is fitted on them.
     """
-    rows = held.rows[~held.rows["family_id"].str.startswith("operator")]
+    rows = held.rows
+    if not operators:
+        rows = rows[~rows["family_id"].str.startswith("operator")]
     described = []
     for row in rows.itertuples():
         example = examples.rows[row.position]
@@ -49,8 +54,8 @@ def interval_rows(examples: Examples, held: HeldOut, group: str) -> pd.DataFrame
     )
 
 
-def fit_intervals(rows: pd.DataFrame) -> IntervalLaw:
-    """Fit the law on rows of both groups."""
+def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
+    """Fit the law on rows of both groups; its intervals hold with probability `level`."""
     features = np.array(rows["features"].tolist())
     log_error, weight = rows["log_error"].to_numpy(), rows["weight"].to_numpy()
     coefficients = error_size(features, log_error, weight)
@@ -59,17 +64,24 @@ def fit_intervals(rows: pd.DataFrame) -> IntervalLaw:
     for group in (SEEN, UNSEEN):
         mine = (rows["group"] == group).to_numpy()
         chosen = mine if mine.sum() >= FEWEST_ROWS else np.ones(len(rows), bool)
-        quantile[group] = conformal_quantile(scores[chosen], weight[chosen])
+        quantile[group] = conformal_quantile(scores[chosen], weight[chosen], level)
     quantile[UNSEEN] = max(quantile.values())
     return IntervalLaw(tuple(map(float, coefficients)), quantile)
+
+
+def half_widths(rows: pd.DataFrame, others: pd.DataFrame, level: float = COVERAGE) -> Floats:
+    """Return the log half widths of intervals by the law of other rows, shape (len(rows),)."""
+    law = fit_intervals(others, level)
+    return np.array(
+        [law.half_width(*row) for row in zip(rows["features"], rows["group"], strict=True)]
+    )
 
 
 def covered(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Return coverage and width of intervals of laws fitted without the fold they are tried on."""
     parts = []
     for (group, fold), mine in rows.groupby(["group", "fold"]):
-        law = fit_intervals(rows[(rows["group"] != group) | (rows["fold"] != fold)])
-        half = np.array([law.half_width(f, str(group)) for f in mine["features"]])
+        half = half_widths(mine, rows[(rows["group"] != group) | (rows["fold"] != fold)])
         predicted = mine["predicted latency_ms"].to_numpy()
         parts.append(mine.assign(low=predicted / np.exp(half), high=predicted * np.exp(half)))
     every = pd.concat(parts)

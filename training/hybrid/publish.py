@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -89,10 +90,7 @@ def publish(
     ]
     trees = KernelTrees.load(runner.weights(shipped[0], TREES), settings.trees)
     helds = evaluation.helds
-    widths = [interval_rows(examples, helds[STRICTEST], SEEN)]
-    if UNSEEN_SPLIT in helds:
-        widths.append(interval_rows(examples, helds[UNSEEN_SPLIT], UNSEEN))
-    every = widths[0] if len(widths) == 1 else _concatenated(widths)
+    every = interval_law_rows(examples, helds)
     config = {
         "kind": "hybrid",
         "graph_version": GRAPH_VERSION,
@@ -136,9 +134,10 @@ def publish(
     save_checkpoint(out, _tensors(members, trees), config, metrics)
 
 
-def _concatenated(parts: Sequence[Any]) -> Any:
-    import pandas as pd
-
+def interval_law_rows(examples: Examples, helds: Mapping[str, HeldOut]) -> pd.DataFrame:
+    """Return the held-out rows that the shipped interval law is fitted on."""
+    groups = {STRICTEST: SEEN, UNSEEN_SPLIT: UNSEEN}
+    parts = [interval_rows(examples, helds[n], g) for n, g in groups.items() if n in helds]
     return pd.concat(parts, ignore_index=True)
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dippm
@@ -12,12 +14,21 @@ from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.power import SHARES, PowerModel
-from training.hybrid.baselines import baselines
+from training.evaluation.held_out import (
+    BASELINE,
+    LEVELS,
+    HeldOut,
+    half_width,
+    read_held_out,
+    write_held_out,
+)
+from training.hybrid.baselines import NAMES, ROOFLINE, baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
 from training.hybrid.fit import FitSettings, restore
@@ -32,6 +43,8 @@ from training.hybrid.folds import (
     Task,
     table_of,
 )
+from training.hybrid.held_out_rows import held_out_rows
+from training.hybrid.held_out_times import held_out_times
 from training.hybrid.network import NetworkSettings
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.train import choose_weight
@@ -204,6 +217,85 @@ def test_baselines_stand_on_the_same_rows(runner, tasks):
     lines = baselines(runner.examples, {"S1": tasks["S1"]})
     assert {line["baseline"] for line in lines} >= {"nearest neighbour", "boosted trees on totals"}
     assert len({line["n"] for line in lines}) == 1
+
+
+WEIGHTS = {GUARDED: 0.5, TREES: 0.5}
+
+
+@pytest.fixture(scope="module")
+def helds(runner, tasks) -> dict[str, HeldOut]:
+    return {name: runner.held_out(tasks[name], WEIGHTS, "both") for name in ("S1", "S2-10", "S3a")}
+
+
+@pytest.fixture(scope="module")
+def rows(runner, tasks, helds) -> pd.DataFrame:
+    return held_out_rows(runner, helds, tasks, WEIGHTS)
+
+
+def test_every_prediction_of_every_split_is_a_row(rows, helds, tmp_path):
+    for split, held in helds.items():
+        mine = rows[rows["split"] == split].set_index("row_id")
+        known = held.rows.set_index("row_id")["predicted latency_ms"]
+        assert mine["predicted_ms"][known.index].to_numpy() == pytest.approx(known.to_numpy())
+    write_held_out(tmp_path, rows)
+    read = read_held_out(tmp_path)
+    assert read["row_id"].tolist() == rows["row_id"].tolist()
+    assert list(read.columns) == list(rows.columns)
+
+
+def test_rows_say_what_they_are_and_what_bounds_them(rows):
+    assert set(rows["bound"]) <= {"compute", "memory", "host"}
+    assert set(rows["kind"]) == {"model", "operator"}
+    assert set(rows["question"].dropna()) == {
+        "an architecture never seen, of a known kind",
+        "a kind of model never seen",
+    }
+    deep = rows[rows["model"] == "deep 160"].iloc[0]
+    shares = [int(share) for share in re.findall(r"(\d+) %", deep["costliest"])]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 101
+    assert "gemm 4×160×160 ×" in deep["costliest"]
+    assert deep["gflop"] > 9 * 2 * 4 * 160 * 160 / 1e9
+
+
+def test_the_kernels_of_a_row_take_what_was_predicted(runner, tasks, helds):
+    task = tasks["S2-10"][0]
+    held = helds["S2-10"].rows.set_index("position").loc[task.test]
+    times = held_out_times(runner, task, task.test, WEIGHTS)
+    predicted_ms = held["predicted latency_ms"].to_numpy()
+    host = (held["host_share"].to_numpy() * predicted_ms / times.device_ms) ** OVERLAP_POWER
+    wall_ms = times.device_ms * (1 + host) ** (1 / OVERLAP_POWER)
+    assert wall_ms == pytest.approx(predicted_ms, rel=0.15)
+
+
+def test_baselines_answer_for_models_and_the_roofline_for_all(rows):
+    models = rows[rows["kind"] == "model"]
+    names = [name for name in rows.columns if name.startswith(BASELINE)]
+    assert len(names) == len(NAMES)
+    assert models[names].notna().all(axis=None)
+    assert rows[f"{BASELINE}{ROOFLINE}"].notna().all()
+
+
+def test_intervals_widen_with_what_they_promise(rows):
+    widths = rows[[half_width(level) for level in LEVELS]].to_numpy()
+    assert (np.diff(widths, axis=1) >= 0).all()
+    assert (widths > 0).all()
+
+
+def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, rows):
+    """A fold whose predictions are all ten times too high moves the intervals of all others."""
+    held = helds["S2-10"]
+    wrong = held.rows.copy()
+    mine = wrong["fold"] == wrong["fold"].iloc[0]
+    wrong.loc[mine, "predicted latency_ms"] *= 10
+    changed = {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0), "S3a": helds["S3a"]}
+    after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, WEIGHTS)
+    column = half_width(0.9)
+    before = rows[rows["split"] == "S2-10"].set_index("row_id")[["fold", column]]
+    ratio = after[after["split"] == "S2-10"].set_index("row_id")[column] / before[column]
+    tried = before["fold"] == wrong["fold"].iloc[0]
+    assert ratio[tried].to_numpy() == pytest.approx(1.0)
+    assert (ratio[~tried] - 1).abs().min() > 0.01
 
 
 @pytest.fixture(scope="module")

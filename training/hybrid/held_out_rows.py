@@ -1,0 +1,188 @@
+"""Held-out predictions of the default predictor as the rows that `training.evaluation` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from dippm.models.intervals import SEEN, UNSEEN
+from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
+from training.hybrid.baselines import NAMES, ROOFLINE, Inputs
+from training.hybrid.batches import Indices
+from training.hybrid.examples import Row
+from training.hybrid.folds import Runner, Task
+from training.hybrid.held_out_times import HeldOutTimes, held_out_times
+from training.hybrid.latency_intervals import half_widths, interval_rows
+from training.hybrid.publish import STRICTEST, UNSEEN_SPLIT, interval_law_rows
+from training.hybrid.views import VIEWS
+
+FEWEST_TO_FIT = 10
+_PARTS = {"operator": "operator", "chain": "module"}
+"""How the families of what is no whole model begin, and what it is."""
+_SHARED: dict[str, Any] = {}
+"""What forked processes read: examples are too large to send."""
+
+
+def held_out_rows(
+    runner: Runner,
+    helds: Mapping[str, HeldOut],
+    tasks: Mapping[str, Sequence[Task]],
+    weights: Mapping[str, float],
+) -> pd.DataFrame:
+    """Return a row for each prediction of each split; see `training.evaluation.held_out.COLUMNS`.
+
+    Args:
+        runner: with finished fits.
+        helds: what was predicted, by split.
+        tasks: that predicted, by split. Of several seeds the first says where the time goes.
+        weights: of the learners in the mean.
+    """
+    law_rows = interval_law_rows(runner.examples, helds)
+    first = {name: _first_seeds(tasks[name]) for name in helds}
+    of_folds = iter(_in_processes(runner, [t for name in helds for t in first[name]], weights))
+    parts = []
+    for name, held in helds.items():
+        for task in first[name]:
+            times, baselines = next(of_folds)
+            mine = held.rows[held.rows["fold"] == task.fold].set_index("position").loc[task.test]
+            part = _described(runner, HeldOut(held.predictor, name, mine.reset_index(), 0.0), times)
+            widths = _half_widths(runner, held, task, law_rows)
+            parts.append(part.assign(**widths, **baselines))
+    return pd.concat(parts, ignore_index=True)
+
+
+def table_of(row: Row) -> str:
+    """Return the name of the table on which the errors of a row are stated.
+
+    Whole models of one machine, software, mode, precision and layout are a table; what is smaller
+    is measured on so many machines that source, GPU, precision and mode have to do.
+    """
+    if kind_of(row) == "model":
+        parts = [row.table, row.precision, "nhwc" if row.channels_last else ""]
+    else:
+        parts = [f"{row.source} {row.device.name} {row.mode}", row.precision]
+    return ", ".join(filter(None, parts))
+
+
+def kind_of(row: Row) -> str:
+    """Return what was measured: "model", "module" or "operator"."""
+    return _PARTS.get(row.family.partition(" ")[0], "model")
+
+
+def _first_seeds(tasks: Sequence[Task]) -> list[Task]:
+    return list({task.fold: task for task in reversed(tasks)}.values())[::-1]
+
+
+def _in_processes(
+    runner: Runner, tasks: Sequence[Task], weights: Mapping[str, float]
+) -> Iterator[tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]]:
+    """Yield times and baselines of each task, one process per core."""
+    everything = np.arange(len(runner.examples.rows))
+    inputs = Inputs.of(runner.examples, everything)
+    tables = np.array([table_of(row) for row in runner.examples.rows])
+    _SHARED.update(runner=runner, weights=weights, inputs=inputs, tables=tables)
+    with Progress() as progress, get_context("fork").Pool() as pool:
+        bar = progress.add_task("where time goes, and baselines", total=len(tasks))
+        for found in pool.imap(_of_task, tasks):
+            progress.advance(bar)
+            yield found
+
+
+def _of_task(task: Task) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
+    torch.set_num_threads(1)
+    times = held_out_times(_SHARED["runner"], task, task.test, _SHARED["weights"])
+    return times, _baselines(task)
+
+
+def _baselines(task: Task) -> dict[str, NDArray[np.float64]]:
+    """Return answers in ms by column, fitted on the table of each row; NaN where there are none.
+
+    Of a GPU that is held out nothing trains: the same kind of rows on other GPUs have to do. What
+    has to be fitted is fitted to whole models only.
+    """
+    examples, inputs, tables = _SHARED["runner"].examples, _SHARED["inputs"], _SHARED["tables"]
+    latency = np.exp(examples.log_latency.astype(np.float64))
+    alike = np.array([_alike(row) for row in examples.rows])
+    found = {f"{BASELINE}{name}": np.full(len(task.test), np.nan) for name in NAMES}
+    found[f"{BASELINE}{ROOFLINE}"] = inputs.predict(ROOFLINE, latency, task.train, task.test)
+    for table in np.unique(tables[task.test]):
+        places = np.flatnonzero(tables[task.test] == table)
+        test = task.test[places]
+        if kind_of(examples.rows[test[0]]) != "model":
+            continue
+        train: Indices = task.train[tables[task.train] == table]
+        if not len(train):
+            train = task.train[alike[task.train] == alike[test[0]]]
+        if len(train) >= FEWEST_TO_FIT:
+            for name in set(NAMES) - {ROOFLINE}:
+                found[f"{BASELINE}{name}"][places] = inputs.predict(name, latency, train, test)
+    return found
+
+
+def _alike(row: Row) -> str:
+    return f"{row.source} {kind_of(row)} {row.mode} {row.precision} {row.channels_last}"
+
+
+def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
+    rows = held.rows
+    known = [runner.examples.rows[i] for i in rows["position"]]
+    predicted_ms, host_share = rows["predicted latency_ms"], rows["host_share"]
+    host = (host_share * predicted_ms).to_numpy() > times.device_ms
+    bound = np.where(times.compute_share > 0.5, "compute", "memory")
+    gflop = np.expm1(_SHARED["inputs"].totals[rows["position"], 0]) / 1e9
+    return pd.DataFrame(
+        {
+            "split": held.split,
+            "fold": rows["fold"],
+            "row_id": rows["row_id"],
+            "kind": [kind_of(row) for row in known],
+            "source": [row.source for row in known],
+            "table": [table_of(row) for row in known],
+            "question": [_question(row, held.split) for row in known],
+            "gpu": [row.device.name for row in known],
+            "mig": [row.mig.name if row.mig else None for row in known],
+            "precision": [row.precision for row in known],
+            "mode": [row.mode for row in known],
+            "layout": ["nhwc" if row.channels_last else "nchw" for row in known],
+            "timer": [row.timer for row in known],
+            "family": rows["family_id"],
+            "architecture": rows["arch_id"],
+            "model": [row.graph for row in known],
+            "batch": [row.batch for row in known],
+            "gflop": gflop,
+            "launches": runner.examples.launches[rows["position"]],
+            "measured_ms": rows["latency_ms"],
+            "predicted_ms": predicted_ms,
+            "bound": np.where(host, "host", bound),
+            "host_share": host_share,
+            "costliest": [" · ".join(kernels) for kernels in times.costliest],
+        }
+    )
+
+
+def _question(row: Row, split: str) -> str | None:
+    views = (view for view in VIEWS if split in view.questions and view.holds(row))
+    return next((view.questions[split] for view in views), None)
+
+
+def _half_widths(
+    runner: Runner, held: HeldOut, task: Task, law_rows: pd.DataFrame
+) -> dict[str, NDArray[np.float64]]:
+    """Return log half widths by column, by laws that did not see the rows they are tried on."""
+    group = UNSEEN if held.split == UNSEEN_SPLIT else SEEN
+    mine = held.rows[held.rows["fold"] == task.fold].set_index("position", drop=False)
+    tried = HeldOut(held.predictor, held.split, mine.loc[task.test], 0.0)
+    rows = interval_rows(runner.examples, tried, group, operators=True)
+    if held.split in (STRICTEST, UNSEEN_SPLIT):
+        seen = (law_rows["group"] == group) & (law_rows["fold"] == task.fold)
+    else:
+        seen = law_rows["row_id"].isin(rows["row_id"])
+    others = law_rows[~seen]
+    return {half_width(level): half_widths(rows, others, level) for level in LEVELS}

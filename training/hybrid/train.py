@@ -5,7 +5,8 @@
 
 Steps: measured rows → examples (cached under --work), fits of every learner on every fold of every
 split, the shipped ensemble on all rows, intervals from held-out errors, power and memory models,
-checkpoint. Every fit is kept under --work, so a run that was cut off goes on where it stopped.
+checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the held-out
+predictions, row by row, and the page; a run that was cut off goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 import typer
 
 from dataset.latency_splits import HASHES, hashes_of, latency_splits
-from training.evaluation.held_out import HeldOut
+from training.evaluation.held_out import HeldOut, write_held_out
+from training.evaluation.report import PAGE, write_page
 from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.fit import FitSettings
@@ -33,6 +35,7 @@ from training.hybrid.folds import (
     Task,
     table_of,
 )
+from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.memory import fit_memory
 from training.hybrid.power import fit_and_evaluate
 from training.hybrid.publish import Evaluation, publish
@@ -82,6 +85,8 @@ def main(
         if name != CHOSEN_ON
     }
     helds[CHOSEN_ON] = chosen
+    rows = held_out_rows(runner, helds, tasks, mixed)
+    written = write_held_out(work, rows)
     alone = {
         learner: [
             runner.held_out(part, {learner: 1.0}, learner)
@@ -108,7 +113,8 @@ def main(
         since=since,
         changes=changes,
     )
-    typer.echo(f"wrote {out}")
+    page = write_page(work / PAGE, rows, checkpoint=out)
+    typer.echo(f"wrote {out}, {written} and {page}")
 
 
 def choose_weight(runner: Runner, tasks: Sequence[Task]) -> tuple[float, HeldOut]:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 import dippm
+from dataset.latency_splits import committed_hashes
 from dippm.devices import all_devices
 from dippm.models.targets import TARGETS
 from dippm.pretrained import DEFAULT, available, find, load
@@ -61,6 +62,10 @@ def test_it_states_its_errors(info):
         assert row["target"]
         assert row["split"]
         assert row["median_ape"] is None or 0 <= row["median_ape"] < 1000
+
+
+def test_the_errors_of_the_default_belong_to_the_committed_splits():
+    assert find().config["splits"] == committed_hashes()
 
 
 @SHIPPED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from dippm.errors import ConditionsError
 from dippm.models.power_limit import fitted
 from dippm.power_sweep import limits_of
 from dippm.report.sweep import bar
+from tests.browser import NEEDS_CHROMIUM, browse
 
 
 def run(*words):
@@ -264,3 +266,16 @@ def test_bars_on_a_terminal_of_ascii():
 
     assert bar(5, 10).encode("ascii", PLAIN) == b"########"
     assert {len(bar(n, 128).encode("ascii", PLAIN)) - len(bar(n, 128)) for n in range(129)} == {0}
+
+
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("asked", ["--batch 1:64", "--batch 32 --power-limit 150:400:50"])
+def test_a_browser_draws_the_page_without_errors(wide_file, tmp_path, asked):
+    page = tmp_path / "out.html"
+    answer = run("sweep", wide_file, "-i", "3,64,64", *asked.split(), "--html", page)
+    assert answer.exit_code == 0, answer.output
+    drawn, console = browse(page, tmp_path)
+    assert re.search(r'<div id="sweep"[^>]*js-plotly-plot', drawn)
+    assert all(f'class="subplot {name}"' in drawn for name in ("xy", "x2y2", "x3y3"))
+    assert "CONSOLE" not in console, console

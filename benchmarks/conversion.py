@@ -1,9 +1,11 @@
 """How long a conversion takes in a warm worker, and how much memory it needs.
 
-    python benchmarks/conversion.py [--repeat 5] [--only NAME] [--json]
+    python benchmarks/conversion.py [--repeat 5] [--only NAME] [--large] [--json]
 
-Imports and process starts are excluded: every worker converts a small model first. Nothing comes
-from the cache. Model files are made in a temporary folder before the clock starts.
+`--large` takes the large models instead, once each; the U-Net needs diffusers, and the million
+operators take minutes. Imports and process starts are excluded: every worker converts a small model
+first. Nothing comes from the cache. Model files are made in a temporary folder before the clock
+starts.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Row:
         peak_memory_mb: resident peak of the worker, its libraries included.
         caller_memory_mb: resident peak of this process, which also makes the models.
         target_memory_mb: what the project asks for; None if nothing.
-        operators: of the graph, as a check that something was converted.
+        operators: of the converted graph, before DIPPM merges any.
+        cpu_s_per_1000: processor time for a thousand of them; NaN for smaller models.
         failure: why there are no numbers; empty if there are.
     """
 
@@ -72,12 +75,16 @@ class Row:
     caller_memory_mb: float
     target_memory_mb: float | None
     operators: int
+    cpu_s_per_1000: float
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A conversion to measure; `source` and `warm_up` make their models in a folder."""
+    """A conversion to measure; `source` and `warm_up` make their models in a folder.
+
+    `warm_up_inputs` is None if they are those of the model.
+    """
 
     name: str
     source: Callable[[Path], Any]
@@ -85,6 +92,8 @@ class Case:
     inputs: str | None
     target_s: float
     target_memory_mb: float | None = None
+    warm_up_inputs: str | None = None
+    memory_limit_mb: int = 4096
 
 
 def vision() -> Any:
@@ -148,11 +157,86 @@ def small_llama(folder: Path) -> str:
     return f"hf-config:{folder / 'small'}"
 
 
+def recurrent(folder: Path) -> Any:
+    """Return a GRU of six layers; its input has 512 steps."""
+    import torch
+
+    return torch.nn.GRU(256, 256, 6, batch_first=True).eval()
+
+
+def recurrent_onnx_file(folder: Path) -> Path:
+    """Export the GRU of six layers."""
+    import torch
+
+    path = folder / "gru.onnx"
+    torch.onnx.export(
+        recurrent(folder), (torch.zeros(2, 512, 256),), path, dynamo=False, input_names=["x"],
+        dynamic_axes={"x": {0: "batch"}}, opset_version=17,
+    )  # fmt: skip
+    return path
+
+
+def unet(folder: Path) -> Any:
+    """Return the U-Net of Stable Diffusion XL at its published size, without data."""
+    import torch
+
+    vision()
+    from diffusers import UNet2DConditionModel
+
+    with torch.device("meta"):
+        return UNet2DConditionModel(
+            sample_size=128,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            block_out_channels=(320, 640, 1280),
+            cross_attention_dim=2048,
+            transformer_layers_per_block=(1, 2, 10),
+            attention_head_dim=(5, 10, 20),
+            addition_embed_type="text_time",
+            addition_time_embed_dim=256,
+            projection_class_embeddings_input_dim=2816,
+            use_linear_projection=True,
+        ).eval()
+
+
+IMAGE = "3,224,224"
+UNET_INPUTS = (
+    "sample=4,128,128;timestep=();encoder_hidden_states=77,2048;"
+    "added_cond_kwargs.text_embeds=1280;added_cond_kwargs.time_ids=6"
+)
+
+
+def chain(operators: int) -> Callable[[Path], Path]:
+    """Return what writes an ONNX file of so many operators, one after the other."""
+
+    def write(folder: Path) -> Path:
+        import onnx
+        from onnx import TensorProto, helper
+
+        kinds = ("Relu", "Sigmoid")
+        nodes = [helper.make_node(kinds[i % 2], [f"t{i}"], [f"t{i + 1}"]) for i in range(operators)]
+        x = helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["N", 16])
+        y = helper.make_tensor_value_info(f"t{operators}", TensorProto.FLOAT, None)
+        graph = helper.make_graph(nodes, "chain", [x], [y])
+        opsets = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets), folder / f"{operators}.onnx")
+        return folder / f"{operators}.onnx"
+
+    return write
+
+
 CASES = (
     Case("ResNet-50 module", module, small_module, "3,224,224", 1.5),
     Case("ResNet-50 ONNX", onnx_file, small_onnx_file, "3,224,224", 0.6),
     Case("VGG16 SavedModel", saved_model, saved_model, None, 3.0, 2048),
     Case("LLaMA-7B-sized", llama, small_llama, "128", 10.0, 2048),
+)
+LARGE = (
+    Case("GRU 512 x 6", recurrent, small_module, "512,256", 1.0, None, IMAGE),
+    Case("GRU 512 x 6 ONNX", recurrent_onnx_file, small_onnx_file, None, 1.0),
+    Case("SDXL U-Net", unet, small_module, UNET_INPUTS, 3.0, None, IMAGE),
+    Case("200,000 operators", chain(200_000), chain(2), None, 200.0),
+    Case("1,000,000 ops", chain(1_000_000), chain(2), None, 1000.0, memory_limit_mb=16384),
 )
 
 
@@ -161,11 +245,18 @@ def measure(case: Case, repeat: int) -> Row:
     with tempfile.TemporaryDirectory() as folder, peak_of_workers() as peaks:
         try:
             source = case.source(Path(folder))
-            frontends.load(case.warm_up(Path(folder)), case.inputs, cache=False)
+            frontends.load(
+                case.warm_up(Path(folder)),
+                case.warm_up_inputs or case.inputs,
+                cache=False,
+                memory_limit_mb=case.memory_limit_mb,
+            )
             times, cpu_times, operators = [], [], 0
             for _ in range(repeat):
                 start, cpu_start = time.perf_counter(), time.process_time()
-                graph = frontends.load(source, case.inputs, cache=False)
+                graph = frontends.load(
+                    source, case.inputs, cache=False, memory_limit_mb=case.memory_limit_mb
+                )
                 times.append(time.perf_counter() - start)
                 cpu_times.append(time.process_time() - cpu_start + POOL.cpu_s)
                 operators = len(graph.operators)
@@ -173,8 +264,9 @@ def measure(case: Case, repeat: int) -> Row:
             nan = float("nan")
             words = str(error).splitlines()[0]
             return Row(
-                case.name, nan, nan, nan, case.target_s, nan, nan, case.target_memory_mb, 0, words
-            )
+                case.name, nan, nan, nan, case.target_s, nan, nan, case.target_memory_mb, 0, nan,
+                words,
+            )  # fmt: skip
     return Row(
         case.name,
         round(statistics.median(times), 3),
@@ -185,7 +277,13 @@ def measure(case: Case, repeat: int) -> Row:
         round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         case.target_memory_mb,
         operators,
+        per_1000(statistics.median(cpu_times), operators),
     )
+
+
+def per_1000(cpu_s: float, operators: int) -> float:
+    """Return what a thousand operators take; a small model says little about it."""
+    return round(1000 * cpu_s / operators, 3) if operators >= 1000 else math.nan
 
 
 @contextmanager
@@ -200,12 +298,15 @@ def peak_of_workers() -> Iterator[list[float]]:
 def main() -> None:
     """Print a table, or one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, help="5; with --large 1")
+    parser.add_argument("--large", action="store_true", help="the large models instead")
     parser.add_argument("--only", help="part of a case's name")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    wanted = [c for c in CASES if (options.only or "").casefold() in c.name.casefold()]
-    rows = [measure(case, options.repeat) for case in wanted]
+    cases = LARGE if options.large else CASES
+    wanted = [c for c in cases if (options.only or "").casefold() in c.name.casefold()]
+    repeat = options.repeat or (1 if options.large else 5)
+    rows = [measure(case, repeat) for case in wanted]
     if options.json:
         machine = {
             "processor": platform.processor() or platform.machine(),
@@ -213,13 +314,14 @@ def main() -> None:
         }
         print(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1))
         return
-    heads = ("p50 s", "p90 s", "cpu s", "target", "peak MB", "target")
+    heads = ("p50 s", "p90 s", "cpu s", "target", "peak MB", "target", "cpu/1000")
     print(" " * 18 + "".join(f"{head:>9}" for head in heads) + "  operators")
     for row in rows:
         limit = f"{row.target_memory_mb:.0f}" if row.target_memory_mb else "–"
         print(
             f"{row.name:18}{row.p50_s:9.2f}{row.p90_s:9.2f}{row.cpu_s:9.2f}{row.target_s:9.1f}"
-            f"{row.peak_memory_mb:9.0f}{limit:>9}{row.operators:11}  {row.failure}"
+            f"{row.peak_memory_mb:9.0f}{limit:>9}"
+            f"{row.cpu_s_per_1000:9.2f}{row.operators:11}  {row.failure}"
         )
 
 

@@ -29,6 +29,14 @@ def test_after_dippm_they_import(library):
     assert run(f"import dippm, {library}; print({library}.__name__)") == [library]
 
 
+def test_after_dippm_models_of_transformers_import():
+    """transformers imports torchvision where a model is named, not before."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    wanted = "from transformers import ViTForImageClassification as model"
+    assert run(f"import dippm; {wanted}; print(model.__name__)") == ["ViTForImageClassification"]
+
+
 def test_before_dippm_the_import_fails_and_can_be_repeated():
     code = """
 try:

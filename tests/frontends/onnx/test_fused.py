@@ -147,6 +147,17 @@ def test_a_deformable_convolution(built):
     assert len(found.nodes[0].in_shapes) == 3
 
 
+@pytest.mark.parametrize("count", [100, "K"], ids=["given", "open"])
+def test_regions_of_interest_are_no_batch(built, count):
+    node = helper.make_node("RoiAlign", ["x", "rois", "b"], ["y"], output_height=7, output_width=7)
+    inputs = [("x", [1, 8, 32, 32]), ("rois", [count, 4]), ("b", [count], TensorProto.INT64)]
+    given = None if count == 100 else "rois=fixed:100,4;b=fixed:100"
+    found = built(node, inputs, shapes=given)
+    assert found.histogram() == {"roi_align": 1}
+    assert not found.unknown_ops
+    assert shapes(found) == [(100, 8, 7, 7)]
+
+
 @pytest.mark.parametrize(
     ("operator", "given", "name"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,20 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for marker in missing.intersection(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.skip(reason=f"{marker} is not available here"))
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder, and a function after which permissions count, also for root."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    is_root = os.geteuid() == 0
+    yield folder, (lambda: os.seteuid(65534)) if is_root else (lambda: None)
+    if is_root:
+        os.seteuid(0)
+    for path in folder.rglob("*"):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

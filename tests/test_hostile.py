@@ -3,11 +3,7 @@
 A case makes an input, calls the command line, and gets a typed error or an answer: exit code,
 non-empty hint, one JSON document under --json, two parts without it, never a traceback.
 
-Elsewhere: what a model file can hold that is no file (FIFOs, devices, archives of 70,000 members,
-links out of a folder) in `frontends/test_model_files.py`; damaged entries of the cache in
-`frontends/pytorch/test_cache.py`; raw graphs that do not hold together in
-`unit/graph/test_raw_graph.py`; workers that outlive their caller in
-`frontends/pytorch/test_worker.py`.
+Cases that need what another test file has stand in `ELSEWHERE` with the test that tries them.
 """
 
 from __future__ import annotations
@@ -91,6 +87,65 @@ def left_out(*words: Any) -> None:
     assert plain.exit_code == 1
     assert plain.stderr.replace("\n", "").isprintable()
     assert "Traceback" not in plain.stderr
+
+
+LIFETIME = "frontends/pytorch/test_lifetime.py::"
+FILES = "frontends/test_model_files.py::"
+CACHE = "frontends/pytorch/test_cache.py::"
+UNSAFE = "frontends/pytorch/test_unsafe.py::"
+OUTPUT = "unit/cli/test_output.py::"
+ELSEWHERE = {
+    "the caller is killed, ended or hung up": LIFETIME + "test_a_killed_caller_leaves_nothing",
+    "the caller sleeps": LIFETIME + "test_a_worker_ends_itself_when_its_caller_sleeps",
+    "the command is ended": LIFETIME + "test_a_command_that_is_ended_says_so",
+    "a conversion never ends": LIFETIME + "test_a_time_limit_ends_what_the_worker_started",
+    "the worker is killed": "test_bad_input.py::test_converter_crash",
+    "the worker lacks memory": "frontends/pytorch/test_worker.py::"
+    "test_memory_trouble_retires_the_process",
+    "time limits that are none": LIFETIME + "test_time_limits_that_are_none",
+    "an infinite time limit": "test_bad_input.py::test_no_time_limit",
+    "memory limits that are none": LIFETIME + "test_memory_limits_that_are_none",
+    "pipes, sockets and devices as model files": FILES + "test_what_is_no_file_is_not_opened",
+    "pipes and devices in folders": FILES + "test_a_folder_with_something_else_in_it",
+    "a pipe in a folder that is hashed": FILES + "test_folders_are_hashed_without_waiting",
+    "pipes and devices as configurations": FILES + "test_a_config_that_is_no_file",
+    "the memory file of the process": FILES + "test_files_that_the_kernel_makes_up_are_empty",
+    "archives of 70,000 members": FILES + "test_an_archive_of_very_many_members_is_not_indexed",
+    "fields without end": FILES + "test_fields_without_end_are_not_read_to_their_end",
+    "files without the right to read": FILES + "test_a_file_that_must_not_be_read",
+    "folders without the right to read": FILES + "test_a_folder_that_must_not_be_read",
+    "configurations without the right to read": FILES
+    + "test_a_configuration_that_must_not_be_read",
+    "names too long": FILES + "test_names_that_no_file_has",
+    "links out of the model's folder": FILES + "test_a_link_out_of_the_folder_is_not_followed",
+    "external data outside": "frontends/onnx/test_bad_files.py::"
+    "test_external_data_outside_of_the_folder_is_not_read",
+    "damaged entries of the cache": CACHE + "test_a_damaged_entry_counts_as_absent",
+    "a pipe in the cache": CACHE + "test_an_entry_that_is_no_file_counts_as_absent",
+    "a raw graph that does not hold together": "unit/graph/test_raw_graph.py::"
+    "test_what_does_not_hold_together_is_refused",
+    "200,000 operators": "frontends/test_large_graphs.py::test_two_hundred_thousand_operators",
+    "deep nesting": "frontends/test_large_graphs.py::test_deep_nesting_ends",
+    "functions that grow without bound": "frontends/onnx/test_bad_files.py::"
+    "test_functions_that_grow_without_bound_are_refused_at_once",
+    "a pickle that runs code": UNSAFE + "test_a_malicious_pickle_does_not_run",
+    "a .pt2 file that runs code": UNSAFE + "test_a_malicious_pt2_does_not_run",
+    "a Keras file that runs code": "frontends/tensorflow/test_bad_input.py::"
+    "test_code_in_a_file_does_not_run",
+    "damaged Keras and HDF5 files": "frontends/tensorflow/test_bad_input.py::"
+    "test_damaged_configurations_have_a_next_step",
+    "hidden characters on a terminal": OUTPUT + "test_nothing_hidden_reaches_a_terminal",
+    "hints in the words of the command": OUTPUT + "test_hints_speak_the_language_of_the_command",
+    "an error without a hint": OUTPUT + "test_every_error_names_the_next_step",
+    "an error that nobody foresaw": OUTPUT + "test_the_last_resort_is_one_error_and_a_report",
+    "flipped bytes": "frontends/onnx/test_bad_files.py::test_flipped_bytes_give_only_our_errors",
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_cases_that_other_files_try(case):
+    file, _, name = ELSEWHERE[case].partition("::")
+    assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text()
 
 
 # Names and places of model files ----------------------------------------------------------------
@@ -524,6 +579,19 @@ def test_the_files_of_a_checkpoint(checkpoint, onnx_file, damage, kind):
     folder = checkpoint(kind)
     damage(folder)
     refused("CheckpointError", *ask(onnx_file, folder, kind))
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.json", "model.safetensors", "."])
+def test_a_checkpoint_that_must_not_be_read(as_nobody, name):
+    home, begin = as_nobody
+    folder = shutil.copytree(store.find(KINDS["hybrid"]).path, home / "name" / "1.0.0")
+    for path in (folder.parent, folder, *folder.iterdir()):
+        path.chmod(0o755)
+    (folder / name).chmod(0)
+    begin()
+    with pytest.raises(dippm.errors.CheckpointError, match="ermission") as caught:
+        dippm.load(str(folder))
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("kind", KINDS)

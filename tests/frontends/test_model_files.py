@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import socket
 import struct
-import tempfile
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -116,20 +114,6 @@ def test_links_to_nothing_and_in_circles(tmp_path):
     refused(tmp_path / "round.onnx")
 
 
-@pytest.fixture
-def as_nobody():
-    """A folder, and a function after which permissions count, also for root."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    is_root = os.geteuid() == 0
-    yield folder, (lambda: os.seteuid(65534)) if is_root else (lambda: None)
-    if is_root:
-        os.seteuid(0)
-    for path in folder.rglob("*"):
-        path.chmod(0o755)
-    shutil.rmtree(folder)
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_that_must_not_be_read(as_nobody, suffix):
     folder, begin = as_nobody
@@ -153,6 +137,14 @@ def test_a_folder_that_must_not_be_read(as_nobody, mode):
     refused(inner)
     if not mode & 0o100:
         assert "must not be read" in refused(inner / "saved_model.pb").message
+
+
+def test_a_configuration_that_must_not_be_read(as_nobody):
+    folder, begin = as_nobody
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "config.json").chmod(0)
+    begin()
+    assert "ermission" in refused(f"hf-config:{folder}").message
 
 
 def test_folders_are_hashed_without_waiting(tmp_path):

@@ -134,6 +134,9 @@ def _torchvision(name: str, device: torch.device) -> Built:
         return builder(weights=None, **extra)  # type: ignore[no-any-return]
 
     module = _built(make, device)
+    size = getattr(module, "image_size", None)
+    if isinstance(size, int):  # built for it, whatever size its published weights were tuned to
+        return Built(module, {"": (3, size, size)})
     weights = next(iter(torchvision.models.get_model_weights(builder)), None)
     shapes, notes = _of_preset(weights) if weights else ({}, ())
     return Built(module, shapes, notes)

@@ -32,6 +32,8 @@ class Case:
         out_shapes: of the results in order, batch included; None if they are not known, or if it
             answers None.
         trust: whether the file may run code when it is read.
+        own_error: runs the model on the inputs that its own library gives for it; what the library
+            says if it fails there, which is no fault of DIPPM's. Empty if it runs.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Case:
     tolerance: float = 0.001
     out_shapes: Callable[[], tuple[Shape, ...] | None] | None = None
     trust: bool = False
+    own_error: Callable[[], str] | None = None
 
 
 class NotBuiltError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,21 @@ def cases() -> Iterator[Case]:
 
     for model_type in sorted(MODEL_MAPPING_NAMES):
         make = _maker(model_type)
-        yield Case(model_type, _writer(model_type, make), macs=flop_counter(make, traced=True))
+        macs = flop_counter(make, traced=True)
+        own_error = partial(_own_error, make)
+        yield Case(model_type, _writer(model_type, make), macs=macs, own_error=own_error)
+
+
+def _own_error(make: Callable[[], torch.nn.Module]) -> str:
+    """Return what the library says of the first line of its own inputs, if it cannot run them."""
+    module = on_meta(make)
+    given = {name: tensor.to("meta") for name, tensor in module.dummy_inputs.items()}  # type: ignore[union-attr, operator]
+    try:
+        with torch.no_grad():
+            module(**given)
+    except Exception as error:
+        return (str(error).splitlines() or [""])[0]
+    return ""
 
 
 def _maker(model_type: str) -> Callable[[], torch.nn.Module]:

@@ -75,6 +75,11 @@ def test_names_whose_weights_leave_a_size_open(name, shape, vision):
     assert "was taken" in raw.notes[0]
 
 
+def test_a_name_is_read_at_the_size_that_it_is_built_for(vision):
+    built = named.build("torchvision:vit_h_14", "meta")
+    assert built.shapes == {"": (3, 224, 224)}, "its first weights were tuned to 518"
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "shape"),
     [("resnet18", {"in_chans": 1}, (1, 224, 224)),

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.zoo.case import Case
-from tests.zoo.table import write_table
+from tests.zoo.table import note_size, write_table
 
 SUITES = (
     "onnx_backend",
@@ -76,7 +76,10 @@ def _run_here(arguments: argparse.Namespace) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     (suite,) = arguments.suites
     done = {name for found, name in _done(arguments.out) if found == suite}
-    left = [c for c in cases(suite, arguments.sample, arguments.only) if c.name not in done]
+    all_cases = list(cases(suite, arguments.sample, arguments.only))
+    if not arguments.only:
+        note_size(arguments.out, suite, len(all_cases))
+    left = [case for case in all_cases if case.name not in done]
     started = arguments.out.with_suffix(".started")
     if started.exists() and started.read_text() in {c.name for c in left}:
         died = started.read_text()  # the process went down with this one

@@ -28,14 +28,21 @@ def with_data_flow(program: ExportedProgram) -> ExportedProgram:
 
 @contextmanager
 def _keeping_unread(graph: torch.fx.Graph) -> Iterator[None]:
-    """Keep operators whose result nobody reads, as eager mode does."""
-    operators = {n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    """Keep operators on tensors whose result nobody reads, as eager mode does."""
+    operators = {node.target for node in graph.nodes if _makes_tensors(node.target)}
     added = operators - _side_effectful_functions
     _side_effectful_functions.update(added)
     try:
         yield
     finally:
         _side_effectful_functions.difference_update(added)
+
+
+def _makes_tensors(target: object) -> bool:
+    """Tell operators on tensors from sizes, which conversions of scripts leave unread."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return any("Tensor" in str(result.type) for result in target._schema.returns)
 
 
 def mutates_shared_memory(graph: torch.fx.Graph) -> bool:

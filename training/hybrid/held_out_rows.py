@@ -87,7 +87,8 @@ def _in_processes(
     everything = np.arange(len(runner.examples.rows))
     inputs = Inputs.of(runner.examples, everything)
     tables = np.array([table_of(row) for row in runner.examples.rows])
-    _SHARED.update(runner=runner, weights=weights, inputs=inputs, tables=tables)
+    alike = np.array([_alike(row) for row in runner.examples.rows])
+    _SHARED.update(runner=runner, weights=weights, inputs=inputs, tables=tables, alike=alike)
     with Progress() as progress, get_context("fork").Pool() as pool:
         bar = progress.add_task("where time goes, and baselines", total=len(tasks))
         for found in pool.imap(_of_task, tasks):
@@ -107,9 +108,9 @@ def _baselines(task: Task) -> dict[str, NDArray[np.float64]]:
     Of a GPU that is held out nothing trains: the same kind of rows on other GPUs have to do. What
     has to be fitted is fitted to whole models only.
     """
-    examples, inputs, tables = _SHARED["runner"].examples, _SHARED["inputs"], _SHARED["tables"]
+    examples, inputs = _SHARED["runner"].examples, _SHARED["inputs"]
+    tables, alike = _SHARED["tables"], _SHARED["alike"]
     latency = np.exp(examples.log_latency.astype(np.float64))
-    alike = np.array([_alike(row) for row in examples.rows])
     found = {f"{BASELINE}{name}": np.full(len(task.test), np.nan) for name in NAMES}
     found[f"{BASELINE}{ROOFLINE}"] = inputs.predict(ROOFLINE, latency, task.train, task.test)
     for table in np.unique(tables[task.test]):

@@ -18,7 +18,7 @@ dimensions are."""
 
 ValueKind = Literal["input", "parameter", "constant", "operator"]
 
-RAW_GRAPH_VERSION = "2"
+RAW_GRAPH_VERSION = "3"
 
 IN_PLACE = "in_place"
 """Attribute of an operator that writes its result into its first argument."""

@@ -38,6 +38,9 @@ BROKEN_APART_BY_TVM = frozenset(
     """.split()
 )
 
+COPIES = frozenset("clone contiguous copy copy_".split())
+"""Operators that TVM forgets, since they compute nothing: eager mode copies memory for them."""
+
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 
@@ -94,7 +97,11 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             operator = _operator(node).partition(".")[0]
             self.block_builder.path = _path(node)
             result = None
-            ours = operator.removesuffix("_") in BROKEN_APART_BY_TVM or is_foreign(node.target)
+            ours = (
+                operator.removesuffix("_") in BROKEN_APART_BY_TVM
+                or operator in COPIES
+                or is_foreign(node.target)
+            )
             if stock is not None and not ours:
                 try:
                     result = stock(node)
@@ -236,6 +243,8 @@ def _attributes(node: Node) -> dict[str, Attribute]:
             attributes[name] = int(value)
         elif isinstance(value, int | float | str):
             attributes[name] = value
+        elif isinstance(value, torch.memory_format):
+            attributes[name] = str(value).removeprefix("torch.")
         elif (
             isinstance(value, list | tuple)
             and value

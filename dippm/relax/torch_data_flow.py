@@ -21,9 +21,22 @@ def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     """
     if not mutates_shared_memory(program.graph):
         return program
+    _drop_dropout(program.graph)
     with _keeping_unread(program.graph), without_source():
         program = program.run_decompositions({})
     return program
+
+
+def _drop_dropout(graph: torch.fx.Graph) -> None:
+    """Forget dropout at inference, in place: functional operators make a copy of it."""
+    for node in list(graph.nodes):
+        named = getattr(node.target, "__name__", "").partition(".")[0]
+        source = node.args[0] if node.args else None
+        trains = node.args[2] if len(node.args) > 2 else True
+        if named == "dropout" and trains is False and isinstance(source, Node):
+            if not any(user.op == "output" for user in node.users):
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
 
 
 @contextmanager

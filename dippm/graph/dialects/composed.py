@@ -166,6 +166,14 @@ def _difference(call: Call) -> bool:
     return call.first("subtract", parts)
 
 
+def _overwrite(call: Call) -> bool:
+    """The second argument, written into the memory of the first in its type and shape."""
+    target, source = call.inputs[:2]
+    if target.dtype != source.dtype:
+        source = call.step("cast", [source], source.shape, dtype=target.dtype)
+    return call.first("broadcast" if source.shape != call.out_shape else "identity", [source])
+
+
 def _each(op: str) -> Reader:
     """The same for each argument and its own result."""
 
@@ -207,6 +215,7 @@ READERS: dict[str, Reader] = {
     "kldiv": _loss("subtract", "exp"),
     "crossentropyloss": _loss("log_softmax"),
     "binarycrossentropywithlogits": _loss("multiply", "softplus"),
+    "aten.copy": _overwrite,
     "channelshuffle": _channel_shuffle,
     "nativechannelshuffle": _channel_shuffle,
     "embeddingbag": _embedding_bag,

@@ -14,7 +14,7 @@ from dippm.graph.operators import operator
 _FREE_NAMES = """
     reshape view unsafeview flatten unflatten squeeze unsqueeze expanddims broadcastto expand
     permutedims transpose permute swapaxes split slice stridedslice select take narrow unbind
-    cast astype to tocopy shapeof shapetotensor tensortoshape
+    cast astype to tocopy copy shapeof shapetotensor tensortoshape
 """
 _FREE = frozenset(_FREE_NAMES.split())
 

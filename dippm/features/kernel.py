@@ -28,6 +28,10 @@ class Kernel:
         strided: reads a permuted view.
         serial: steps that one thread does after another, beside the work above.
         launches: kernels that this record stands for.
+        images_last: reads images whose channels lie next to each other.
+        in_place: writes into what it reads.
+        repeated: reads an operand more than once, along an axis that the operand lacks.
+        run: elements in a row that it reads together, in the order in which it writes.
         sources: positions, in the list of kernels, of those that wrote what it reads; views
             between them are passed through.
     """
@@ -50,6 +54,10 @@ class Kernel:
     strided: bool = False
     serial: float = 0.0
     launches: int = 1
+    images_last: bool = False
+    in_place: bool = False
+    repeated: bool = False
+    run: int = 1
     sources: tuple[int, ...] = ()
 
     @classmethod

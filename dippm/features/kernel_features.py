@@ -18,7 +18,7 @@ from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
 
-KERNEL_FEATURE_VERSION = "3"
+KERNEL_FEATURE_VERSION = "4"
 LAUNCH_MS = 0.002
 """Shortest time of a kernel on the device; no kernel of the training data is faster."""
 
@@ -29,7 +29,8 @@ GENERATIONS = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwel
 SHAPE_FEATURES = (
     "log_ridge log_roofline log_m log_n log_k log_copies log_window stride log_waves wave_fill "
     "fill_n8 fill_n64 fill_k8 fill_k64 fill_m64 log_l2 weight_share write_share in_half out_half "
-    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width"
+    "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width "
+    "images_last in_place repeated log_run"
 ).split()
 DEVICE_FEATURES = ("log_sm", "log_ridge_half", "log_ridge_fp32", "log_l2_mb", *GENERATIONS)
 FEATURE_UNITS = UNITS[:3]
@@ -128,7 +129,8 @@ def kernel_features(
     """Return what the efficiency network sees, shape (K, N_FEATURES)."""
     q = table.quantities(batch)
     flops, read, write, weight, m, n, k, copies, _ = q.T
-    window, stride, in_bytes, out_bytes, strided, _ = table.settings.T
+    window, stride, in_bytes, out_bytes, strided, _ = table.settings.T[:6]
+    images_last, in_place, repeated, run = table.settings.T[6:]
     compute, memory = roofline_parts_ms(q, table.unit, view)
     roofline = roofline_ms(table, batch, view)
     moved = read + write + weight
@@ -165,6 +167,10 @@ def kernel_features(
         (n % 8 == 0) * matrix,
         (k % 8 == 0) * matrix,
         np.log(in_bytes),
+        images_last,
+        in_place,
+        repeated,
+        np.log(run),
     ]
     shape = np.stack([np.asarray(c, dtype=np.float64) for c in columns], axis=1)
     kind = np.eye(N_KINDS)[table.kind]

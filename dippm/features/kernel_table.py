@@ -31,7 +31,18 @@ QUANTITIES = (
     "copies",
     "serial",
 )
-SETTINGS = ("window", "stride", "in_bytes", "out_bytes", "strided", "launches")
+SETTINGS = (
+    "window",
+    "stride",
+    "in_bytes",
+    "out_bytes",
+    "strided",
+    "launches",
+    "images_last",
+    "in_place",
+    "repeated",
+    "run",
+)
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 _PROBES = (2, 6)
 
@@ -44,7 +55,7 @@ class KernelTable:
         node: position of each kernel's operator, shape (K,).
         kind: index in KERNEL_CLASSES, shape (K,).
         unit: index in UNITS, shape (K,).
-        settings: SETTINGS, which do not depend on the batch, shape (K, 6).
+        settings: SETTINGS, which do not depend on the batch, shape (K, 10).
         per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
         fixed: QUANTITIES at batch 0, shape (K, 9).
         input_bytes: (per sample, fixed) bytes of the user inputs.

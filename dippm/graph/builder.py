@@ -6,8 +6,11 @@ from collections import Counter
 from math import prod
 
 from dippm.errors import ConversionError, DippmError
+from dippm.graph import calls
 from dippm.graph.bounds import refuse_absurd_sizes
+from dippm.graph.calls import CallSequence
 from dippm.graph.dialects import read
+from dippm.graph.dialects.names import fold
 from dippm.graph.draft import Draft, Node, Value, item_bytes
 from dippm.graph.model_graph import (
     GRAPH_VERSION,
@@ -68,10 +71,18 @@ def _build(raw: RawGraph) -> ModelGraph:
         rule(draft)
     draft.nodes = post_order(draft)
     mark_copies(draft)
-    return _freeze(draft, raw, placed(program, origins, draft))
+    return _freeze(draft, raw, placed(program, origins, draft), _calls(raw, draft))
 
 
-def _freeze(draft: Draft, raw: RawGraph, program: Program) -> ModelGraph:
+def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
+    """Return what the framework calls, with the operator that each call became part of."""
+    spelled = {i: fold(operator.name)[1] for i, operator in enumerate(raw.operators)}
+    sequence, nodes = calls.sequence_of(read(raw, keep_static=True), spelled)
+    kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
+    return calls.placed(sequence, [node.origin for node in nodes], kept)
+
+
+def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequence) -> ModelGraph:
     position = {id(node): i for i, node in enumerate(draft.nodes)}
     claimed: set[int] = set()
     pricing = counted(draft.nodes, len(draft.nodes), "pricing operator")
@@ -103,6 +114,7 @@ def _freeze(draft: Draft, raw: RawGraph, program: Program) -> ModelGraph:
         output_nodes=tuple(makers),
         notes=(*raw.notes, *guessed),
         program=program,
+        calls=sequence,
     )
 
 

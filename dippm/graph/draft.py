@@ -63,9 +63,12 @@ class Node:
     Attributes:
         path: of the module that it belongs to; a node that a rule makes of several keeps its own.
         in_place: whether it writes into the memory of its first argument.
+        origin: position of the raw operator that it was read from; -1 for what a rule makes.
     """
 
-    __slots__ = ("absorbed", "alive", "attributes", "in_place", "inputs", "op", "outputs", "path")
+    __slots__ = (
+        "absorbed", "alive", "attributes", "in_place", "inputs", "op", "origin", "outputs", "path",
+    )  # fmt: skip
 
     def __init__(
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attributes: dict[str, Any]
@@ -77,6 +80,7 @@ class Node:
         self.alive = True
         self.path = ""
         self.in_place = False
+        self.origin = -1
 
     @property
     def out(self) -> Value:
@@ -103,6 +107,7 @@ class Draft:
         parameters: shape and dtype of each parameter, by its position in the raw graph.
         batch: see `RawGraph.batch`.
         path: what the nodes that are made get as theirs.
+        origin: the same.
     """
 
     def __init__(self, batch: int) -> None:
@@ -113,6 +118,7 @@ class Draft:
         self.parameters: dict[int, tuple[Shape, str]] = {}
         self.batch = batch
         self.path = ""
+        self.origin = -1
 
     def emit(
         self,
@@ -144,7 +150,7 @@ class Draft:
             assert shape is not None
             outputs = [Value(shape, dtype or inputs[0].dtype)]
         node = Node(op, inputs, outputs, attributes)
-        node.path = self.path
+        node.path, node.origin = self.path, self.origin
         for value in node.inputs:
             value.uses.append(node)
         for value in node.outputs:

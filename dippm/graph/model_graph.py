@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ConditionsError
+from dippm.graph.calls import CallSequence
 from dippm.graph.draft import item_bytes
 from dippm.graph.operators import operator
 from dippm.graph.program import Program
@@ -114,6 +115,8 @@ class ModelGraph:
         notes: what a user should know about the conversion, see `RawGraph.notes`.
         program: the model as its framework runs it, at the batch of the conversion; None for a
             graph that no file was read for. What is in memory follows from it.
+        calls: what the framework calls, at the batch of the conversion; None as above. Which
+            kernels run follows from it.
     """
 
     nodes: tuple[OpNode, ...]
@@ -128,6 +131,7 @@ class ModelGraph:
     output_nodes: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
     program: Program | None = field(default=None, compare=False, repr=False)
+    calls: CallSequence | None = field(default=None, compare=False, repr=False)
 
     @property
     def macs(self) -> int:

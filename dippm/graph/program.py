@@ -219,7 +219,9 @@ class _Recorder:
             return True
         if node.op == "cast":
             return source.dtype == out.dtype
-        return node.op == "identity" or self._is_bias(node, source)
+        if node.op == "identity":
+            return not _is_copied(node, given, source.shape)
+        return self._is_bias(node, source)
 
     def _is_in_place(self, node: Node, source: Value) -> bool:
         """Tell whether the result is written into the first argument.
@@ -284,6 +286,14 @@ class _Recorder:
             )
             if full is not None:
                 self.strides[id(node.out)] = dense_in_order(full.shape, self._strides(full))
+
+
+def _is_copied(node: Node, strides: Strides, shape: Shape) -> bool:
+    """Tell whether eager mode copies the memory of what computes nothing."""
+    how, order = node.attributes.get("copies"), node.attributes.get("order", "")
+    if how == "contiguous" and order in ("", "contiguous_format"):
+        return strides != contiguous(shape)
+    return how in ("clone", "contiguous") and not is_channels_last(shape, strides)
 
 
 def _name(node: Node) -> str:

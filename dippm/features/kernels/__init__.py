@@ -1,19 +1,19 @@
-"""The kernels that a model launches: operators expanded for a precision and an execution mode.
+"""The kernels that a model launches: its calls, for a precision and an execution mode.
 
 A latency is spent by kernels, not by operators: an eager framework launches a batch norm that an
 exporter would have folded, casts what autocast feeds to a tensor core, and copies a permuted view
 before it reshapes it. Views cost nothing and launch nothing.
 
-    launch          the way in, and which rule expands which operator
-    expansion       what a rule may ask of the run and of the operators before
-    convolution, products, attention, recurrent     matrix products, one rule each
-    integers        products of 8-bit integers
-    streaming       one pass over memory; views and their copies
-    casts           what autocast launches around an operator
-    folded          operators that a canonical rule folded into another one
-    sizes           what rules read of a node
+    launch          the way in, and which rule launches what of which call
+    run             what is known of a run: width, layout and maker of each tensor
+    layouts         views and strides
+    casts           what autocast launches around a call
+    products, convolution, attention, recurrent     matrix products
+    streaming       one pass over memory
+    copies          what moves memory: reshapes, paddings, concatenations, updates in place
+    node_calls      calls of a graph that no file was read for
 
-To add a rule: a function (expansion, position, node) → kernels in the file of its kind, or in its
+To add a rule: a function (run, call) → None that emits kernels, in the file of its kind or in its
 own; `launch` names it. Any change of a kernel raises `KERNEL_VERSION`.
 """
 

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.expansion import Expansion
+from dippm.features.kernels.casts import weight_cast
+from dippm.features.kernels.layouts import image_strides, images_last
 from dippm.features.kernels.products import product
-from dippm.features.kernels.sizes import number, sizes
-from dippm.graph.model_graph import OpNode
+from dippm.features.kernels.run import Run
+from dippm.graph.calls import Call
+from dippm.graph.operators import operator
 
 
-def convolution(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield the kernel of a convolution: pixels × output channels, summed over the window."""
-    window, strides = sizes(node, "kernel"), sizes(node, "strides")
-    groups = int(number(node, "groups"))
-    channels_in = int(number(node, "in_channels"))
-    channels_out = int(number(node, "out_channels"))
-    out = node.out_shapes[0]
-    pixels = out[0] * prod(out[2:])
+def convolution(run: Run, call: Call) -> None:
+    """Launch a convolution: pixels × output channels, summed over the window."""
+    a = call.attributes
+    window, strides = tuple(a.get("kernel", (1,))), tuple(a.get("strides", (1,)))
+    groups, channels_in = int(a.get("groups", 1)), int(a.get("in_channels", 1))
+    channels_out = int(a.get("out_channels", 1))
+    source, out = call.inputs[0], run.tensor(call.outputs[0])
+    pixels = out.shape[0] * prod(out.shape[2:])
     shape = (float(pixels), channels_out / groups, channels_in / groups * prod(window))
-    kind = convolution_class(node.op, window, strides, groups, channels_in)
-    kernel = product(expansion, i, node, kind, shape, float(groups))
-    yield replace(kernel, window=prod(window), stride=max(strides))
+    formula = operator(call.op).macs
+    shapes = tuple(run.tensor(p).shape for p in call.inputs)
+    macs = formula(a, shapes, (out.shape,)) if formula else 0
+    product(
+        run,
+        call,
+        convolution_class(call.op, window, strides, groups, channels_in),
+        shape,
+        copies=float(groups),
+        flops=2.0 * macs,
+        operands=call.inputs,
+        strides=image_strides(run, source, out.shape),
+    )
+    run.kernels[-1] = replace(
+        run.kernels[-1],
+        window=prod(window),
+        stride=max(strides),
+        strided=False,
+        images_last=images_last(run, source),
+    )
 
 
 def convolution_class(
@@ -40,3 +59,31 @@ def convolution_class(
     if tuple(kernel) == tuple(strides):
         return "conv_patch"
     return "conv_spatial"
+
+
+def bias(run: Run, call: Call, maker: Call) -> None:
+    """Launch what adds the bias that a layer was given.
+
+    A dense layer adds it in its product. cuDNN's convolutions do not: a pass over the result
+    follows them, but for depthwise ones, which PyTorch runs itself.
+    """
+    result, out = maker.outputs[0], call.outputs[0]
+    held = run.state(result)
+    parameter = next(p for p in call.inputs if run.tensor(p).is_parameter)
+    made = run.kernels[held.makers[0]] if held.makers else None
+    if run.autocast and run.state(parameter).width == 4:
+        weight_cast(run, call, parameter)
+    run.states[out] = held
+    if made is None or not maker.op.startswith("conv") or made.kind == "conv_depthwise":
+        return
+    kernel = Kernel.stream(maker.node, "broadcast", run.tensor(out).size, held.width)
+    shape = run.tensor(out).shape
+    kernel = replace(
+        kernel,
+        m=float(run.tensor(out).size / max(shape[-1], 1)),
+        n=float(shape[-1]),
+        in_place=True,
+        images_last=images_last(run, result),
+    )
+    run.emit(kernel, [result])
+    run.make(out, held.width, held.strides)

@@ -1,37 +1,51 @@
-"""`launched`: the kernels of a graph, and which rule expands which operator."""
+"""`launched`: the kernels of a model, and which rule launches what of which call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from dippm.conditions import Mode, Precision
-from dippm.features.data_flow import with_sources
 from dippm.features.fusion import fuse
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.attention import attention
-from dippm.features.kernels.casts import casts_of_operands
-from dippm.features.kernels.convolution import convolution
-from dippm.features.kernels.expansion import Expansion
-from dippm.features.kernels.folded import folded_operators
-from dippm.features.kernels.integers import in_integers, is_integer
-from dippm.features.kernels.products import batched_product, dense
+from dippm.features.kernels.casts import cast
+from dippm.features.kernels.convolution import bias, convolution
+from dippm.features.kernels.copies import created, identity, masked, padded, scattered, viewed
+from dippm.features.kernels.node_calls import calls_of
+from dippm.features.kernels.products import matmul
 from dippm.features.kernels.recurrent import recurrent
-from dippm.features.kernels.streaming import pass_over_memory, view
-from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
+from dippm.features.kernels.run import Run
+from dippm.features.kernels.streaming import pass_over_memory
+from dippm.graph.calls import Call, CallSequence
+from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import operator
 from dippm.progress import counted
 
-KERNEL_VERSION = "6"
+KERNEL_VERSION = "7"
 
-Rule = Callable[[Expansion, int, OpNode], Iterator[Kernel]]
-PRODUCTS: Mapping[str, Rule] = {
+Rule = Callable[[Run, Call], None]
+BY_NAME: Mapping[str, Rule] = {
+    "cast": cast,
+    "identity": identity,
+    "matmul": matmul,
+    "pad": padded,
+    "masked_fill": masked,
+    "scatter": scattered,
+    "create": created,
+    "random": created,
+}
+"""Rules by canonical name."""
+BY_KERNEL: Mapping[str, Rule] = {
     "convolution": convolution,
-    "gemm": dense,
-    "batched_gemm": batched_product,
+    "gemm": matmul,
+    "batched_gemm": matmul,
     "attention": attention,
     "recurrent": recurrent,
 }
-"""Rules of matrix products, by the column `kernel` of the operator table."""
+"""Rules by the column `kernel` of the operator table."""
+_INTEGERS = ("int8", "uint8")
+_BIASED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
 
 
 def launched(
@@ -47,45 +61,68 @@ def launched(
         graph: a graph at the batch in question.
         precision: see `Conditions`.
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
-        channels_last: images are held so; a change to channels-last order is then only a view.
+        channels_last: images are held so.
     """
-    expansion = Expansion(graph, precision, channels_last)
-    nodes = counted(graph.nodes, len(graph.nodes), "kernels of operator")
-    expanded = [
-        kernel for i, node in enumerate(nodes) for kernel in _rule_of(node)(expansion, i, node)
-    ]
-    kernels = with_sources(graph, expanded)
-    return fuse(graph, kernels) if mode == "compiled" else kernels
-
-
-def _rule_of(node: OpNode) -> Rule:
-    row = operator(node.op)
-    if row.kernel in PRODUCTS:
-        return _product
-    if node.op == "transpose" or row.category == "view":
-        return view
-    if any(not piece.startswith(STATIC) for piece in node.absorbed):
-        return _what_was_folded
-    return _nothing if row.kernel == "none" else pass_over_memory
-
-
-def _product(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    kernels = PRODUCTS[operator(node.op).kernel](expansion, i, node)
-    if is_integer(node):
-        expansion.width[i] = expansion.promoted(i, node)
-        yield from (in_integers(expansion, i, node, kernel) for kernel in kernels)
+    if graph.calls is None or _multiplies_integers(graph):
+        sequence = calls_of(graph)
     else:
-        yield from casts_of_operands(expansion, i, node)
-        expansion.width[i] = expansion.product_width
-        yield from kernels
-    yield from folded_operators(expansion, i, node)
+        sequence = graph.calls.at_batch(graph.batch)
+    run = Run(sequence, precision, channels_last)
+    makers, readers = _data_flow(sequence)
+    for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):
+        maker = _biased(call, sequence, makers, readers)
+        if maker is not None:
+            bias(run, call, maker)
+        else:
+            with run.restored(call.inputs):
+                _rule_of(call)(run, call)
+    return fuse(run.kernels) if mode == "compiled" else run.kernels
 
 
-def _what_was_folded(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    expansion.width[i] = expansion.promoted(i, node)
-    yield from folded_operators(expansion, i, node)
+def _multiplies_integers(graph: ModelGraph) -> bool:
+    """Tell whether products were recognised that the file spells with casts around them."""
+    return any(
+        node.macs and node.in_dtypes and all(dtype in _INTEGERS for dtype in node.in_dtypes)
+        for node in graph.nodes
+    )
 
 
-def _nothing(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    expansion.width[i] = expansion.promoted(i, node)
-    yield from ()
+def _rule_of(call: Call) -> Rule:
+    row = operator(call.op)
+    if not call.inputs:
+        return created
+    if call.op in BY_NAME:
+        return BY_NAME[call.op]
+    if row.kernel in BY_KERNEL:
+        return BY_KERNEL[row.kernel]
+    if call.op == "transpose" or row.category == "view":
+        return viewed
+    return pass_over_memory
+
+
+def _data_flow(sequence: CallSequence) -> tuple[dict[int, Call], Counter[int]]:
+    """Return what makes each tensor, and how often each is read."""
+    makers = {p: call for call in sequence.calls for p in call.outputs}
+    readers = Counter(p for call in sequence.calls for p in call.inputs)
+    return makers, readers
+
+
+def _biased(
+    call: Call, sequence: CallSequence, makers: dict[int, Call], readers: Counter[int]
+) -> Call | None:
+    """Return the layer whose bias a call adds; None if it is another addition."""
+    if call.op != "add" or len(call.inputs) != 2:
+        return None
+    result, other = call.inputs
+    if sequence.tensors[result].is_parameter:
+        result, other = other, result
+    maker, parameter = makers.get(result), sequence.tensors[other]
+    if maker is None or not parameter.is_parameter or parameter.is_number:
+        return None
+    weighted = any(sequence.tensors[p].is_parameter for p in maker.inputs[1:2])
+    if maker.op not in _BIASED or not weighted or maker.path != call.path or readers[result] > 1:
+        return None
+    shape = sequence.tensors[result].shape
+    channels = shape[1 if maker.op.startswith("conv") else -1] if shape else 0
+    wide = [size for size in parameter.shape if size != 1]
+    return maker if wide == [channels] else None

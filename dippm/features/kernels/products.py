@@ -2,75 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.expansion import Expansion
-from dippm.features.kernels.sizes import elements, number, weight_elements
-from dippm.graph.model_graph import OpNode
+from dippm.features.kernels.casts import lower
+from dippm.features.kernels.layouts import spread
+from dippm.features.kernels.run import Run, Strides
+from dippm.graph.calls import Call
+from dippm.graph.strides import contiguous, view_strides
+
+BATCHED_RANK = 3
 
 
 def product(
-    expansion: Expansion,
-    i: int,
-    node: OpNode,
+    run: Run,
+    call: Call,
     kind: str,
     shape: tuple[float, float, float],
-    copies: float,
+    *,
+    copies: float = 1.0,
+    flops: float,
+    operands: Iterable[int],
+    strides: Strides | None = None,
 ) -> Kernel:
-    """Return a matrix product that does all MACs of a node.
+    """Launch a matrix product that reads operands and makes the first result; return the kernel.
 
     Args:
-        expansion: the run.
-        i: position of the node.
-        node: the operator.
+        run: where.
+        call: which.
         kind: kernel class.
         shape: m, n, k.
         copies: independent products of this shape.
+        flops: of all of them.
+        operands: tensors that it reads; autocast casts them.
+        strides: of the result.
     """
     m, n, k = shape
-    width = expansion.product_width
-    return Kernel(
-        node=i,
+    width, out = run.product_width, call.outputs[0]
+    reads = list(operands)
+    for position in reads:
+        lower(run, call, position)
+    after = [maker for p in reads for maker in run.state(p).makers]
+    data = [p for p in reads if not run.tensor(p).is_parameter]
+    weights = [p for p in reads if run.tensor(p).is_parameter]
+    kernel = Kernel(
+        node=call.node,
         kind=kind,
-        unit=expansion.unit(kind),
-        flops=2.0 * node.macs,
-        read_bytes=float(width * sum(prod(s) for s in node.in_shapes)),
-        write_bytes=float(width * elements(node)),
-        weight_bytes=float(width * weight_elements(node)),
+        unit=run.unit(kind),
+        flops=flops,
+        read_bytes=float(width * sum(map(run.stored, data))),
+        write_bytes=float(width * sum(run.tensor(p).size for p in call.outputs[:1])),
+        weight_bytes=float(width * sum(run.tensor(p).size for p in weights)),
         m=m,
         n=n,
         k=k,
         copies=copies,
         in_bytes=width,
         out_bytes=width,
-        strided=expansion.reads_strided(i),
+        strided=any(not run.is_dense(p) for p in data),
+    )
+    if _is_integer(run, data or reads):
+        kernel = _in_integers(run, call, kernel)
+    run.emit(kernel, after=after)
+    run.make(out, kernel.out_bytes, strides)
+    return kernel
+
+
+def _is_integer(run: Run, operands: list[int]) -> bool:
+    return bool(operands) and all(run.tensor(p).dtype in ("int8", "uint8") for p in operands)
+
+
+def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
+    """Return a product as one of 8-bit integers, whatever the precision of the rest."""
+    width, out = run.product_width, run.promoted(call)
+    return replace(
+        kernel,
+        unit="int8",
+        read_bytes=kernel.read_bytes / width,
+        write_bytes=kernel.write_bytes / width * out,
+        weight_bytes=kernel.weight_bytes / width,
+        in_bytes=1,
+        out_bytes=out,
     )
 
 
-def dense(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield the kernel of a dense layer: rows × output features, summed over input features."""
-    n = number(node, "out_features", node.out_shapes[0][-1])
-    k = number(node, "in_features")
-    yield product(expansion, i, node, "gemm", (elements(node) / max(n, 1.0), n, k), 1.0)
+def matmul(run: Run, call: Call) -> None:
+    """Launch a product of two tensors: one matrix, or a batch of them."""
+    left, right = call.inputs[:2]
+    for position in (left, right):
+        lower(run, call, position)
+    out = run.tensor(call.outputs[0])
+    a, b = run.tensor(left).shape, run.tensor(right).shape
+    k = float(call.attributes.get("k") or call.attributes.get("in_features") or (a or (1,))[-1])
+    flops = 2.0 * out.size * k
+    if len(b) <= 2 or len(a) == 1:
+        n = float(out.shape[-1]) if out.shape and len(b) > 1 else 1.0
+        left = _rows(run, call, left)
+        product(run, call, "gemm", (out.size / max(n, 1.0), n, k), flops=flops, operands=[left, right])
+        return
+    m, n = (float(out.shape[-2]), float(out.shape[-1])) if len(out.shape) > 1 else (1.0, 1.0)
+    copies = out.size / max(m * n, 1.0)
+    batch = out.shape[:-2]
+    for position in (left, right):
+        _gathered(run, call, position, batch)
+    turned = run.state(right).strides[-2:] != contiguous(b)[-2:]
+    kernel = product(
+        run, call, "batched_gemm", (m, n, k), copies=copies, flops=flops, operands=[left, right]
+    )
+    run.kernels[-1] = replace(run.kernels[-1], strided=turned, read_bytes=kernel.read_bytes)
 
 
-def batched_product(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield the kernels of a batched product of two activations, copies of its operands first."""
-    out = node.out_shapes[0]
-    m, n = (float(out[-2]), float(out[-1])) if len(out) > 1 else (1.0, float(out[-1]))
-    k = node.macs / max(1, elements(node))
-    yield from contiguous_operands(expansion, i, node)
-    copies = elements(node) / max(m * n, 1.0)
-    yield product(expansion, i, node, "batched_gemm", (m, n, k), copies)
+def _rows(run: Run, call: Call, position: int) -> int:
+    """Copy an operand that is no matrix of rows as it lies in memory."""
+    tensor, held = run.tensor(position), run.state(position)
+    if tensor.is_parameter or len(tensor.shape) < BATCHED_RANK:
+        return position
+    rows = (prod(tensor.shape[:-1]), tensor.shape[-1])
+    if view_strides(tensor.shape, held.strides, rows) is None:
+        copied(run, call, position, tensor.size)
+    return position
 
 
-def contiguous_operands(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield copies of permuted operands: a batched product wants its batch axes as one."""
-    copies = node.absorbed.count("transpose")
-    if copies and node.in_shapes:
-        operand = sum(prod(s) for s in node.in_shapes) / len(node.in_shapes)
-        copy = Kernel.stream(i, "copy", operand, expansion.product_width)
-        yield from [replace(copy, strided=True)] * copies
+def _gathered(run: Run, call: Call, position: int, batch: tuple[int, ...]) -> None:
+    """Copy an operand of a batched product whose matrices are not one run of memory."""
+    tensor, held = run.tensor(position), run.state(position)
+    full = (*batch, *tensor.shape[-2:])
+    if len(full) <= BATCHED_RANK or len(tensor.shape) < 2:
+        return
+    strides = spread(tensor.shape, held.strides, full)
+    if view_strides(batch, strides[:-2], (prod(batch),)) is None:
+        copied(run, call, position, prod(full))
+
+
+def copied(run: Run, call: Call, position: int, elements: float) -> None:
+    """Launch the copy that makes a tensor dense for a call."""
+    held = run.state(position)
+    width, after = held.width, held.makers
+    length = run.run_length(position, contiguous(run.tensor(position).shape))
+    row = run.tensor(position).shape[-1] if run.tensor(position).shape else 1
+    kernel = Kernel.stream(call.node, "copy", elements, width)
+    kernel = replace(
+        kernel,
+        read_bytes=float(width * run.stored(position)),
+        strided=True,
+        run=length,
+        m=elements / max(row, 1),
+        n=float(row),
+    )
+    at = run.emit(kernel, after=after)
+    run.states[position] = replace(
+        held, width=width, strides=contiguous(run.tensor(position).shape), makers=(at,)
+    )

@@ -1,21 +1,38 @@
-"""Recurrent layers: one product per step and layer."""
+"""Recurrent layers: a library call for each layer, however many steps it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from dippm.features.kernel import Kernel
-from dippm.features.kernels.expansion import Expansion
 from dippm.features.kernels.products import product
-from dippm.features.kernels.sizes import elements, number
-from dippm.graph.model_graph import OpNode
+from dippm.features.kernels.run import Run
+from dippm.graph.calls import Call
+from dippm.graph.operators import operator
+
+SERIAL_PER_STEP = 30.0
+"""Trips to memory that a step of a layer waits for: about 9 µs, whatever the GPU."""
 
 
-def recurrent(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield one record that stands for the products of all steps and layers."""
-    hidden = number(node, "hidden_size")
-    launches = int(number(node, "steps")) * int(number(node, "layers"))
-    shape = (elements(node) / hidden, hidden, hidden)
-    kernel = product(expansion, i, node, "recurrent", shape, 1.0)
-    yield replace(kernel, launches=max(1, launches))
+def recurrent(run: Run, call: Call) -> None:
+    """Launch one record for all layers: each is one launch, whose products wait for each other."""
+    a = call.attributes
+    hidden, steps = float(a.get("hidden_size", 1)), float(a.get("steps", 1))
+    out = run.tensor(call.outputs[0])
+    formula = operator(call.op).macs
+    shapes = tuple(run.tensor(p).shape for p in call.inputs)
+    macs = formula(a, shapes, (out.shape,)) if formula else 0
+    layers = max(1, int(a.get("layers", 1)) * int(a.get("directions", 1)))
+    product(
+        run,
+        call,
+        "recurrent",
+        (out.size / max(hidden * steps, 1.0), hidden, hidden),
+        copies=steps * layers,
+        flops=2.0 * macs,
+        operands=call.inputs,
+    )
+    run.kernels[-1] = replace(
+        run.kernels[-1], launches=layers, serial=SERIAL_PER_STEP * steps * layers
+    )
+    for other in call.outputs[1:]:
+        run.make(other, run.product_width)

@@ -1,94 +1,170 @@
-"""Operators that pass over memory once, and views, which move data only if they must copy."""
+"""Calls that pass over memory once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels.casts import to_float32
-from dippm.features.kernels.expansion import Expansion, reads_parameter
-from dippm.features.kernels.sizes import elements, sizes
-from dippm.graph.model_graph import OpNode
-from dippm.graph.operators import operator
+from dippm.features.kernels.casts import TYPED_RESULT, widen
+from dippm.features.kernels.layouts import (
+    elementwise_strides,
+    image_strides,
+    images_last,
+)
+from dippm.features.kernels.products import copied
+from dippm.features.kernels.run import Run, Strides
+from dippm.graph.calls import Call
+from dippm.graph.draft import Shape
+from dippm.graph.operators import is_elementwise, operator
+from dippm.graph.strides import contiguous
 
-TO_CHANNELS_LAST = (0, 2, 3, 1)
-
-
-def view(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield the copy of a view that cannot be one; else nothing, and the result is strided."""
-    width = expansion.width[i] = expansion.promoted(i, node)
-    free = expansion.channels_last and node.attributes.get("permutation") == TO_CHANNELS_LAST
-    if node.attributes.get("copies") and not free:
-        count = float(elements(node))
-        row = node.out_shapes[0][-1] if node.out_shapes[0] else 1
-        copy = Kernel.stream(i, "copy", count, width)
-        yield replace(copy, strided=True, m=count / max(row, 1), n=float(row))
-    else:
-        expansion.strided[i] = node.op == "transpose" or expansion.reads_strided(i)
+WANTS_DENSE = ("layer_norm", "rms_norm", "softmax", "log_softmax", "roll", "cumsum", "l2_normalize")
+KEEPS_IMAGES = ("batch_norm", "max_pool", "avg_pool", "resize", "global_avg_pool", "group_norm")
+INDEX_WIDTH = 8
 
 
-def pass_over_memory(expansion: Expansion, i: int, node: OpNode) -> Iterator[Kernel]:
-    """Yield the kernel of an operator that is no matrix product, and the cast that it needs."""
-    width = expansion.width[i] = expansion.promoted(i, node)
-    kind = class_of_operator(node)
+def pass_over_memory(run: Run, call: Call) -> None:
+    """Launch the kernel of a call that is no matrix product, and the casts that it needs."""
+    operands = run.operands(call) or list(call.inputs[:1])
+    source = operands[0] if operands else None
+    out = run.tensor(call.outputs[0])
+    width = run.promoted(call)
+    if run.widens(call) and out.is_float:
+        width = 4
+        if call.op not in TYPED_RESULT:
+            for position in operands:
+                widen(run, call, position)
+    elif run.autocast and call.op == "concat" and width == 4:
+        for position in operands:
+            widen(run, call, position)
+    if source is not None and _wants_dense(run, call, source):
+        copied(run, call, source, run.tensor(source).size)
+    source_width = max((run.state(p).width for p in operands), default=width)
+    kind = class_of(run, call, operands)
     row = KERNEL_CLASSES[kind]
-    written = float(sum(prod(s) for s in node.out_shapes))
-    read = float(sum(prod(s) for s in node.in_shapes))
-    source_width = max(
-        (expansion.width[p] for p in expansion.producers[i]), default=expansion.default_width
-    )
-    if expansion.widens(node) and source_width == 2:
-        yield to_float32(i, read)
-        source_width = 4
-    if row.reads_what_it_writes or node.op == "dynamic_slice":
+    written = float(sum(run.tensor(p).size for p in call.outputs))
+    if row.reads_what_it_writes or call.op == "dynamic_slice":
         read = written
-    length = _row_length(node, kind)
-    yield Kernel(
-        node=i,
+    else:
+        read = float(sum(map(run.stored, operands)))
+    strides = _result_strides(run, call, operands)
+    length = row_length(run, kind, source, out.shape)
+    write_bytes = float(width * written)
+    if call.op == "max_pool" and len(call.outputs) == 1:
+        write_bytes += INDEX_WIDTH * written
+    elements = read if row.axis == "reduced" else written
+    kernel = Kernel(
+        node=call.node,
         kind=kind,
         unit="fp32",
-        flops=float(max(node.flops, written)),
-        read_bytes=float(source_width * read),
-        write_bytes=float(width * written),
-        weight_bytes=float(4 * length if row.parameter_row else 0),
+        flops=float(max(operator(call.op).flops_per_output * elements, written)),
+        read_bytes=float(source_width * read)
+        if row.reads_what_it_writes
+        else float(sum(run.stored(p) * run.state(p).width for p in operands)),
+        write_bytes=write_bytes,
+        weight_bytes=float(run.default_width * length if row.parameter_row else 0),
         m=max(read, written) / max(length, 1.0),
         n=length,
-        window=prod(sizes(node, "kernel")),
-        stride=max(sizes(node, "strides")),
+        window=prod(_sizes(call, "kernel")),
+        stride=max(_sizes(call, "strides")),
         in_bytes=source_width,
         out_bytes=width,
-        strided=expansion.reads_strided(i),
-        serial=float(_serial_steps(expansion, i, node)),
+        strided=_is_strided(run, operands, strides),
+        serial=float(_serial_steps(run, call, source)),
+        images_last=source is not None and images_last(run, source),
+        in_place=call.in_place,
+        repeated=any(run.tensor(p).size < out.size for p in operands) and row.streams,
+        run=_shortest_run(run, operands, strides),
     )
+    run.emit(kernel, operands)
+    for p in call.outputs:
+        same = run.tensor(p).shape == out.shape
+        run.make(p, width if run.tensor(p).is_float else INDEX_WIDTH, strides if same else None)
+    if call.op in ("where", "equal", "greater", "less", "logical_not") and not out.is_float:
+        run.make(call.outputs[0], run.natural_width(out), strides)
+    held = [run.state(p) for p in operands if run.tensor(p).is_float]
+    if held and width == 4 and any(state.widened for state in held):
+        run.states[call.outputs[0]].widened = True
 
 
-def class_of_operator(node: OpNode) -> str:
-    """Return the kernel class of an operator that is no matrix product."""
-    row = operator(node.op)
-    broadcasts = len(set(node.in_shapes)) > 1 or reads_parameter(node)
-    return "broadcast" if row.kernel == "elementwise" and broadcasts else row.kernel
+def class_of(run: Run, call: Call, operands: list[int]) -> str:
+    """Return the kernel class of a call that is no matrix product."""
+    row = operator(call.op)
+    sizes = {run.tensor(p).shape for p in operands}
+    if row.kernel == "elementwise" and len(sizes) > 1:
+        return "broadcast"
+    return row.kernel if row.kernel in KERNEL_CLASSES else "other"
 
 
-def _row_length(node: OpNode, kind: str) -> float:
+def _wants_dense(run: Run, call: Call, source: int) -> bool:
+    if call.op == "group_norm":
+        return not run.is_dense(source) and not images_last(run, source)
+    return call.op in WANTS_DENSE and not run.is_dense(source)
+
+
+def _result_strides(run: Run, call: Call, operands: list[int]) -> Strides:
+    shape = run.tensor(call.outputs[0]).shape
+    if not operands:
+        return contiguous(shape)
+    if call.op in KEEPS_IMAGES and len(shape) == len(run.tensor(operands[0]).shape) == 4:
+        return image_strides(run, operands[0], shape)
+    if call.op == "concat" and all(images_last(run, p) for p in operands):
+        return image_strides(run, operands[0], shape)
+    if is_elementwise(call.op):
+        return elementwise_strides(run, operands, shape)
+    return contiguous(shape)
+
+
+def _is_strided(run: Run, operands: list[int], strides: Strides) -> bool:
+    """Tell whether an operand lies in another order than the result."""
+    for p in operands:
+        held = run.state(p).strides
+        if len(held) != len(strides):
+            if not run.is_dense(p):
+                return True
+            continue
+        shape = run.tensor(p).shape
+        ours = [axis for axis in range(len(shape)) if shape[axis] > 1 and held[axis]]
+        if sorted(ours, key=lambda a: (-held[a], a)) != sorted(ours, key=lambda a: (-strides[a], a)):
+            return True
+    return False
+
+
+def _shortest_run(run: Run, operands: list[int], strides: Strides) -> int:
+    lengths = [
+        run.run_length(p, strides)
+        for p in operands
+        if len(run.state(p).strides) == len(strides) and run.tensor(p).size > 1
+    ]
+    return min(lengths, default=1)
+
+
+def row_length(run: Run, kind: str, source: int | None, out: Shape) -> float:
     """Return the length over which a kernel reduces or streams contiguously."""
-    shape = node.in_shapes[0] if node.in_shapes else node.out_shapes[0]
+    shape = run.tensor(source).shape if source is not None else out
     axis = KERNEL_CLASSES[kind].axis
-    if axis == "reduced" and node.out_shapes:
-        return prod(shape) / max(1, prod(node.out_shapes[0]))
+    if axis == "reduced":
+        return prod(shape) / max(1, prod(out))
     if axis == "channels":
         return float(shape[1]) if len(shape) > 1 else 1.0
     return float(shape[-1]) if shape else 1.0
 
 
-def _serial_steps(expansion: Expansion, i: int, node: OpNode) -> int:
+def _serial_steps(run: Run, call: Call, source: int | None) -> int:
     """Return images × channels for bilinear upsampling of contiguous images, else 0.
 
     A thread of its kernel walks all images and channels.
     """
-    if node.op != "resize" or node.attributes.get("mode") != "linear":
+    if call.op != "resize" or call.attributes.get("mode") != "linear" or source is None:
         return 0
-    out = node.out_shapes[0]
-    return prod(out[:2]) if len(out) == 4 and not expansion.reads_strided(i) else 0
+    out = run.tensor(call.outputs[0]).shape
+    return prod(out[:2]) if len(out) == 4 and not images_last(run, source) else 0
+
+
+def _sizes(call: Call, name: str) -> tuple[int, ...]:
+    value = call.attributes.get(name, (1,))
+    if isinstance(value, tuple | list):
+        return tuple(int(v) for v in value) or (1,)
+    return (int(value),) if isinstance(value, int | float) else (1,)

@@ -55,6 +55,7 @@ class Call:
             return self.step(op, [value], shape, **attributes)
         view = Value(shape, value.dtype, name=value.name)
         view.is_static, view.roots, view.static_work = True, value.roots, value.static_work
+        view.producer = value.producer
         return view
 
     def integers(self, *names: str) -> tuple[int, ...] | None:

@@ -171,7 +171,9 @@ def _overwrite(call: Call) -> bool:
     target, source = call.inputs[:2]
     if target.dtype != source.dtype:
         source = call.step("cast", [source], source.shape, dtype=target.dtype)
-    return call.first("broadcast" if source.shape != call.out_shape else "identity", [source])
+    if source.shape != call.out_shape:
+        source = call.step("broadcast", [source], call.out_shape)
+    return call.first("identity", [source], copies="overwrite")
 
 
 def _each(op: str) -> Reader:

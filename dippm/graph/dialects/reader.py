@@ -6,15 +6,24 @@ from dippm.graph.dialects.call import Call
 from dippm.graph.dialects.names import IDENTITIES, canonical_name, fold
 from dippm.graph.dialects.readers import READERS
 from dippm.graph.dialects.static import fold_static
-from dippm.graph.dialects.tables import as_data, data_slots, find_tables
+from dippm.graph.dialects.tables import Tables, as_data, data_slots, find_tables
 from dippm.graph.dialects.unread import unread_results
 from dippm.graph.draft import Draft, Value
 from dippm.progress import counted
 from dippm.relax.raw_graph import IN_PLACE, RawGraph, RawOperator, RawValue
 
 
-def read(raw: RawGraph) -> Draft:
-    """Return a draft of a raw graph; operators without a canonical name keep their own."""
+_COPIES = frozenset({"clone", "contiguous"})
+
+
+def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
+    """Return a draft of a raw graph; operators without a canonical name keep their own.
+
+    Args:
+        raw: what a frontend read.
+        keep_static: whether operators on parameters alone are nodes too, all of them; their results
+            are static still.
+    """
     draft = Draft(raw.batch)
     values = [Value(v.shape, v.dtype, name=v.name) for v in raw.values]
     for position, (value, source) in enumerate(zip(values, raw.values, strict=True)):
@@ -26,6 +35,8 @@ def read(raw: RawGraph) -> Draft:
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
     tables, cloned = find_tables(raw), dict[int, Value]()
+    if keep_static:
+        tables = Tables(frozenset(), frozenset())
     operators = counted(raw.operators, len(raw.operators), "naming operator")
     for position, operator in enumerate(operators):
         call = Call(
@@ -35,16 +46,16 @@ def read(raw: RawGraph) -> Draft:
             [values[i] for i in operator.outputs],
             operator.attributes,
         )
-        draft.path = operator.path
+        draft.path, draft.origin = operator.path, position
         if not call.outputs:
             continue
         if position in tables.layers or position in tables.makers:
             _read_table(call, operator, cloned, makes_weight=position in tables.makers)
-        elif not fold_static(call):
+        elif not fold_static(call) or keep_static:
             _read_call(call)
         if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
             maker.in_place = True
-    draft.path = ""
+    draft.path, draft.origin = "", -1
     draft.beside.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
     return draft
 
@@ -81,6 +92,8 @@ def _read_call(call: Call) -> None:
     if reader is not None and reader(call):
         return
     if bare in IDENTITIES and call.inputs:
-        call.emit("identity", call.inputs[:1])
+        copied = {"copies": bare} if bare in _COPIES else {}
+        order = call.text("memory_format", default="") if copied else ""
+        call.emit("identity", call.inputs[:1], **copied, **({"order": order} if order else {}))
         return
     call.emit(name or call.name, call.inputs)

@@ -1,0 +1,180 @@
+"""`Run`: a sequence of calls while its kernels are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+
+from dippm.conditions import Precision
+from dippm.features.kernel import Kernel, Unit
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.graph.calls import Call, CallSequence, Tensor
+from dippm.graph.draft import item_bytes
+from dippm.graph.operators import operator
+from dippm.graph.strides import contiguous, dense_in_order
+
+Strides = tuple[int, ...]
+HALF: tuple[Precision, ...] = ("fp16", "bf16")
+AUTOCAST: tuple[Precision, ...] = ("amp", "amp-bf16")
+LONGEST_RUN = 4096
+
+
+@dataclass(slots=True)
+class State:
+    """What a run knows of a tensor.
+
+    Attributes:
+        width: bytes per element.
+        strides: in elements; 0 along an axis that is repeated.
+        makers: kernels that wrote it.
+        widened: whether the model itself asked for float32 of half precision.
+    """
+
+    width: int
+    strides: Strides
+    makers: tuple[int, ...] = ()
+    widened: bool = False
+
+
+class Run:
+    """A run of a model.
+
+    Attributes:
+        sequence: its calls, at the batch in question.
+        precision: of the run.
+        channels_last: images and weights of convolutions are held so.
+        autocast: whether the framework chooses the precision of each call.
+        product_width: bytes per element of what a matrix product reads and writes.
+        default_width: of parameters and inputs.
+        kernels: launched so far.
+    """
+
+    def __init__(self, sequence: CallSequence, precision: Precision, channels_last: bool) -> None:
+        self.sequence, self.precision, self.channels_last = sequence, precision, channels_last
+        self.autocast = precision in AUTOCAST
+        self.product_width = 2 if precision in (*HALF, *AUTOCAST) else 4
+        self.default_width = 2 if precision in HALF else 4
+        self.kernels: list[Kernel] = []
+        self.states: dict[int, State] = {}
+        self.cast_weights: dict[tuple[int, ...], int] = {}
+        for position in sequence.inputs:
+            tensor = sequence.tensors[position]
+            strides = contiguous(tensor.shape)
+            if channels_last and len(tensor.shape) == 4:
+                strides = dense_in_order(tensor.shape, (tensor.size, 1, 3, 2))
+            self.states[position] = State(self.natural_width(tensor), strides)
+
+    @contextmanager
+    def restored(self, positions: Iterable[int]) -> Iterator[None]:
+        """Forget what a call does to its arguments for itself: casts and copies of them."""
+        before = {p: self.state(p) for p in positions}
+        yield
+        self.states.update(before)
+
+    def tensor(self, position: int) -> Tensor:
+        """Return a tensor of the sequence."""
+        return self.sequence.tensors[position]
+
+    def state(self, position: int) -> State:
+        """Return what is known of a tensor; parameters are dense."""
+        if position not in self.states:
+            tensor = self.tensor(position)
+            self.states[position] = State(self.natural_width(tensor), contiguous(tensor.shape))
+        return self.states[position]
+
+    def natural_width(self, tensor: Tensor) -> int:
+        """Return the bytes per element of a tensor that nothing has cast."""
+        return self.default_width if tensor.is_float else item_bytes(tensor.dtype)
+
+    def data(self, call: Call) -> list[int]:
+        """Return the arguments that are no parameters and no numbers."""
+        return [p for p in call.inputs if not self.tensor(p).is_parameter]
+
+    def operands(self, call: Call) -> list[int]:
+        """Return the arguments that take memory."""
+        return [p for p in call.inputs if not self.tensor(p).is_number]
+
+    def stored(self, position: int) -> int:
+        """Return how many elements of a tensor lie in memory: repeated ones once."""
+        shape, strides = self.tensor(position).shape, self.state(position).strides
+        return prod(n for n, stride in zip(shape, strides, strict=True) if stride)
+
+    def is_dense(self, position: int) -> bool:
+        """Return whether a tensor lies in memory in the order of its axes."""
+        shape, strides = self.tensor(position).shape, self.state(position).strides
+        dense = contiguous(shape)
+        return all(n == 1 or s == d for n, s, d in zip(shape, strides, dense, strict=True))
+
+    def run_length(self, position: int, strides: Strides) -> int:
+        """Return how many elements in a row are read together by whoever writes in an order.
+
+        Args:
+            position: tensor that is read.
+            strides: of what is written, over the same axes.
+        """
+        shape, held = self.tensor(position).shape, self.state(position).strides
+        order = sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis))
+        length = 1
+        for axis in order:
+            if shape[axis] == 1:
+                continue
+            if held[axis] != length:
+                break
+            length *= shape[axis]
+        return min(length, LONGEST_RUN)
+
+    def make(
+        self, position: int, width: int, strides: Strides | None = None, *, widened: bool = False
+    ) -> None:
+        """Note what the last kernel wrote."""
+        shape = self.tensor(position).shape
+        makers = (len(self.kernels) - 1,) if self.kernels else ()
+        self.states[position] = State(width, strides or contiguous(shape), makers, widened)
+
+    def share(self, position: int, source: int, strides: Strides | None = None) -> None:
+        """Note that a tensor is a view of another one."""
+        held = self.state(source)
+        self.states[position] = replace(
+            held, strides=strides or contiguous(self.tensor(position).shape)
+        )
+
+    def emit(self, kernel: Kernel, reads: Iterable[int] = (), after: Iterable[int] = ()) -> int:
+        """Launch a kernel; return its position.
+
+        Args:
+            kernel: without its sources.
+            reads: tensors that it reads.
+            after: kernels whose results it reads besides.
+        """
+        sources = {m for p in reads for m in self.state(p).makers} | set(after)
+        self.kernels.append(replace(kernel, sources=tuple(sorted(sources))))
+        return len(self.kernels) - 1
+
+    def promoted(self, call: Call) -> int:
+        """Return the bytes per element of a result that no rule of autocast decides."""
+        out = self.tensor(call.outputs[0])
+        if not out.is_float:
+            return item_bytes(out.dtype)
+        widths = [
+            self.state(p).width
+            for p in self.operands(call)
+            if self.tensor(p).is_float and self.tensor(p).shape
+        ]
+        return max(widths, default=self.default_width)
+
+    def unit(self, kind: str) -> Unit:
+        """Return the arithmetic of a matrix product of this kernel class."""
+        row = KERNEL_CLASSES[kind]
+        if not row.tensor_cores:
+            return "fp32"
+        if self.precision in (*HALF, *AUTOCAST):
+            return "half"
+        if self.precision == "tf32" or (self.precision == "fp32" and row.tf32_by_default):
+            return "tf32"
+        return "fp32"
+
+    def widens(self, call: Call) -> bool:
+        """Return whether autocast runs a call in float32 (the float32 list of torch.amp)."""
+        return self.autocast and operator(call.op).autocast == "float32"

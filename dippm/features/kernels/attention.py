@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.products import product
-from dippm.features.kernels.run import Run
+from dippm.features.kernels.casts import lower
+from dippm.features.kernels.products import copied, product
+from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
+from dippm.graph.draft import Shape
 from dippm.graph.operators import operator
 
 FUSED_RANK = 4
+ALIGNED = 8
+"""Elements of half precision that fused kernels read together."""
 
 
 def attention(run: Run, call: Call) -> None:
@@ -27,7 +31,12 @@ def attention(run: Run, call: Call) -> None:
     if rank == FUSED_RANK:  # as the layers before and after it want it: batch, length, heads, width
         _, many, rows, wide = out.shape
         strides = (many * rows * wide, wide, many * wide, 1)
-    kernel = product(
+    if rank > FUSED_RANK:
+        _unfused(run, call, (queries, keys, width), heads, 2.0 * macs)
+        return
+    if run.product_width == 2 and width % ALIGNED:
+        strides = _aligned(run, call, out.shape)
+    product(
         run,
         call,
         "attention",
@@ -38,36 +47,47 @@ def attention(run: Run, call: Call) -> None:
         strides=strides,
     )
     run.kernels[-1] = replace(run.kernels[-1], strided=False)
-    if rank > FUSED_RANK:
-        _unfuse(run, call, replace(kernel, sources=run.kernels.pop().sources))
 
 
-def _unfuse(run: Run, call: Call, fused: Kernel) -> None:
-    """Launch scaled operands, scores = queries · keys, their softmax, scores · values."""
-    queries, keys, width, heads = fused.m, fused.n, fused.k, fused.copies
-    scores, item, i = queries * keys * heads, fused.in_bytes, call.node
-    before = fused.sources
-    wide = 4 if run.autocast else item
-    read = (queries + keys) * width * heads
-    steps = [
-        Kernel.stream(i, "elementwise", queries * width * heads, item),
-        Kernel.stream(i, "elementwise", keys * width * heads, item),
-        replace(
-            fused, kind="batched_gemm", flops=fused.flops / 2, read_bytes=item * read,
-            write_bytes=item * scores, m=queries, n=keys, k=width,
-        ),
-        replace(
-            Kernel.stream(i, "softmax", scores, item, wide), m=queries * heads, n=keys,
-            flops=5.0 * scores,
-        ),
-        replace(
-            fused, kind="batched_gemm", flops=fused.flops / 2,
-            read_bytes=item * (scores + keys * width * heads),
-            write_bytes=item * queries * width * heads, m=queries, n=width, k=keys,
-        ),
-    ]  # fmt: skip
-    if wide != item:
-        steps.insert(4, Kernel.stream(i, "cast", scores, wide, item))
+def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
+    """Pad the width of the operands to what fused kernels read; return the result's strides."""
+    for position in call.inputs[:3]:
+        lower(run, call, position)
+        copied(run, call, position, run.tensor(position).size)
+    batch, heads, rows, width = shape
+    wide = -(-width // ALIGNED) * ALIGNED
+    return (heads * rows * wide, wide, heads * wide, 1)
+
+
+def _unfused(
+    run: Run, call: Call, shape: tuple[float, float, float], heads: float, flops: float
+) -> None:
+    """Launch scaled operands, scores = queries · keys, their softmax, scores · values.
+
+    PyTorch computes them in float32 since its version 2.5, whatever the operands are.
+    """
+    for position in call.inputs:
+        lower(run, call, position)
+    queries, keys, width = shape
+    scores, i, narrow = queries * keys * heads, call.node, run.product_width
+    sizes = [queries * width * heads, keys * width * heads, keys * width * heads]
+    after: tuple[int, ...] = tuple(m for p in call.inputs for m in run.state(p).makers)
+    first = Kernel(
+        node=i, kind="batched_gemm", unit="fp32", flops=flops / 2,
+        read_bytes=4 * (sizes[0] + sizes[1]), write_bytes=4 * scores,
+        m=queries, n=keys, k=width, copies=heads,
+    )  # fmt: skip
+    second = replace(
+        first, read_bytes=4 * (scores + sizes[2]), write_bytes=4 * sizes[0], n=width, k=keys
+    )
+    softmax = Kernel.stream(i, "softmax", scores, 4)
+    softmax = replace(softmax, m=queries * heads, n=keys, flops=5.0 * scores)
+    steps = [Kernel.stream(i, "cast", size, narrow, 4) for size in sizes if narrow != 4]
+    steps += [Kernel.stream(i, "elementwise", size, 4) for size in sizes[:2]]
+    steps += [replace(Kernel.stream(i, "copy", size, 4), strided=True) for size in sizes[:2]]
+    steps += [first, softmax, replace(Kernel.stream(i, "copy", sizes[2], 4), strided=True), second]
+    if narrow != 4:
+        steps.append(Kernel.stream(i, "cast", sizes[0], 4, narrow))
     for kernel in steps:
-        before = (run.emit(replace(kernel, sources=()), after=before),)
-    run.make(call.outputs[0], item)
+        after = (run.emit(kernel, after=after),)
+    run.make(call.outputs[0], narrow)

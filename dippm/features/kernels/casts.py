@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.run import Run
+from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
+from dippm.graph.strides import dense_in_order
 
 TYPED_RESULT = ("softmax", "log_softmax", "reduce_sum", "reduce_prod", "reduce_norm", "cumsum")
 """What autocast asks for a float32 result instead of casting the argument."""
@@ -25,7 +26,13 @@ def lower(run: Run, call: Call, position: int) -> None:
     else:
         kernel = Kernel.stream(call.node, "cast", run.stored(position), 4, 2)
         at = run.emit(kernel, [position])
-    run.states[position] = replace(held, width=2, makers=(at,))
+    run.states[position] = replace(held, width=2, makers=(at,), strides=without_gaps(run, position))
+
+
+def without_gaps(run: Run, position: int) -> Strides:
+    """Return the strides of a copy that keeps the order of axes."""
+    shape, strides = run.tensor(position).shape, run.state(position).strides
+    return dense_in_order(shape, strides) if all(strides) else strides
 
 
 def weight_cast(run: Run, call: Call, position: int) -> int:
@@ -45,7 +52,7 @@ def widen(run: Run, call: Call, position: int) -> None:
     if held.width != 2 or not run.tensor(position).is_float:
         return
     at = run.emit(Kernel.stream(call.node, "cast", run.stored(position), 2, 4), [position])
-    run.states[position] = replace(held, width=4, makers=(at,))
+    run.states[position] = replace(held, width=4, makers=(at,), strides=without_gaps(run, position))
 
 
 def cast(run: Run, call: Call) -> None:
@@ -71,4 +78,4 @@ def cast(run: Run, call: Call) -> None:
         return
     kernel = Kernel.stream(call.node, "cast", run.stored(source), held.width, width)
     run.emit(kernel, [source])
-    run.make(out, width, held.strides, widened=widens)
+    run.make(out, width, without_gaps(run, source), widened=widens)

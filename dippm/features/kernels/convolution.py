@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.casts import weight_cast
+from dippm.features.kernels.casts import lower, weight_cast
 from dippm.features.kernels.layouts import image_strides, images_last
-from dippm.features.kernels.products import product
+from dippm.features.kernels.products import dense_image, product
 from dippm.features.kernels.run import Run
 from dippm.graph.calls import Call
 from dippm.graph.operators import operator
@@ -24,6 +24,8 @@ def convolution(run: Run, call: Call) -> None:
     source, out = call.inputs[0], run.tensor(call.outputs[0])
     pixels = out.shape[0] * prod(out.shape[2:])
     shape = (float(pixels), channels_out / groups, channels_in / groups * prod(window))
+    lower(run, call, source)
+    dense_image(run, call, source)
     formula = operator(call.op).macs
     shapes = tuple(run.tensor(p).shape for p in call.inputs)
     macs = formula(a, shapes, (out.shape,)) if formula else 0
@@ -64,17 +66,19 @@ def convolution_class(
 def bias(run: Run, call: Call, maker: Call) -> None:
     """Launch what adds the bias that a layer was given.
 
-    A dense layer adds it in its product. cuDNN's convolutions do not: a pass over the result
-    follows them, but for depthwise ones, which PyTorch runs itself.
+    A dense layer adds it in its product if its argument is dense. cuDNN's convolutions do not: a
+    pass over the result follows them, but for depthwise ones, which PyTorch runs itself.
     """
     result, out = maker.outputs[0], call.outputs[0]
     held = run.state(result)
-    parameter = next(p for p in call.inputs if run.tensor(p).is_parameter)
+    parameter = next(p for p in call.inputs if p != result)
     made = run.kernels[held.makers[0]] if held.makers else None
     if run.autocast and run.state(parameter).width == 4:
         weight_cast(run, call, parameter)
     run.states[out] = held
-    if made is None or not maker.op.startswith("conv") or made.kind == "conv_depthwise":
+    if made is None or made.kind == "conv_depthwise":
+        return
+    if not maker.op.startswith("conv") and run.is_dense(maker.inputs[0]):
         return
     kernel = Kernel.stream(maker.node, "broadcast", run.tensor(out).size, held.width)
     shape = run.tensor(out).shape

@@ -114,12 +114,12 @@ def _biased(
     if call.op != "add" or len(call.inputs) != 2:
         return None
     result, other = call.inputs
-    if sequence.tensors[result].is_parameter:
+    if sequence.tensors[result].roots:
         result, other = other, result
     maker, parameter = makers.get(result), sequence.tensors[other]
-    if maker is None or not parameter.is_parameter or parameter.is_number:
+    if maker is None or not parameter.roots or parameter.is_number:
         return None
-    weighted = any(sequence.tensors[p].is_parameter for p in maker.inputs[1:2])
+    weighted = any(sequence.tensors[p].roots for p in maker.inputs[1:2])
     if maker.op not in _BIASED or not weighted or maker.path != call.path or readers[result] > 1:
         return None
     shape = sequence.tensors[result].shape

@@ -11,7 +11,7 @@ from dippm.features.kernels.casts import lower
 from dippm.features.kernels.layouts import spread
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
-from dippm.graph.strides import contiguous, view_strides
+from dippm.graph.strides import contiguous, dense_in_order, view_strides
 
 BATCHED_RANK = 3
 
@@ -26,6 +26,7 @@ def product(
     flops: float,
     operands: Iterable[int],
     strides: Strides | None = None,
+    lowers: bool = True,
 ) -> Kernel:
     """Launch a matrix product that reads operands and makes the first result; return the kernel.
 
@@ -38,12 +39,14 @@ def product(
         flops: of all of them.
         operands: tensors that it reads; autocast casts them.
         strides: of the result.
+        lowers: whether autocast casts the operands.
     """
     m, n, k = shape
     width, out = run.product_width, call.outputs[0]
     reads = list(operands)
-    for position in reads:
-        lower(run, call, position)
+    if lowers:
+        for position in reads:
+            lower(run, call, position)
     after = [maker for p in reads for maker in run.state(p).makers]
     data = [p for p in reads if not run.tensor(p).is_parameter]
     weights = [p for p in reads if run.tensor(p).is_parameter]
@@ -155,3 +158,12 @@ def copied(run: Run, call: Call, position: int, elements: float) -> None:
     run.states[position] = replace(
         held, width=width, strides=contiguous(run.tensor(position).shape), makers=(at,)
     )
+
+
+def dense_image(run: Run, call: Call, position: int) -> None:
+    """Copy images that have gaps in memory, such as a part of the channels, for a call."""
+    tensor, held = run.tensor(position), run.state(position)
+    if tensor.is_parameter or run.is_dense(position) or len(tensor.shape) < BATCHED_RANK:
+        return
+    if dense_in_order(tensor.shape, held.strides) != held.strides:
+        copied(run, call, position, tensor.size)

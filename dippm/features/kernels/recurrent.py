@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.features.kernels.products import product
+from dippm.features.kernel import Kernel
+from dippm.features.kernels.casts import lower
+from dippm.features.kernels.products import copied, product
 from dippm.features.kernels.run import Run
 from dippm.graph.calls import Call
 from dippm.graph.operators import operator
@@ -21,6 +23,12 @@ def recurrent(run: Run, call: Call) -> None:
     formula = operator(call.op).macs
     shapes = tuple(run.tensor(p).shape for p in call.inputs)
     macs = formula(a, shapes, (out.shape,)) if formula else 0
+    for position in call.inputs:
+        lower(run, call, position)
+        tensor = run.tensor(position)
+        if run.autocast and tensor.is_parameter and len(tensor.shape) > 1:
+            run.emit(Kernel.stream(call.node, "cast", max(tensor.shape), 4, 2))  # its bias
+    copied(run, call, call.inputs[0], run.tensor(call.inputs[0]).size)
     layers = max(1, int(a.get("layers", 1)) * int(a.get("directions", 1)))
     product(
         run,

@@ -177,4 +177,5 @@ class Run:
 
     def widens(self, call: Call) -> bool:
         """Return whether autocast runs a call in float32 (the float32 list of torch.amp)."""
-        return self.autocast and operator(call.op).autocast == "float32"
+        upsamples = call.op == "resize" and call.spelled.startswith("upsample")
+        return self.autocast and (upsamples or operator(call.op).autocast == "float32")

@@ -6,14 +6,14 @@ from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
-from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_classes import KERNEL_CLASSES, KernelClass
 from dippm.features.kernels.casts import TYPED_RESULT, widen
 from dippm.features.kernels.layouts import (
     elementwise_strides,
     image_strides,
     images_last,
 )
-from dippm.features.kernels.products import copied
+from dippm.features.kernels.products import copied, dense_image
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
@@ -22,6 +22,9 @@ from dippm.graph.strides import contiguous
 
 WANTS_DENSE = ("layer_norm", "rms_norm", "softmax", "log_softmax", "roll", "cumsum", "l2_normalize")
 KEEPS_IMAGES = ("batch_norm", "max_pool", "avg_pool", "resize", "global_avg_pool", "group_norm")
+WANTS_NO_GAPS = ("max_pool", "avg_pool", "resize")
+PROMOTED = ("concat", "multiply_add")
+"""What autocast gives arguments of one width."""
 INDEX_WIDTH = 8
 
 
@@ -31,24 +34,31 @@ def pass_over_memory(run: Run, call: Call) -> None:
     source = operands[0] if operands else None
     out = run.tensor(call.outputs[0])
     width = run.promoted(call)
+    if source is not None and call.op in WANTS_NO_GAPS:
+        dense_image(run, call, source)
     if run.widens(call) and out.is_float:
         width = 4
         if call.op not in TYPED_RESULT:
             for position in operands:
                 widen(run, call, position)
-    elif run.autocast and call.op == "concat" and width == 4:
+    elif run.autocast and call.op in PROMOTED and width == 4:
         for position in operands:
             widen(run, call, position)
     if source is not None and _wants_dense(run, call, source):
         copied(run, call, source, run.tensor(source).size)
-    source_width = max((run.state(p).width for p in operands), default=width)
+    floats = [p for p in operands if run.tensor(p).is_float] or operands
+    source_width = max((run.state(p).width for p in floats), default=width)
     kind = class_of(run, call, operands)
     row = KERNEL_CLASSES[kind]
     written = float(sum(run.tensor(p).size for p in call.outputs))
-    if row.reads_what_it_writes or call.op == "dynamic_slice":
+    if row.reads_what_it_writes and source is not None:
+        read = min(written, float(run.stored(source)))
+    elif call.op == "dynamic_slice":
         read = written
     else:
         read = float(sum(map(run.stored, operands)))
+    if call.in_place and source is not None and run.tensor(source).shape == out.shape:
+        width = run.state(source).width
     strides = _result_strides(run, call, operands)
     length = row_length(run, kind, source, out.shape)
     write_bytes = float(width * written)
@@ -60,9 +70,7 @@ def pass_over_memory(run: Run, call: Call) -> None:
         kind=kind,
         unit="fp32",
         flops=float(max(operator(call.op).flops_per_output * elements, written)),
-        read_bytes=float(source_width * read)
-        if row.reads_what_it_writes
-        else float(sum(run.stored(p) * run.state(p).width for p in operands)),
+        read_bytes=_bytes_read(run, operands, row, read),
         write_bytes=write_bytes,
         weight_bytes=float(run.default_width * length if row.parameter_row else 0),
         m=max(read, written) / max(length, 1.0),
@@ -87,6 +95,14 @@ def pass_over_memory(run: Run, call: Call) -> None:
     held = [run.state(p) for p in operands if run.tensor(p).is_float]
     if held and width == 4 and any(state.widened for state in held):
         run.states[call.outputs[0]].widened = True
+
+
+def _bytes_read(run: Run, operands: list[int], row: KernelClass, looked_up: float) -> float:
+    """Return the bytes read: of a lookup the rows that it finds, and its indices."""
+    if row.reads_what_it_writes and operands:
+        indices = sum(run.stored(p) * run.state(p).width for p in operands[1:])
+        return float(looked_up * run.state(operands[0]).width + indices)
+    return float(sum(run.stored(p) * run.state(p).width for p in operands))
 
 
 def class_of(run: Run, call: Call, operands: list[int]) -> str:

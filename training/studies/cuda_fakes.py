@@ -26,15 +26,24 @@ FLASH_ALIGNMENT = 8
 Record = Callable[[str, list[torch.Tensor], list[torch.Tensor]], None]
 
 
-def allow_cuda_fakes() -> None:
-    """Let fakes be on a CUDA device that does not exist: its device guard becomes meta's no-op."""
+@contextlib.contextmanager
+def cuda_device() -> Iterator[None]:
+    """Let fakes be on a CUDA device that does not exist: meta's guard, which does nothing, is its.
+
+    Nothing changes where torch has CUDA.
+    """
     if torch.version.cuda is not None:
+        yield
         return
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     name = "_ZN3c104impl26device_guard_impl_registryE"
-    registry = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(library, name)
-    if not registry[_CUDA_GUARD]:
-        registry[_CUDA_GUARD] = registry[_META_GUARD]
+    guards = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(library, name)
+    before = guards[_CUDA_GUARD]
+    guards[_CUDA_GUARD] = before or guards[_META_GUARD]
+    try:
+        yield
+    finally:
+        guards[_CUDA_GUARD] = before
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ run of the comparison needs neither torch's nor the converter's time; delete a f
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
@@ -187,30 +188,42 @@ def main(
     batch: Annotated[int, typer.Option(help="samples")] = 4,
     channels_last: Annotated[bool, typer.Option(help="images are held so")] = False,
     cache: Annotated[Path, typer.Option(help="folder of traces and graphs")] = CACHE,
+    graphs: Annotated[
+        Path | None, typer.Option(help="of dataset.raw_graphs, to take graphs from")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="both lists side by side")] = False,
     summary: Annotated[bool, typer.Option("--summary", help="no table for each model")] = False,
 ) -> None:
     """Print kernels and bytes by class, ours beside PyTorch's."""
     warnings.filterwarnings("ignore")
     console = Console(width=None if Console().is_terminal else 170, highlight=False)
+    known, order = cast(TracedPrecision, precision), channels_last
+    calls: dict[str, list[Line]] = {}
     found: dict[str, tuple[Totals, Totals]] = {}
-    for spec in models:
-        try:
-            known = cast(TracedPrecision, precision)
-            theirs = traced_lines(trace_of(spec, batch, known, channels_last, cache))
-            graph = graph_of(spec, cache)
-            ours = our_lines(graph, batch, cast(Precision, precision), channels_last)
-        except Exception as error:  # one model of a zoo must not stop the others
-            console.print(f"{spec}: {type(error).__name__}: {error}"[:400], markup=False)
-            continue
-        found[spec] = totals(ours), totals(theirs)
-        if listed:
-            console.print("\n".join(side_by_side(ours, theirs)), markup=False, soft_wrap=True)
-        if not summary:
-            console.print(by_class(spec, [found[spec]]))
+    for spec in models:  # traces take seconds, conversions longer
+        with _reported(console, spec):
+            calls[spec] = traced_lines(trace_of(spec, batch, known, order, cache))
+    for spec, theirs in calls.items():
+        with _reported(console, spec):
+            ours = our_lines(graph_of(spec, cache, graphs), batch, known, order)
+            found[spec] = totals(ours), totals(theirs)
+            if listed:
+                text = "\n".join(side_by_side(ours, theirs))
+                console.print(text, markup=False, soft_wrap=True)
+            if not summary:
+                console.print(by_class(spec, [found[spec]]))
     if len(found) > 1:
         console.print(by_model(found))
         console.print(by_class(f"{len(found)} models", list(found.values())))
+
+
+@contextlib.contextmanager
+def _reported(console: Console, spec: str) -> Iterator[None]:
+    """Say what went wrong with a model; one of a zoo must not stop the others."""
+    try:
+        yield
+    except Exception as error:
+        console.print(f"{spec}: {type(error).__name__}: {error}"[:400], markup=False)
 
 
 def by_model(found: Mapping[str, tuple[Totals, Totals]]) -> Table:

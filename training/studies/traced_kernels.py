@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from training.studies import traced_classes
-from training.studies.cuda_fakes import Fakes, allow_cuda_fakes, autocast, replaced
+from training.studies.cuda_fakes import Fakes, autocast, cuda_device, replaced
 
 TracedPrecision = Literal["fp32", "fp16", "amp"]
 _NOT_LAUNCHED = frozenset(
@@ -77,19 +77,16 @@ def traced(
     Raises:
         Exception: whatever the module raises when it meets fake tensors.
     """
-    allow_cuda_fakes()
-    fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
-    fakes.replace(module.eval())
-    named = inputs if isinstance(inputs, Mapping) else {}
-    ordered = [] if isinstance(inputs, Mapping) else list(inputs)
-    positional = [fakes.of(t) for t in [*ordered, *(t for name, t in named.items() if not name)]]
-    given = {name: fakes.of(t) for name, t in named.items() if name}
     half = torch.float16 if precision == "amp" else None
-    log = _Log(fakes)
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(cuda_device())
+            fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
+            fakes.replace(module.eval())
+            positional, given = _arguments(fakes, inputs)
+            log = _Log(fakes)
             stack.enter_context(fakes.mode)
             stack.enter_context(torch.no_grad())
             stack.enter_context(replaced(log.record, log.quiet, half))
@@ -99,9 +96,21 @@ def traced(
             stack.enter_context(torch.device("cuda"))
             stack.enter_context(log)
             module(*positional, **given)
+            return log.kernels
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
-    return log.kernels
+
+
+def _arguments(
+    fakes: Fakes, inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Return positional and named arguments as fakes."""
+    if not isinstance(inputs, Mapping):
+        return [fakes.of(tensor) for tensor in inputs], {}
+    named = {name: fakes.of(tensor) for name, tensor in inputs.items()}
+    return [tensor for name, tensor in named.items() if not name], {
+        name: tensor for name, tensor in named.items() if name
+    }
 
 
 class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from dataset import raw_graphs
 from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.relax.raw_graph import RawGraph
+from dippm.vision_operators import declare_vision_operators
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 
 LAYERS = 2
@@ -79,9 +82,18 @@ def _kernel(row: dict[str, Any]) -> TracedKernel:
     return TracedKernel(**{**row, **lists})
 
 
-def graph_of(spec: str, cache: Path) -> ModelGraph:
-    """Return a model's graph; its raw graph lies in the cache."""
+def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
+    """Return a model's graph; its raw graph lies in the cache.
+
+    Args:
+        spec: see `module_of`.
+        cache: folder.
+        graphs: a folder that `dataset.raw_graphs` filled, to take from what the cache lacks.
+    """
     path = cache / f"{_stem(spec)}.graph.json.gz"
+    made = graphs and _made_before(spec, graphs)
+    if made and not path.is_file():
+        shutil.copyfile(made, path)
     if not path.is_file():
         from dippm.frontends.pytorch import convert_module
 
@@ -89,6 +101,17 @@ def graph_of(spec: str, cache: Path) -> ModelGraph:
         shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}
         _write(path, convert_module(module, InputSpec(shapes)).to_json())
     return build(RawGraph.from_json(gzip.decompress(path.read_bytes())))
+
+
+def _made_before(spec: str, graphs: Path) -> Path | None:
+    if ":" in spec.removeprefix("timm:"):
+        return None
+    declare_vision_operators()
+    import timm
+
+    size = timm.get_pretrained_cfg(spec.removeprefix("timm:")).input_size[-1]
+    path = raw_graphs.path_of(f"{spec.removeprefix('timm:')}@{size}", graphs)
+    return path if path.is_file() else None
 
 
 def _stem(spec: str) -> str:

@@ -100,6 +100,6 @@ def launches_of(op: str, args: Any) -> int:
     if op == "roll":
         dims = args[2] if len(args) > 2 else ()
         return max(1, len(dims))
-    return {"constant_pad_nd": 2, "native_group_norm": 3, "_safe_softmax": 4, "baddbmm": 2}.get(
-        op, 1
-    )
+    if op == "constant_pad_nd" and any(n > 0 for n in args[1]):
+        return 2
+    return {"native_group_norm": 3, "_safe_softmax": 4, "baddbmm": 2}.get(op, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import shutil
@@ -17,7 +18,7 @@ from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
-from dippm.relax.raw_graph import RawGraph
+from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 from dippm.vision_operators import declare_vision_operators
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 
@@ -90,17 +91,26 @@ def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
         cache: folder.
         graphs: a folder that `dataset.raw_graphs` filled, to take from what the cache lacks.
     """
-    path = cache / f"{_stem(spec)}.graph.json.gz"
-    made = graphs and _made_before(spec, graphs)
-    if made and not path.is_file():
-        shutil.copyfile(made, path)
-    if not path.is_file():
-        from dippm.frontends.pytorch import convert_module
+    path = cache / f"{_stem(spec)}.graph{RAW_GRAPH_VERSION}.json.gz"
+    if path.is_file():
+        return build(_read(path))
+    made = _made_before(spec, graphs) if graphs else None
+    if made:
+        with contextlib.suppress(ValueError):  # of another version
+            graph = build(_read(made))
+            shutil.copyfile(made, path)
+            return graph
+    from dippm.frontends.pytorch import convert_module
 
-        module, inputs = module_of(spec, 1)
-        shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}
-        _write(path, convert_module(module, InputSpec(shapes)).to_json())
-    return build(RawGraph.from_json(gzip.decompress(path.read_bytes())))
+    module, inputs = module_of(spec, 1)
+    shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}
+    raw = convert_module(module, InputSpec(shapes))
+    _write(path, raw.to_json())
+    return build(raw)
+
+
+def _read(path: Path) -> RawGraph:
+    return RawGraph.from_json(gzip.decompress(path.read_bytes()))
 
 
 def _made_before(spec: str, graphs: Path) -> Path | None:

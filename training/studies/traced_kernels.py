@@ -36,7 +36,8 @@ class TracedKernel:
         op: aten name, "attention" for a fused one, "host_to_device" for a transfer.
         kind: one of KERNEL_CLASSES.
         read_bytes: of operands, weights included; what an expanded view repeats counts once.
-        weight_bytes: the part of `read_bytes` that parameters and buffers are.
+        weight_bytes: the part of `read_bytes` that parameters and buffers are, and what was
+            computed from them alone.
         write_bytes: of results.
         elements: of the largest result.
         shape: of the first result.
@@ -120,6 +121,7 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.kernels: list[TracedKernel] = []
         self._weights = {t.untyped_storage()._cdata for t in fakes.weights.values()}
+        self._static = {t.untyped_storage()._cdata: t for t in fakes.weights.values()}
         self._held = fakes
         self._silent = False
         self._path = [""]
@@ -235,7 +237,7 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kind=kind,
                 read_bytes=float(passes * sum(reads)),
                 weight_bytes=float(
-                    sum(b for t, b in zip(on_device, reads, strict=True) if self._is_weight(t))
+                    sum(b for t, b in zip(on_device, reads, strict=True) if self._is_static(t))
                 ),
                 write_bytes=float(passes * written),
                 elements=max(t.numel() for t in outputs),
@@ -246,6 +248,13 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result=_described(outputs[0]),
             )
         )
+
+        if on_device and all(self._is_static(t) for t in on_device):
+            # Held, because the address of a storage that is given back is used again.
+            self._static.update((t.untyped_storage()._cdata, t) for t in outputs)
+
+    def _is_static(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._static
 
     def _is_weight(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._weights

@@ -38,7 +38,7 @@ def test_autocast_casts_weight_and_image_before_a_convolution() -> None:
     weight, image, conv = kernels[:3]
     assert (weight.weight_bytes, weight.write_bytes) == (4 * 216, 2 * 216)
     assert image.read_bytes == 4 * 2 * 3 * 64
-    assert conv.read_bytes == 2 * (2 * 3 * 64 + 216)
+    assert (conv.read_bytes, conv.weight_bytes) == (2 * (2 * 3 * 64 + 216), 2 * 216)
     assert [k.path for k in kernels] == ["0", "0", "0", "1", "2", "3"]
 
 

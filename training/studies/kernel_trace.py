@@ -24,7 +24,7 @@ from rich.table import Table
 
 from dippm.conditions import Precision
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_table import QUANTITIES, KernelTable
+from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 from training.studies.traced_models import graph_of, trace_of
@@ -65,7 +65,7 @@ def our_lines(
     """Return DIPPM's kernels in execution order."""
     table = KernelTable.of(graph, precision, channels_last=channels_last)
     columns = dict(zip(QUANTITIES, table.quantities(batch).T, strict=True))
-    kinds = list(KERNEL_CLASSES)
+    kinds, launches = list(KERNEL_CLASSES), SETTINGS.index("launches")
     at_batch = graph.at_batch(batch) if graph.batch_is_symbolic else graph
     lines = []
     for i, position in enumerate(table.node):
@@ -74,7 +74,7 @@ def our_lines(
         lines.append(
             Line(
                 "cast (weights)" if kind == "cast" and weights else kind,
-                float(table.settings[i, -1]),
+                float(table.settings[i, launches]),
                 float(columns["read_bytes"][i] + weights),
                 float(columns["write_bytes"][i]),
                 f"{node.op} {_sizes(node.out_shapes[0] if node.out_shapes else ())} {node.path}",

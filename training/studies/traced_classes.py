@@ -1,0 +1,105 @@
+"""Which kernel class an aten operator belongs to, and how often it launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+
+def _table(**rows: str) -> dict[str, str]:
+    return {name: kind for kind, names in rows.items() for name in names.split()}
+
+
+CLASSES = _table(
+    gemm="addmm mm addmv mv _addmm_activation dot",
+    batched_gemm="bmm baddbmm",
+    attention="attention",
+    recurrent="lstm gru rnn_tanh rnn_relu",
+    batch_norm="native_batch_norm cudnn_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training _batch_norm_no_update",
+    layer_norm="native_layer_norm _fused_rms_norm",
+    group_norm="native_group_norm",
+    softmax="_softmax _log_softmax _safe_softmax",
+    reduction="sum mean amax amin max min var_mean var std std_mean argmax argmin prod any all "
+    "linalg_vector_norm norm cumsum cumprod logsumexp topk sort argsort kthvalue count_nonzero "
+    "unique nansum aminmax",
+    pool="max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool1d avg_pool3d "
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
+    activation="relu clamp clamp_min clamp_max hardtanh relu6 leaky_relu _prelu_kernel threshold "
+    "hardshrink softshrink",
+    costly_activation="gelu silu sigmoid hardsigmoid hardswish tanh elu selu celu mish softplus "
+    "log_sigmoid_forward glu erf",
+    copy="clone copy copy_ constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d "
+    "replication_pad1d roll repeat flip pixel_shuffle pixel_unshuffle im2col col2im unfold_copy "
+    "tril triu repeat_interleave rot90 diagonal_copy diag_embed",
+    concat="cat stack",
+    gather="embedding index index_select gather scatter scatter_add index_put index_put_ index_add "
+    "index_copy take slice_scatter select_scatter _unsafe_index masked_select masked_scatter",
+    resize="upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d "
+    "upsample_linear1d upsample_nearest3d upsample_trilinear3d grid_sampler_2d "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa roi_align",
+    other="fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full "
+    "arange linspace eye scalar_tensor rand randn uniform normal bernoulli _fft_r2c _fft_c2r "
+    "_fft_c2c nonzero multinomial empty_like host_to_device",
+)  # fmt: skip
+"""By the name of the operator without a trailing underscore. What is missing is element-wise."""
+
+CREATES = frozenset(
+    "fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full "
+    "arange linspace eye scalar_tensor rand randn uniform normal".split()
+)
+"""Write without reading what they are given."""
+
+LOOKS_UP = frozenset("embedding index index_select gather take _unsafe_index".split())
+"""Read of their first operand only as much as they write."""
+
+MADE_CONTIGUOUS = frozenset(
+    "native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax roll im2col col2im "
+    "max_pool2d_with_indices avg_pool2d".split()
+)
+"""Their CUDA code copies a first operand that is not dense, below what a dispatch mode sees."""
+
+PRODUCTS = frozenset("addmm mm bmm baddbmm addmv mv _addmm_activation".split())
+
+
+def class_of(op: str, inputs: Sequence[torch.Tensor], broadcasts: bool, args: Any) -> str:
+    """Return the kernel class of a call.
+
+    Args:
+        op: aten name.
+        inputs: its tensors.
+        broadcasts: whether element-wise operands differ in shape, or one is a parameter.
+        args: of the call; a convolution's are stride, padding, ... from the fourth on.
+    """
+    if op == "convolution":
+        return _convolution(inputs, args)
+    if op == "_to_copy":
+        return "cast"
+    stem = op if op in CLASSES else op.rstrip("_")
+    return CLASSES.get(stem, "broadcast" if broadcasts else "elementwise")
+
+
+def _convolution(inputs: Sequence[torch.Tensor], args: Any) -> str:
+    image, weight = inputs[0].shape, inputs[1].shape
+    stride, transposed, groups = args[3], args[6], args[8]
+    if len(weight) != 4 or transposed:
+        return "conv_other"
+    if groups > 1:
+        return "conv_depthwise" if groups == image[1] else "conv_grouped"
+    if prod(weight[2:]) == 1:
+        return "conv_pointwise"
+    strides = list(stride) * (2 if len(stride) == 1 else 1)
+    return "conv_patch" if list(weight[2:]) == strides else "conv_spatial"
+
+
+def launches_of(op: str, args: Any) -> int:
+    """Return how many kernels one call launches, as far as it is not one."""
+    if op == "roll":
+        dims = args[2] if len(args) > 2 else ()
+        return max(1, len(dims))
+    if op == "constant_pad_nd" and any(n > 0 for n in args[1]):
+        return 2
+    return {"native_group_norm": 3, "_safe_softmax": 4, "baddbmm": 2}.get(op, 1)

@@ -75,9 +75,12 @@ def _build(raw: RawGraph) -> ModelGraph:
 
 
 def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
-    """Return what the framework calls, with the operator that each call became part of."""
+    """Return what the framework calls, with the operator that each call became part of.
+
+    Eager PyTorch computes what depends on parameters alone on every pass; others do it once.
+    """
     spelled = {i: fold(operator.name)[1] for i, operator in enumerate(raw.operators)}
-    sequence, nodes = calls.sequence_of(read(raw, keep_static=True), spelled)
+    sequence, nodes = calls.sequence_of(read(raw, keep_static=raw.runs_unread), spelled)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
     return calls.placed(sequence, [node.origin for node in nodes], kept)
 

@@ -32,8 +32,11 @@ def identity(run: Run, call: Call) -> None:
     held, shape = run.state(source), run.tensor(source).shape
     how, order = call.attributes.get("copies"), call.attributes.get("order", "")
     wanted = _wanted(run, source, str(order), how)
-    if how is None or run.tensor(out).shape != shape:
+    if how is None:
         run.share(out, source, held.strides if run.tensor(out).shape == shape else None)
+    elif run.tensor(out).shape != shape:  # a permutation that copies
+        _copy(run, call, source, contiguous(shape))
+        run.make(out, held.width)
     elif how == "contiguous" and held.strides == wanted or run.tensor(source).is_number:
         run.share(out, source, held.strides)
     else:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from dippm.graph.calls import Call, CallSequence, Tensor
 from dippm.graph.draft import item_bytes
 from dippm.graph.model_graph import STATIC, ModelGraph, OpNode
+from dippm.graph.operators import operator
 
+_FREE = ("view", "compute")
 _PRODUCTS = ("dense", "batch_matmul")
 
 
@@ -49,15 +54,40 @@ class _Calls:
                 given.remove(found)
             inputs.append(found)
         if node.param_bytes:
-            size = max(1, node.param_bytes // item_bytes(node.dtype))
-            rank2 = (size, 1) if node.op in _PRODUCTS else (size,)
             dtype = dtypes[0] if dtypes and "int8" in dtypes[0] else node.dtype
-            size = node.param_bytes // item_bytes(dtype)
-            inputs.append(self._new(Tensor(rank2, dtype, roots=(-1 - i,), is_parameter=True)))
+            size = max(1, node.param_bytes // item_bytes(dtype))
+            shape = (size, 1) if node.op in _PRODUCTS else (size,)
+            inputs.append(self._new(Tensor(shape, dtype, roots=(-1 - i,), is_parameter=True)))
+        steps = _steps(node)
+        for op, attributes in steps[:-1]:
+            between = self._new(Tensor(node.out_shapes[0], node.dtype))
+            self.calls.append(_call(op, attributes, inputs, (between,), node, i))
+            inputs = [between]
         outputs = tuple(self._new(Tensor(shape, node.dtype)) for shape in node.out_shapes)
-        spelled = tuple(op for op in node.absorbed if not op.startswith(STATIC) and op != "sdpa")
-        del spelled
-        self.calls.append(
-            Call(node.op, node.attributes, tuple(inputs), outputs, path=node.path, node=i)
-        )
+        self.calls.append(_call(*steps[-1], inputs, outputs, node, i))
         self.results.append(outputs)
+
+
+def _call(
+    op: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[int],
+    outputs: tuple[int, ...],
+    node: OpNode,
+    i: int,
+) -> Call:
+    return Call(op, attributes, tuple(inputs), outputs, path=node.path, node=i)
+
+
+def _steps(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return what runs for an operator: itself and what was folded in, or the pieces it had."""
+    if node.attributes.get("copies"):
+        return [("identity", {"copies": "clone"})]
+    folded = [
+        (op, {})
+        for op in node.absorbed
+        if not op.startswith(STATIC) and op != "sdpa" and operator(op).category not in _FREE
+    ]
+    if operator(node.op).category in ("compute", "recurrent"):
+        return [(node.op, node.attributes), *(folded if node.op != "attention" else [])]
+    return [*folded] or [(node.op, node.attributes)]

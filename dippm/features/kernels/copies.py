@@ -34,9 +34,6 @@ def identity(run: Run, call: Call) -> None:
     wanted = _wanted(run, source, str(order), how)
     if how is None:
         run.share(out, source, held.strides if run.tensor(out).shape == shape else None)
-    elif run.tensor(out).shape != shape:  # a permutation that copies
-        _copy(run, call, source, contiguous(shape))
-        run.make(out, held.width)
     elif how == "contiguous" and held.strides == wanted or run.tensor(source).is_number:
         run.share(out, source, held.strides)
     else:

@@ -82,7 +82,8 @@ def _call(
 def _steps(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:
     """Return what runs for an operator: itself and what was folded in, or the pieces it had."""
     if node.attributes.get("copies"):
-        return [("identity", {"copies": "clone"})]
+        how = "contiguous" if node.op == "transpose" else "clone"
+        return [(node.op, node.attributes), ("identity", {"copies": how})]
     folded = [
         (op, {})
         for op in node.absorbed

@@ -48,8 +48,8 @@ def product(
         for position in reads:
             lower(run, call, position)
     after = [maker for p in reads for maker in run.state(p).makers]
-    data = [p for p in reads if not run.tensor(p).is_parameter]
-    weights = [p for p in reads if run.tensor(p).is_parameter]
+    data = [p for p in reads if not run.tensor(p).roots]
+    weights = [p for p in reads if run.tensor(p).roots]
     kernel = Kernel(
         node=call.node,
         kind=kind,

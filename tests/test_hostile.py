@@ -396,7 +396,8 @@ KEYS = {
     "hybrid": [
         "kind", "sha256", "graph_version", "feature_version", "law", "law.members",
         "law.network_weight", "law.tree_depth", "law.tree_reach", "law.range", "law.tables",
-        "host", "host.launch_ms", "memory", "memory.context_mb", "power", "power.coefficients",
+        "law.usual", "host", "host.launch_ms", "memory", "memory.context_mb", "power",
+        "power.coefficients",
         "intervals", "intervals.latency_ms", "intervals.latency_ms.coefficients",
         "intervals.latency_ms.quantile", "seen", "seen.devices", "seen.often", "seen.batch_range",
         "seen.kernel_classes", "name", "version", "card",

@@ -6,6 +6,7 @@ The ranges are wide: they are there for values in another unit, signs, and numbe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -48,6 +49,7 @@ PROFILE = (
     Quantity("compute slices", 1, 64, whole=True),
     Quantity("memory slices", 1, 64, whole=True),
 )
+MEMORY_TYPE = re.compile(r"(HBM[0-9]?E?|(GDDR|LPDDR|DDR)[0-9]X?)", re.IGNORECASE)
 TEXTS = {"name": 80, "architecture": 80, "source": 4_000}
 
 
@@ -79,6 +81,7 @@ def check_table(table: Mapping[str, Any], what: str) -> None:
     for name, quantity in QUANTITIES.items():
         if name in table:
             _check_number(table[name], quantity, f"{what}: {name}")
+    _check_memory_type(table.get("memory_type"), f"{what}: memory_type")
     idle, limit = (table.get(name) for name in ("idle_power_w", "power_limit_w"))
     if idle is not None and limit is not None and idle >= limit:
         raise DeviceError(
@@ -94,6 +97,15 @@ def check_table(table: Mapping[str, Any], what: str) -> None:
     _check_calibration(table.get("calibration"), what)
     for row in _rows(table.get("mig_profiles", ()), f"{what}: mig_profiles"):
         _check_profile(row, table, f"{what}: mig_profiles")
+
+
+def _check_memory_type(value: Any, where: str) -> None:
+    if value is None or (isinstance(value, str) and MEMORY_TYPE.fullmatch(value)):
+        return
+    raise DeviceError(
+        f"{where} is {_shown(value)}",
+        'Give the kind of memory as a data sheet names it: "HBM3", "GDDR6X", "LPDDR5X".',
+    )
 
 
 def _check_rates(rates: Any, what: str) -> None:

@@ -8,6 +8,9 @@ from typing import Literal
 
 from dippm.errors import DeviceError
 
+MemoryFamily = Literal["stacked", "board"]
+_FAMILIES: Mapping[str, MemoryFamily] = {"HBM": "stacked", "GDDR": "board"}
+
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
@@ -67,6 +70,7 @@ class Device:
         sm_count: streaming multiprocessors.
         boost_clock_mhz: highest clock.
         bandwidth_gb_s: peak memory bandwidth.
+        memory_type: as a data sheet names it, for instance "HBM2e" or "GDDR6X".
         l2_mb: second-level cache in MiB.
         peak_tflops: dense peak rate by precision: "fp32" (no tensor cores), "tf32", "fp16",
             "bf16", "fp8", "int8"; a precision without hardware support is missing.
@@ -88,6 +92,7 @@ class Device:
     sm_count: int | None = None
     boost_clock_mhz: float | None = None
     bandwidth_gb_s: float | None = None
+    memory_type: str | None = None
     l2_mb: float | None = None
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     power_limit_w: float | None = None
@@ -99,6 +104,12 @@ class Device:
     source: str = ""
     aliases: tuple[str, ...] = ()
     calibration: Calibration | None = None
+
+    @property
+    def memory_family(self) -> MemoryFamily | None:
+        """Return "stacked" of HBM, "board" of GDDR, None of other memory or if it is not known."""
+        kind = (self.memory_type or "").upper()
+        return next((f for start, f in _FAMILIES.items() if kind.startswith(start)), None)
 
     def known(self, name: str) -> float:
         """Return a quantity that the caller cannot do without, such as "l2_mb".

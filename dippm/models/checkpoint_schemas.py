@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dippm.conditions import Mode, Precision, Timer
+from dippm.devices import MemoryFamily
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
@@ -161,6 +162,7 @@ class LawPart(Schema):
     tree_reach: LogError
     range: dict[Name, LogRange]
     tables: list[TableTerms]
+    usual: dict[MemoryFamily | Literal["any"], dict[Mode, dict[Name, LogFactor]]]
 
     @model_validator(mode="after")
     def _has_every_class(self) -> Self:

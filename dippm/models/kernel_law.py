@@ -1,8 +1,8 @@
 """How much slower than its roofline each kernel of a model runs: the learned part of `hybrid`.
 
 An ensemble of graph networks and of boosted trees, averaged in the log. For a table of measurements
-that trained (a GPU, a mode, a software) terms by kernel class add to the law that all share; where
-nothing was measured there are none.
+that trained (a GPU, a mode, a software) terms by kernel class add to the law that all share; a GPU
+that was not measured takes those that tables of other GPUs with its kind of memory usually add.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ GUARD = 1.2
 """How far, in the log, a network may leave the trees for one kernel. Networks extrapolate, trees do
 not: without it a recurrent model whose architecture was held out came out ten times too slow."""
 
-LAW_VERSION = "2"
+LAW_VERSION = "3"
 """Raise it when the law reads other arrays or means something else by them."""
+
+ANY_MEMORY = "any"
+"""In place of `Device.memory_family` where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class KernelLaw:
         weights: of the two in the mean; they sum to 1.
         lowest, highest: log slow-down by class that measured rows had, (classes,).
         terms: by (GPU, mode): log slow-down by class that its newest table adds, (classes,).
+        usual: by (memory family or ANY_MEMORY, mode): the same for a GPU without terms.
     """
 
     network: KernelNetwork
@@ -65,6 +69,7 @@ class KernelLaw:
     lowest: Floats
     highest: Floats
     terms: Mapping[tuple[str, str], Floats]
+    usual: Mapping[tuple[str, str], Floats]
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> KernelLaw:
@@ -76,10 +81,12 @@ class KernelLaw:
         law = config["law"]
         bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
         terms = {
-            (table["device"], table["mode"]): np.array(
-                [table["terms"].get(name, 0.0) for name in KERNEL_CLASSES], dtype=np.float64
-            )
-            for table in law["tables"]
+            (table["device"], table["mode"]): by_class(table["terms"]) for table in law["tables"]
+        }
+        usual = {
+            (family, mode): by_class(added)
+            for family, modes in law["usual"].items()
+            for mode, added in modes.items()
         }
         return cls(
             network=KernelNetwork.from_tensors(tensors, law["members"]),
@@ -88,6 +95,7 @@ class KernelLaw:
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
             terms=terms,
+            usual=usual,
         )
 
     def times(
@@ -117,10 +125,13 @@ class KernelLaw:
         )
 
     def _added(self, conditions: Conditions) -> Floats:
-        """Return what measurements of this device add, by class."""
+        """Return what measurements of this device add, by class, or usually add on such a one."""
         found = conditions.device.calibration
         name = found.base if found else conditions.device.name
-        added = self.terms.get((name, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
+        added = self.terms.get((name, conditions.mode))
+        if added is None:
+            family = conditions.device.memory_family or ANY_MEMORY
+            added = self.usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
         if found is None:
             return added
         own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
@@ -159,6 +170,11 @@ class KernelLaw:
             self.network.members
         )
         return np.array([*members, self.weights[1]])
+
+
+def by_class(values: Mapping[str, float]) -> Floats:
+    """Return values by name of class as an array, (classes,); 0 where there is none."""
+    return np.array([values.get(name, 0.0) for name in KERNEL_CLASSES], dtype=np.float64)
 
 
 def guarded(network: Floats, trees: Floats) -> Floats:

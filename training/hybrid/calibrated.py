@@ -61,15 +61,19 @@ def calibrated(
 def measured_rows(
     runner: Runner, task: Task, rows: Indices, weights: Mapping[str, float]
 ) -> list[MeasuredRow]:
-    """Return rows with what the shared law of a fit gives for each class of kernels."""
+    """Return rows of a GPU held out with what is predicted for each class of kernels.
+
+    The terms are those that are usual for such a GPU, since no table of its own trained.
+    """
     examples = runner.examples
     network, trees = fitted(runner, task)
-    batch = Batches(examples, {}).take(rows)
+    batch = Batches(examples, runner.tables).take(rows)
     launch_ms = float(network.usual.detach().exp())
     copy_rate = float(network.log_copy.detach().exp())
     slow = shared_log_slowdown(network, trees, batch, weights)
-    times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
     kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
+    slow = slow + network.terms.detach().numpy()[batch.table.numpy()[batch.row.numpy()], kind]
+    times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()
     class_ms = np.zeros((len(rows), N_KINDS))
     np.add.at(class_ms, (batch.row.numpy(), kind), times)
     return [

@@ -20,6 +20,7 @@ from torch import nn
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.network import KernelNetwork, NetworkSettings, static_features
+from training.hybrid.usual_terms import adopt_usual_terms
 
 DEFAULT_LAUNCH_MS = 0.01
 LAUNCH_BOUND_MS = 0.1
@@ -59,7 +60,10 @@ class FitSettings:
 def fit(
     examples: Examples, train: Indices, settings: FitSettings, *, tables: Mapping[str, int]
 ) -> KernelNetwork:
-    """Fit on the given rows; return the mean of the weights along the last steps."""
+    """Fit on the given rows; return the mean of the weights along the last steps.
+
+    Tables of a GPU and mode of which no row trained have the terms that other tables usually add.
+    """
     torch.manual_seed(settings.seed)
     random = np.random.default_rng(settings.seed)
     batches = Batches(examples, tables)
@@ -98,6 +102,7 @@ def fit(
     with torch.no_grad():
         for kept, now in zip(average, network.parameters(), strict=True):
             now.copy_(kept)
+    adopt_usual_terms(network, examples, train, tables)
     return network.eval()
 
 

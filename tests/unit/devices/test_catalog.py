@@ -55,6 +55,34 @@ def test_every_device_has_values_that_a_gpu_can_have() -> None:
         assert all(rate > 1 for rate in device.peak_tflops.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "memory_type", "family"),
+    [
+        ("A100", "HBM2", "stacked"),
+        ("A100-80GB", "HBM2e", "stacked"),
+        ("H100-SXM-80GB", "HBM3", "stacked"),
+        ("H200", "HBM3e", "stacked"),
+        ("P4", "GDDR5", "board"),
+        ("GTX 1080 Ti", "GDDR5X", "board"),
+        ("T4", "GDDR6", "board"),
+        ("RTX-3090", "GDDR6X", "board"),
+        ("RTX-5090", "GDDR7", "board"),
+        ("cpu", None, None),
+    ],
+)
+def test_memory_is_stacked_or_on_the_board(name, memory_type, family) -> None:
+    assert (find(name).memory_type, find(name).memory_family) == (memory_type, family)
+
+
+def test_the_memory_of_every_gpu_is_known_and_as_wide_as_its_kind() -> None:
+    for device in all_devices():
+        assert device.memory_family in ("stacked", "board"), device.name
+        if device.bandwidth_gb_s > 1800:
+            assert device.memory_family == "stacked", device.name
+        if device.bandwidth_gb_s < 600:
+            assert device.memory_family == "board", device.name
+
+
 def test_a_cpu_is_known_by_name_only() -> None:
     cpu = find("cpu")
     assert cpu in all_cpus()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.devices import Device, check_device, find, read_device
+from dippm.devices import Device, check_device, find, read_device, write_device
 from dippm.errors import DeviceError, DippmError, UnsupportedPrecisionError
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "my_gpu.toml"
@@ -47,6 +47,19 @@ def test_what_is_not_known_is_none(written) -> None:
     assert (device.l2_mb, device.power_limit_w, device.compute_capability) == (None, None, None)
     assert device.peak_tflops == {}
     assert device.mig_profiles == ()
+
+
+@pytest.mark.parametrize(
+    ("memory_type", "family"),
+    [("HBM4", "stacked"), ("hbm2E", "stacked"), ("GDDR6X", "board"), ("LPDDR5X", None)],
+)
+def test_the_kind_of_memory_is_read_and_written(written, tmp_path, memory_type, family) -> None:
+    device = read_device(written(SMALLEST + f'memory_type = "{memory_type}"'))
+    assert (device.memory_type, device.memory_family) == (memory_type, family)
+    again = tmp_path / "again.toml"
+    write_device(device, again)
+    assert read_device(again) == device
+    assert read_device(written(SMALLEST)).memory_family is None
 
 
 def test_a_table_of_the_catalogue_can_be_copied(written) -> None:
@@ -119,6 +132,8 @@ def test_a_rate_that_is_left_out_is_no_hardware(written, onnx_file) -> None:
         (SMALLEST + "sm_count = 1e3", "sm_count is 1000", "whole"),
         (SMALLEST + "sm_count = 99999999999999999999", "sm_count is 999", "10,000"),
         (SMALLEST + "sm_count = " + "9" * 5000, "not TOML", "README"),
+        (SMALLEST + 'memory_type = "fast"', "memory_type is 'fast'", "HBM3"),
+        (SMALLEST + "memory_type = 6", "memory_type is 6", "GDDR6X"),
         (SMALLEST + "peak_tflops = 20", "peak_tflops is 20", "{fp32 = 19.5"),
         (SMALLEST + "peak_tflops = {fp64 = 20}", "'fp64'", "fp32, tf32"),
         (SMALLEST + "peak_tflops = {fp32 = 0}", "peak_tflops.fp32 is 0", "TFLOP/s"),

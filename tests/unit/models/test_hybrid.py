@@ -12,16 +12,17 @@ import torch
 
 from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
-from dippm.devices import find
-from dippm.errors import ConditionsError
+from dippm.devices import Calibration, Device, find
+from dippm.errors import CheckpointError, ConditionsError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, roofline_ms
+from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.models.intervals import SEEN, UNSEEN
-from dippm.models.kernel_network import member_shapes
+from dippm.models.kernel_network import ROUNDS, member_shapes
 from dippm.models.order import HALF, WIDE
 from dippm.models.targets import TARGETS
 
@@ -39,6 +40,14 @@ def perceptron(*, symbolic: bool = True, batch: int = BATCH) -> ModelGraph:
     return b.graph(batch_is_symbolic=symbolic)
 
 
+def gemm() -> ModelGraph:
+    b = GraphBuilder(batch=BATCH)
+    x: Any = b.input((BATCH, 4096))
+    attributes = {"in_features": 4096, "out_features": 4096}
+    b.add("dense", [x], (BATCH, 4096), attributes=attributes, weights=4096 * 4096)
+    return b.graph(batch_is_symbolic=True)
+
+
 def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
     """A network and trees that give every kernel the same."""
     tensors = {f"0.{name}": torch.zeros(shape) for name, shape in member_shapes(1).items()}
@@ -50,7 +59,7 @@ def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
     return tensors | trees | {"trees.classes": torch.full((len(KERNEL_CLASSES),), log_slowdown)}
 
 
-def predictor(launch_ms: float = 0.0) -> Hybrid:
+def predictor(launch_ms: float = 0.0, **law: Any) -> Hybrid:
     tensors = known_law(LOG_SLOWDOWN)
     config = {
         "law": {
@@ -60,6 +69,8 @@ def predictor(launch_ms: float = 0.0) -> Hybrid:
             "tree_reach": 1.5,
             "range": {name: [-1.5, 5.0] for name in KERNEL_CLASSES},
             "tables": [],
+            "usual": {},
+            **law,
         },
         "host": {"launch_ms": launch_ms, "copy_bytes_per_ms": 1e7},
         "memory": {
@@ -100,6 +111,50 @@ def test_latency_is_the_sum_of_slowed_rooflines() -> None:
     expected = roofline_ms(table, 64, DeviceView.of(find("A100-40GB"))).sum()
     answer = predictor().predict(graph, conditions(precision="fp16"))
     assert answer.values["latency_ms"].value == pytest.approx(expected * math.exp(0.5), rel=1e-5)
+
+
+USUAL = {
+    "stacked": {"eager": {"gemm": 0.3}, "compiled": {"gemm": 0.2}},
+    "board": {"eager": {"gemm": -0.4}},
+    "any": {"eager": {"gemm": 0.1}},
+}
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "added"),
+    [
+        (find("A100-40GB"), "eager", 0.7),
+        (find("A100-40GB"), "compiled", 0.2),
+        (find("H200"), "eager", 0.3),
+        (find("L40S"), "eager", -0.4),
+        (find("L40S"), "compiled", 0.0),
+        (replace(find("L40S"), name="Mine", memory_type=None), "eager", 0.1),
+        (replace(find("L40S"), name="Mine", memory_type="LPDDR5X"), "eager", 0.1),
+        (replace(find("H200"), calibration=Calibration(base="A100-40GB", log_slowdown=0.1)),
+         "eager", 0.8),
+        (replace(find("H200"), calibration=Calibration(base="H200", log_slowdown=0.1)),
+         "eager", 0.4),
+    ],
+)  # fmt: skip
+def test_a_gpu_without_terms_takes_those_usual_for_its_memory(
+    device: Device, mode: Any, added: float
+) -> None:
+    own = {"device": "A100-40GB", "mode": "eager", "terms": {"gemm": 0.7}}
+    model, graph = predictor(tables=[own], usual=USUAL), gemm()
+    asked = Conditions(device, batch=64, mode=mode, precision="fp16")
+    kernels = KernelGraph.of(KernelTable.of(graph, "fp16", mode), ROUNDS)
+    view = DeviceView.of(device)
+    expected = roofline_ms(kernels.table, 64, view) @ kernels.count * math.exp(LOG_SLOWDOWN + added)
+    assert model.law.times(kernels, 64, view, asked).device_ms == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [None, [], {"soldered": {}}, {"board": {"fast": {}}}, {"board": {"eager": {"gemm": 99.0}}}],
+)
+def test_usual_terms_that_are_none_are_refused(usual: Any) -> None:
+    with pytest.raises(CheckpointError, match="usual"):
+        predictor(usual=usual)
 
 
 @pytest.mark.parametrize("launch_ms", [0.0, 0.02, 5.0])

@@ -13,10 +13,12 @@ from dataset.latency_splits import SPLITS, latency_splits
 from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS
+from dippm.models.kernel_law import by_class
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.power import SHARES, PowerModel
@@ -340,9 +342,9 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
         answers.append(float(predict_guarded_log_ms(fitted, *given, network, tables={})[0]))
     first = restore(runner.weights(shipped[0], SAGE), SETTINGS.fit, tables=runner.tables)
     by_trees = predict_trees_log_ms(fitted, *given, first, tables={})[0]
-    predictor = dippm.pretrained.load(checkpoint).predictor
-    assert isinstance(predictor, Hybrid)
-    predictor.law = replace(predictor.law, terms={})
+    loaded = dippm.pretrained.load(checkpoint).predictor
+    assert isinstance(loaded, Hybrid)
+    predictor = Hybrid(replace(loaded.law, terms={}, usual={}), loaded.config)
     predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
     conditions = Conditions(device=row.device, batch=4, precision="amp")
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
@@ -372,6 +374,22 @@ def test_the_card_says_splits_learners_and_intervals(checkpoint):
     config = dippm.pretrained.load(checkpoint).config
     assert set(config["intervals"]["latency_ms"]["quantile"]) == set(GROUPS)
     assert config["splits"] == {"S2-10": "0" * 64}
+
+
+def test_the_checkpoint_has_terms_for_gpus_that_were_not_measured(checkpoint):
+    loaded = dippm.pretrained.load(checkpoint)
+    law = loaded.config["law"]
+    own = {line["device"]: line["terms"] for line in law["tables"]}
+    taught = law["usual"]["stacked"]["eager"]
+    assert {"gemm", "layer_norm"} <= set(taught) <= set(KERNEL_CLASSES)
+    for name, term in taught.items():
+        assert term == pytest.approx(own["A100-40GB"][name], abs=1e-4)
+        cards = [own[gpu][name] for gpu in ("RTX-3090", "RTX-5090")]
+        assert min(cards) - 1e-4 <= law["usual"]["board"]["eager"][name] <= max(cards) + 1e-4
+    read = loaded.predictor.law.usual
+    for family, modes in law["usual"].items():
+        for mode, terms in modes.items():
+            assert read[family, mode] == pytest.approx(by_class(terms))
 
 
 def test_a_kernel_alone_is_no_graph(runner, tasks):

@@ -1,0 +1,251 @@
+"""What GPUs that were never measured take from the tables of others, and that nothing leaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dataset.nodes import GraphBuilder
+from dippm.conditions import Conditions
+from dippm.devices import find
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import DeviceView
+from dippm.features.kernel_graph import KernelGraph
+from dippm.features.kernel_table import KernelTable
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.kernel_law import KernelLaw, by_class
+from dippm.models.kernel_network import ROUNDS
+from training.hybrid.calibrated import measured_rows
+from training.hybrid.examples import Examples, Row, build_examples
+from training.hybrid.fit import FitSettings, predict_log_ms
+from training.hybrid.folds import GUARDED, SAGE, TREES, Runner, Settings, Task
+from training.hybrid.held_out_times import fitted, held_out_times
+from training.hybrid.network import KernelNetwork, NetworkSettings
+from training.hybrid.publish import _tensors
+from training.hybrid.trees import KernelTrees, TreeSettings, predict_trees_log_ms
+from training.hybrid.usual_terms import TableTerms, adopt_usual_terms, fitted_tables, usual_terms
+
+A, B, C = list(KERNEL_CLASSES)[:3]
+
+
+def table(
+    gpu: str,
+    terms: dict[str, float],
+    *,
+    rows: float = 1e6,
+    mode: Any = "eager",
+    timer: Any = "wall",
+) -> TableTerms:
+    taught = by_class(dict.fromkeys(terms, rows))
+    return TableTerms(find(gpu), mode, timer, by_class(terms), taught)
+
+
+def close(**terms: float) -> Any:
+    return pytest.approx(terms, abs=1e-4)
+
+
+def test_stacked_memory_and_memory_on_the_board_have_terms_of_their_own() -> None:
+    usual = usual_terms([
+        table("A100-40GB", {A: 0.3, B: 0.1}), table("V100", {A: 0.1}),
+        table("RTX-3090", {A: -0.2}), table("T4", {A: -0.3, C: 0.4}),
+    ])  # fmt: skip
+    assert usual["stacked"]["eager"] == close(**{A: 0.2, B: 0.1})
+    assert usual["board"]["eager"] == close(**{A: -0.25, C: 0.4})
+    assert usual["any"]["eager"] == close(**{A: -0.025, B: 0.1, C: 0.4})
+
+
+def test_modes_stand_in_for_each_other_and_then_other_kinds_of_memory() -> None:
+    usual = usual_terms([
+        table("RTX-3090", {A: -0.2}), table("RTX-4090", {A: -0.4}, mode="compiled"),
+        table("A100-40GB", {A: 0.3}),
+    ])  # fmt: skip
+    assert usual["board"] == {"eager": close(**{A: -0.2}), "compiled": close(**{A: -0.4})}
+    assert usual["stacked"]["compiled"] == usual["stacked"]["eager"] == close(**{A: 0.3})
+    alone = usual_terms([table("RTX-3090", {A: -0.2}), table("L4", {B: 0.2}, mode="compiled")])
+    assert alone["stacked"] == {"eager": close(**{A: -0.2}), "compiled": close(**{B: 0.2})}
+    assert usual_terms([])["board"] == {"eager": {}, "compiled": {}}
+
+
+def test_a_gpu_speaks_once_by_its_best_clock() -> None:
+    usual = usual_terms([
+        table("RTX-3090", {A: 0.1}), table("RTX-3090", {A: 0.3}),
+        table("RTX-3090", {A: 0.9, B: 0.9}, timer="kernel"),
+        table("T4", {A: 0.4}, timer="wall+copy"), table("T4", {A: -0.9}, timer="kernel"),
+    ])  # fmt: skip
+    assert usual["board"]["eager"] == close(**{A: 0.3})
+
+
+def test_what_was_hardly_taught_and_what_is_far_off_counts_little() -> None:
+    hardly = [table("RTX-3090", {A: 0.1}), table("T4", {A: 0.4}, rows=0.01)]
+    assert usual_terms(hardly)["board"]["eager"][A] == pytest.approx(0.1, abs=0.01)
+    odd = [table(gpu, {A: 0.1}) for gpu in ("RTX-3090", "RTX-4090", "L4")] + [table("T4", {A: 9.0})]
+    assert usual_terms(odd)["board"]["eager"][A] == pytest.approx(0.1 + 0.5 / 3, abs=1e-3)
+
+
+def test_a_gpu_whose_memory_is_not_known_speaks_for_all_alone() -> None:
+    strange = replace(table("T4", {A: 0.5}), device=replace(find("T4"), memory_type=None))
+    usual = usual_terms([strange, table("RTX-3090", {A: 0.1})])
+    assert usual["board"]["eager"] == close(**{A: 0.1})
+    assert usual["any"]["eager"] == close(**{A: 0.3})
+
+
+GPUS = ("RTX-3090", "RTX-4090", "V100", "RTX-5090", "A100-40GB")
+SETTINGS = Settings(
+    FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
+    TreeSettings(rounds=8, depth=3, smallest_leaf=0.0),
+)
+
+
+def stack_of(key: str) -> ModelGraph:
+    """Dense layers with activations; what anything real looks like does not matter."""
+    blocks, width = map(int, key.split())
+    builder = GraphBuilder(batch=4)
+    stream = builder.input((4, width), "float32")
+    for _ in range(blocks):
+        attributes = {"in_features": width, "out_features": width}
+        stream = builder.add(
+            "dense", [stream], (4, width), attributes=attributes, weights=width * width
+        )
+        stream = builder.add("gelu", [stream], (4, width))
+    return builder.graph()
+
+
+def made_up_examples(held_out_ms: float = 1.0) -> Examples:
+    """Made-up latencies: stacked memory is slow; GPUs held out have a factor of their own."""
+    slow = {"V100": 4.0, "A100-40GB": 3.0 * held_out_ms, "RTX-5090": held_out_ms}
+    rows = [
+        Row(
+            row_id=f"{key} {gpu} {mode}",
+            source="timm_infer",
+            table=f"timm_infer {gpu} torch 2.4 {mode}",
+            device=find(gpu),
+            timer="kernel",
+            precision="amp",
+            mode=mode,
+            channels_last=False,
+            batch=4,
+            graph=key,
+            architecture=key,
+            family=key,
+            latency_ms=0.03 * int(key.split()[0]) * slow.get(gpu, 1.0),
+        )
+        for key in (f"{blocks} {width}" for blocks in (1, 2, 4, 8) for width in (64, 128, 256))
+        for gpu in GPUS
+        for mode in ("eager", "compiled")
+        if mode == "eager" or gpu in ("RTX-4090", "RTX-5090")
+    ]
+    return build_examples(sorted(rows, key=lambda r: (r.graph, r.mode)), stack_of)
+
+
+def of_gpus(examples: Examples, *names: str) -> Any:
+    return np.array([i for i, row in enumerate(examples.rows) if row.device.name in names])
+
+
+def fold(examples: Examples) -> Task:
+    measured = [find(gpu).name for gpu in GPUS[:3]]
+    held = of_gpus(examples, "RTX-5090", "A100-40GB")
+    return Task("S3a", "both", of_gpus(examples, *measured), held, 0)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    runner = Runner(made_up_examples(), tmp_path_factory.mktemp("fits"), SETTINGS)
+    runner.run([fold(runner.examples)], processes=1)
+    return runner
+
+
+@pytest.fixture(scope="module")
+def fit(runner: Runner) -> tuple[KernelNetwork, KernelTrees]:
+    return fitted(runner, fold(runner.examples))
+
+
+def of_table(runner: Runner, network: KernelNetwork, gpu: str, mode: str = "eager") -> Any:
+    return network.terms.detach()[runner.tables[f"timm_infer {gpu} torch 2.4 {mode}"]].numpy()
+
+
+def test_a_gpu_held_out_has_what_its_kind_of_memory_adds(runner, fit) -> None:
+    network, _ = fit
+    task = fold(runner.examples)
+    tables = fitted_tables([network], runner.examples, task.train, runner.tables)
+    assert {t.device.name for t in tables} == {"RTX-3090", "RTX-4090", "V100-SXM2-32GB"}
+    usual = usual_terms(tables)
+    board, stacked = (of_table(runner, network, gpu) for gpu in ("RTX-5090", "A100-40GB"))
+    compiled = of_table(runner, network, "RTX-5090", "compiled")
+    assert compiled == pytest.approx(by_class(usual["board"]["compiled"]), abs=1e-6)
+    assert board == pytest.approx(by_class(usual["board"]["eager"]), abs=1e-6)
+    assert stacked == pytest.approx(by_class(usual["stacked"]["eager"]), abs=1e-6)
+    gemm = list(KERNEL_CLASSES).index("gemm")
+    assert stacked[gemm] > board[gemm] + 0.05
+
+
+def test_a_measured_gpu_keeps_its_own_terms(runner, fit) -> None:
+    network, _ = fit
+    task = fold(runner.examples)
+    again = replace_terms(network, network.terms.detach().clone())
+    adopt_usual_terms(again, runner.examples, task.train, runner.tables)
+    for gpu in ("RTX-3090", "RTX-4090", "V100"):
+        assert np.array_equal(of_table(runner, again, gpu), of_table(runner, network, gpu))
+
+
+def replace_terms(network: KernelNetwork, terms: torch.Tensor) -> KernelNetwork:
+    state = {**network.state_dict(), "terms": terms}
+    other = KernelNetwork(
+        state["mean"], state["scale"], state["static_mean"], state["static_scale"],
+        state["log_launch_ms"], network.settings,
+    )  # fmt: skip
+    other.load_state_dict(state)
+    return other.eval()
+
+
+def test_what_a_gpu_held_out_measures_changes_nothing(runner, tmp_path) -> None:
+    other = Runner(made_up_examples(held_out_ms=7.0), tmp_path, SETTINGS)
+    task = fold(other.examples)
+    other.run([task], processes=1)
+    before, after = runner.log_ms(task), other.log_ms(task)
+    for learner in (SAGE, GUARDED, TREES):
+        assert np.array_equal(before[learner], after[learner])
+
+
+def test_usual_terms_move_every_prediction_for_a_gpu_held_out(runner, fit) -> None:
+    network, trees = fit
+    task = fold(runner.examples)
+    known, without = runner.log_ms(task), replace_terms(network, torch.zeros_like(network.terms))
+    given = runner.examples, task.test
+    free = predict_log_ms(without, *given, tables=runner.tables)
+    by_trees = predict_trees_log_ms(trees, *given, without, tables=runner.tables)
+    assert (known[SAGE] != free).all()
+    assert (known[TREES] != by_trees).all()
+
+
+@pytest.mark.parametrize("weights", [{GUARDED: 1.0, TREES: 0.0}, {GUARDED: 0.0, TREES: 1.0}])
+@pytest.mark.parametrize("gpu", ["RTX-5090", "A100-40GB"])
+def test_prediction_says_of_a_gpu_held_out_what_training_said(runner, fit, weights, gpu) -> None:
+    network, trees = fit
+    task = fold(runner.examples)
+    tables = fitted_tables([network], runner.examples, task.train, runner.tables)
+    config = {
+        "members": 1, "network_weight": weights[GUARDED], "tree_depth": SETTINGS.trees.depth,
+        "tree_reach": SETTINGS.trees.reach, "tables": [],
+        "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": usual_terms(tables),
+    }  # fmt: skip
+    law = KernelLaw.from_checkpoint(_tensors([network], trees), {"law": config})
+    chosen = of_gpus(runner.examples, gpu)
+    expected = held_out_times(runner, task, chosen, weights).device_ms
+    for position, expected_ms in zip(chosen, expected, strict=True):
+        row = runner.examples.rows[position]
+        kernels = KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
+        asked = Conditions(row.device, batch=4, precision="amp", mode=row.mode)
+        found = law.times(kernels, 4, DeviceView.of(row.device), asked)
+        assert found.device_ms == pytest.approx(expected_ms, rel=1e-4)
+
+
+def test_a_calibration_starts_from_usual_terms(runner, fit) -> None:
+    """What it is fitted to is what is predicted without it."""
+    task, weights = fold(runner.examples), {GUARDED: 0.0, TREES: 1.0}
+    expected = held_out_times(runner, task, task.test, weights).device_ms
+    found = measured_rows(runner, task, task.test, weights)
+    assert [row.class_ms.sum() for row in found] == pytest.approx(expected.tolist(), rel=1e-4)

@@ -1,0 +1,170 @@
+"""What tables of measurements usually add to the shared law, for GPUs that were never measured.
+
+GPUs with the same kind of memory err alike, so tables of one kind are averaged: each GPU has one
+voice, whatever the number of its tables, and by class the more of it the more its rows say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dippm.conditions import Mode, Timer
+from dippm.devices import Device, MemoryFamily
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import N_KINDS
+from dippm.models.kernel_law import ANY_MEMORY, by_class
+from training.hybrid.batches import Indices
+from training.hybrid.examples import Examples
+from training.hybrid.network import KernelNetwork
+
+Floats = NDArray[np.float64]
+Usual = dict[str, dict[Mode, dict[str, float]]]
+"""By kind of memory, mode and class of kernels."""
+CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "kernel")
+"""Of several tables of a GPU those with the first of these clocks speak for it."""
+ENOUGH = 10.0
+"""So many rows of nothing but one class give half of a voice: rows err by some 0.3 in the log, GPUs
+differ by some 0.1."""
+REACH = 0.5
+"""A term pulls the mean no more than one that is so far from it, in the log."""
+CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TableTerms:
+    """What one table adds to the law that all share, by a fit.
+
+    Attributes:
+        device, mode, timer: of its rows.
+        terms: log slow-down by class, (classes,).
+        taught: rows that say something of each class, counted by the square of the part of their
+            roofline time that it takes, (classes,); 0 where it does not occur.
+    """
+
+    device: Device
+    mode: Mode
+    timer: Timer
+    terms: Floats
+    taught: Floats
+
+
+def usual_terms(tables: Iterable[TableTerms]) -> Usual:
+    """Return what tables usually add, for each kind of memory and mode.
+
+    Where no GPU with that memory was measured in a mode, its tables of eager mode stand in, and
+    those of all GPUs where there are none. `ANY_MEMORY` is for GPUs whose memory is not known. A
+    class that no table of the kind taught is missing.
+    """
+    gpus = _speakers(tables)
+    usual: Usual = {}
+    for family in (*get_args(MemoryFamily), ANY_MEMORY):
+        usual[family] = {mode: _mean(_alike(gpus, family, mode)) for mode in get_args(Mode)}
+    return usual
+
+
+def fitted_tables(
+    networks: Sequence[KernelNetwork],
+    examples: Examples,
+    train: Indices,
+    tables: Mapping[str, int],
+) -> list[TableTerms]:
+    """Return the terms of each table that trained, the mean over networks fitted to its rows.
+
+    The offset of a table is part of them, as where the terms of a measured GPU are published.
+    """
+    first = {examples.rows[i].table: examples.rows[i] for i in train[::-1]}
+    with torch.no_grad():
+        every = torch.stack([n.terms + n.offset[:, None] for n in networks]).mean(dim=0).numpy()
+    taught = _taught(examples, train, tables)
+    return [
+        TableTerms(row.device, row.mode, row.timer, every[i].astype(np.float64), taught[i])
+        for name, row in sorted(first.items())
+        for i in [tables[name]]
+    ]
+
+
+def adopt_usual_terms(
+    network: KernelNetwork, examples: Examples, train: Indices, tables: Mapping[str, int]
+) -> None:
+    """Give tables of a GPU and mode that did not train what other tables usually add."""
+    found = fitted_tables([network], examples, train, tables)
+    measured = {(table.device.name, table.mode) for table in found}
+    usual = usual_terms(found)
+    rows = {row.table: row for row in examples.rows if row.table in tables}
+    for name, row in rows.items():
+        if (row.device.name, row.mode) not in measured:
+            given = usual[row.device.memory_family or ANY_MEMORY][row.mode]
+            with torch.no_grad():
+                network.terms[tables[name]] = torch.from_numpy(by_class(given)).float()
+
+
+def _speakers(tables: Iterable[TableTerms]) -> list[TableTerms]:
+    """Return one table for each GPU and mode: the mean of those with the best clock."""
+    groups: dict[tuple[str, Mode], list[TableTerms]] = {}
+    for table in tables:
+        groups.setdefault((table.device.name, table.mode), []).append(table)
+    found = []
+    for group in groups.values():
+        clock = min((table.timer for table in group), key=CLOCKS.index)
+        chosen = [table for table in group if table.timer == clock]
+        taught = np.array([table.taught for table in chosen])
+        total = taught.sum(axis=0)
+        terms = (taught * [table.terms for table in chosen]).sum(axis=0) / np.maximum(total, 1e-12)
+        found.append(TableTerms(chosen[0].device, chosen[0].mode, clock, terms, total))
+    return found
+
+
+def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTerms]:
+    stand_ins: tuple[tuple[str, Mode], ...] = (
+        (family, mode), (family, "eager"), (ANY_MEMORY, mode), (ANY_MEMORY, "eager"),
+    )  # fmt: skip
+    for memory, wanted in stand_ins:
+        found = [
+            gpu
+            for gpu in gpus
+            if gpu.mode == wanted and memory in (gpu.device.memory_family, ANY_MEMORY)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _mean(gpus: Sequence[TableTerms]) -> dict[str, float]:
+    """Return the weighted mean by class (Huber's), of the classes that were taught."""
+    if not gpus:
+        return {}
+    terms, taught = np.array([g.terms for g in gpus]), np.array([g.taught for g in gpus])
+    weight = taught / (taught + ENOUGH)
+    total = weight.sum(axis=0)
+    middle = (weight * terms).sum(axis=0) / np.maximum(total, 1e-12)
+    for _ in range(50):
+        near = np.clip(terms, middle - REACH, middle + REACH)
+        middle = (weight * near).sum(axis=0) / np.maximum(total, 1e-12)
+    known = total > 0
+    names = zip(KERNEL_CLASSES, middle, known, strict=True)
+    return {name: round(float(term), 5) for name, term, is_known in names if is_known}
+
+
+def _taught(examples: Examples, train: Indices, tables: Mapping[str, int]) -> Floats:
+    """Return `TableTerms.taught` of each table, (tables, classes)."""
+    found = np.zeros((len(tables), N_KINDS))
+    trains = np.zeros(len(examples.rows), dtype=bool)
+    trains[train] = True
+    position = np.array([tables.get(row.table, -1) for row in examples.rows])
+    for first in range(0, len(trains), CHUNK):
+        rows = slice(first, min(first + CHUNK, len(trains)))
+        starts = examples.start[rows.start : rows.stop + 1]
+        kernels = slice(int(starts[0]), int(starts[-1]))
+        kind = examples.features[kernels, :N_KINDS].argmax(axis=1)
+        times = np.exp(examples.log_roofline[kernels], dtype=np.float64) * examples.count[kernels]
+        place = np.repeat(np.arange(len(starts) - 1), np.diff(starts)) * N_KINDS + kind
+        by_kind = np.bincount(place, times, (len(starts) - 1) * N_KINDS).reshape(-1, N_KINDS)
+        share = by_kind / np.maximum(by_kind.sum(axis=1, keepdims=True), 1e-12)
+        np.add.at(found, position[rows][trains[rows]], share[trains[rows]] ** 2)
+    return found

@@ -110,9 +110,14 @@ class CallSequence:
 
         return replace(
             self,
-            tensors=tuple(replace(t, shape=shape(t.shape)) for t in self.tensors),
+            tensors=tuple(
+                Tensor(shape(t.shape), t.dtype, t.roots, t.is_parameter, t.is_number)
+                for t in self.tensors
+            ),
             calls=tuple(
                 replace(c, attributes={k: attribute(v) for k, v in c.attributes.items()})
+                if any(type(v) is int for v in c.attributes.values())
+                else c
                 for c in self.calls
             ),
             batch=batch,

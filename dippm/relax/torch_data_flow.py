@@ -33,10 +33,10 @@ def _drop_dropout(graph: torch.fx.Graph) -> None:
         named = getattr(node.target, "__name__", "").partition(".")[0]
         source = node.args[0] if node.args else None
         trains = node.args[2] if len(node.args) > 2 else True
-        if named == "dropout" and trains is False and isinstance(source, Node):
-            if not any(user.op == "output" for user in node.users):
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
+        returned = any(user.op == "output" for user in node.users)
+        if named == "dropout" and trains is False and isinstance(source, Node) and not returned:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 @contextmanager

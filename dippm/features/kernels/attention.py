@@ -24,10 +24,12 @@ def attention(run: Run, call: Call) -> None:
     queries, keys = float(a["query_length"]), float(a["key_length"])
     width = float(a["head_dim"])
     formula = operator("attention").macs
-    macs = formula(a, tuple(run.tensor(p).shape for p in call.inputs), (out.shape,)) if formula else 0
+    macs = (
+        formula(a, tuple(run.tensor(p).shape for p in call.inputs), (out.shape,)) if formula else 0
+    )
     heads = macs / max(1.0, 2.0 * queries * keys * width)
     rank = len(query)
-    strides = None
+    strides: Strides | None = None
     if rank == FUSED_RANK:  # as the layers before and after it want it: batch, length, heads, width
         _, many, rows, wide = out.shape
         strides = (many * rows * wide, wide, many * wide, 1)

@@ -34,7 +34,7 @@ def identity(run: Run, call: Call) -> None:
     wanted = _wanted(run, source, str(order), how)
     if how is None:
         run.share(out, source, held.strides if run.tensor(out).shape == shape else None)
-    elif how == "contiguous" and held.strides == wanted or run.tensor(source).is_number:
+    elif (how == "contiguous" and held.strides == wanted) or run.tensor(source).is_number:
         run.share(out, source, held.strides)
     else:
         _copy(run, call, source, wanted)

@@ -84,7 +84,7 @@ def _steps(node: OpNode) -> list[tuple[str, Mapping[str, Any]]]:
     if node.attributes.get("copies"):
         how = "contiguous" if node.op == "transpose" else "clone"
         return [(node.op, node.attributes), ("identity", {"copies": how})]
-    folded = [
+    folded: list[tuple[str, Mapping[str, Any]]] = [
         (op, {})
         for op in node.absorbed
         if not op.startswith(STATIC) and op != "sdpa" and operator(op).category not in _FREE

@@ -103,7 +103,9 @@ def matmul(run: Run, call: Call) -> None:
     if len(b) <= 2 or len(a) == 1:
         n = float(out.shape[-1]) if out.shape and len(b) > 1 else 1.0
         left = _rows(run, call, left)
-        product(run, call, "gemm", (out.size / max(n, 1.0), n, k), flops=flops, operands=[left, right])
+        product(
+            run, call, "gemm", (out.size / max(n, 1.0), n, k), flops=flops, operands=[left, right]
+        )
         return
     m, n = (float(out.shape[-2]), float(out.shape[-1])) if len(out.shape) > 1 else (1.0, 1.0)
     copies = out.size / max(m * n, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
@@ -143,7 +142,9 @@ def _is_strided(run: Run, operands: list[int], strides: Strides) -> bool:
             continue
         shape = run.tensor(p).shape
         ours = [axis for axis in range(len(shape)) if shape[axis] > 1 and held[axis]]
-        if sorted(ours, key=lambda a: (-held[a], a)) != sorted(ours, key=lambda a: (-strides[a], a)):
+        if sorted(ours, key=lambda a: (-held[a], a)) != sorted(
+            ours, key=lambda a: (-strides[a], a)
+        ):
             return True
     return False
 

@@ -12,7 +12,6 @@ from dippm.graph.draft import Draft, Value
 from dippm.progress import counted
 from dippm.relax.raw_graph import IN_PLACE, RawGraph, RawOperator, RawValue
 
-
 _COPIES = frozenset({"clone", "contiguous"})
 
 

@@ -110,8 +110,8 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             else:
                 result = self._carry(node)
             if operator.endswith("_") and not operator.endswith("__"):
-                self.env[node.args[0]] = result
-                if isinstance(result, relax.Var):
+                before, self.env[node.args[0]] = self.env.get(node.args[0]), result
+                if isinstance(result, relax.Var) and result is not before:
                     self.block_builder.in_place.add(result.name)
             return result
 

@@ -56,7 +56,7 @@ def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
     for position in call.inputs[:3]:
         lower(run, call, position)
         copied(run, call, position, run.tensor(position).size)
-    batch, heads, rows, width = shape
+    _, heads, rows, width = shape
     wide = -(-width // ALIGNED) * ALIGNED
     return (heads * rows * wide, wide, heads * wide, 1)
 
@@ -87,7 +87,10 @@ def _unfused(
     steps = [Kernel.stream(i, "cast", size, narrow, 4) for size in sizes if narrow != 4]
     steps += [Kernel.stream(i, "elementwise", size, 4) for size in sizes[:2]]
     steps += [replace(Kernel.stream(i, "copy", size, 4), strided=True) for size in sizes[:2]]
-    steps += [first, softmax, replace(Kernel.stream(i, "copy", sizes[2], 4), strided=True), second]
+    steps += [first, softmax]
+    if narrow != 4:  # the weights in the type of the operands, which nobody reads
+        steps.append(Kernel.stream(i, "cast", scores, 4, narrow))
+    steps += [replace(Kernel.stream(i, "copy", sizes[2], 4), strided=True), second]
     if narrow != 4:
         steps.append(Kernel.stream(i, "cast", sizes[0], 4, narrow))
     for kernel in steps:

@@ -56,7 +56,8 @@ def pass_over_memory(run: Run, call: Call) -> None:
         read = written
     else:
         read = float(sum(map(run.stored, operands)))
-    if call.in_place and source is not None and run.tensor(source).shape == out.shape:
+    in_place = call.in_place and is_elementwise(call.op)
+    if in_place and source is not None and run.tensor(source).shape == out.shape:
         width = run.state(source).width
     strides = _result_strides(run, call, operands)
     length = row_length(run, kind, source, out.shape)
@@ -81,7 +82,7 @@ def pass_over_memory(run: Run, call: Call) -> None:
         strided=_is_strided(run, operands, strides),
         serial=float(_serial_steps(run, call, source)),
         images_last=source is not None and images_last(run, source),
-        in_place=call.in_place,
+        in_place=in_place,
         repeated=any(run.tensor(p).size < out.size for p in operands) and row.streams,
         run=_shortest_run(run, operands, strides),
     )

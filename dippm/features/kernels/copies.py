@@ -12,7 +12,7 @@ from dippm.graph.calls import Call
 from dippm.graph.strides import contiguous, dense_in_order, view_strides
 
 PARTIAL_WRITES = ("slicescatter", "selectscatter", "stridedslicescatter", "diagonalscatter")
-"""Spellings of an update of a part: what was written as `y[...] = x` touches that part alone."""
+"""Spellings of putting a part back into the tensor that it is a view of."""
 
 
 def viewed(run: Run, call: Call) -> None:
@@ -94,23 +94,29 @@ def masked(run: Run, call: Call) -> None:
 
 
 def scattered(run: Run, call: Call) -> None:
-    """Launch an update of a part of a tensor: in place where the file spells it so."""
+    """Launch an update of a tensor at indices.
+
+    What is written as `y[...] = x` was launched when its part was made: the file only puts the part
+    back into the whole, which lies there already.
+    """
+    target, out = call.inputs[0], call.outputs[0]
+    if call.spelled in PARTIAL_WRITES and len(call.inputs) > 1:
+        run.share(out, target, run.state(target).strides)
+        run.states[out].makers += run.state(call.inputs[1]).makers
+        return
     if len(call.inputs) < 2:
         pass_over_memory(run, call)
         return
-    target, out = call.inputs[0], call.outputs[0]
-    partial = call.spelled in PARTIAL_WRITES
-    source = call.inputs[1] if partial else call.inputs[-1]
-    held = run.state(target)
-    if not partial and not call.in_place:
+    source, held = call.inputs[-1], run.state(target)
+    if not call.in_place:
         _copy(run, call, target, contiguous(run.tensor(target).shape))
         run.make(target, held.width)
     size = run.tensor(source).size
-    kernel = Kernel.stream(call.node, "copy" if partial else "gather", max(size, 1), held.width)
+    kernel = Kernel.stream(call.node, "gather", max(size, 1), held.width)
     kernel = replace(
         kernel,
         read_bytes=float(run.state(source).width * run.stored(source)),
-        strided=partial or not run.is_dense(source),
+        strided=not run.is_dense(source),
         in_place=True,
         n=float((run.tensor(source).shape or (1,))[-1]),
     )

@@ -1,0 +1,49 @@
+"""Our list of kernels against what PyTorch launches, traced on fake CUDA tensors, model by model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dippm.features.kernels import launched
+from training.studies.kernel_trace import traced
+from training.studies.traced_models import graph_of, module_of
+
+pytestmark = pytest.mark.slow
+BATCH = 4
+MODELS = (
+    "resnet18",
+    "efficientnet_lite0",
+    "convnext_atto",
+    "vit_tiny_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "levit_128s",
+    "gmlp_s16_224",
+    "res2net50_26w_4s",
+    "mobilevit_xs",
+    "resmlp_12_224",
+    "transformers:gpt2",
+    "torchvision:shufflenet_v2_x0_5",
+)
+BYTES, KERNELS = 0.05, 0.05
+"""Allowed difference of a model's bytes and of its number of kernels."""
+
+
+@pytest.mark.parametrize("spec", MODELS)
+def test_kernels_and_bytes_are_those_of_eager_pytorch(spec: str, tmp_path: Path) -> None:
+    module, inputs = module_of(spec, BATCH)
+    theirs = [k for k in traced(module, inputs, "amp") if k.kind != "other"]  # tensors being filled
+    graph = graph_of(spec, tmp_path).at_batch(BATCH)
+    ours = launched(graph, "amp")
+    # The trace counts one call where cuDNN is followed by its bias and a padding by its filling.
+    nodes = graph.nodes
+    ours = [
+        k for k in ours
+        if not (k.kind == "broadcast" and k.in_place and nodes[k.node].op == "conv2d")
+    ]  # fmt: skip
+    ours = [k for k in ours if k.read_bytes or k.weight_bytes]
+    bytes_ours = sum(k.read_bytes + k.write_bytes + k.weight_bytes for k in ours)
+    bytes_theirs = sum(k.read_bytes + k.write_bytes for k in theirs)
+    assert bytes_ours == pytest.approx(bytes_theirs, rel=BYTES)
+    assert sum(k.launches for k in ours) == pytest.approx(len(theirs), rel=KERNELS)

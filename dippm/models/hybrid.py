@@ -32,10 +32,9 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     DeviceView,
-    roofline_parts_ms,
 )
 from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import SETTINGS, KernelTable
+from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.checkpoint_schemas import HybridSchema, check
@@ -43,19 +42,20 @@ from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
+from dippm.models.law_kernels import LawKernels
 from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
-from dippm.models.order import FORMATS, neighbours, never_faster
+from dippm.models.operator_rows import operator_rows
+from dippm.models.order import Order
+from dippm.models.ordered_times import OrderedTimes
 from dippm.models.power import PowerModel, achieved_shares, idle_power_w
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
     NOTHING_RUNS,
     TARGETS,
-    Bound,
     Estimate,
     Estimates,
     HostUse,
     Interval,
-    OperatorCost,
 )
 
 Floats = NDArray[np.float64]
@@ -83,6 +83,7 @@ class Hybrid:
         self.power = PowerModel(**{**power, "coefficients": tuple(power["coefficients"])})
         intervals = config["intervals"]["latency_ms"]
         self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
+        self.order = Order(config["seen"]["often"])
         self._graphs: OrderedDict[int, tuple[ModelGraph, dict[Any, Any]]] = OrderedDict()
 
     @classmethod
@@ -161,7 +162,7 @@ class Hybrid:
             values=values,
             absent=absent,
             memory_bound_mb=memory_bound_mb,
-            operators=self._operators(graph, table, batch, view, times, total_ms)
+            operators=operator_rows(graph, table, batch, view, times, total_ms)
             if with_operators
             else (),
             warnings=(*self._warnings(graph, table, c), *_host_warnings(used)),
@@ -190,35 +191,9 @@ class Hybrid:
 
     def _times(self, graph: ModelGraph, c: Conditions, batch: int) -> KernelTimes:
         """Return the times of the law within what `dippm.models.order` allows."""
-        table, kernels = self._kernels(graph, c)
-        view = DeviceView.of(c.device, c.mig)
-        found = self.law.times(kernels, batch, view, c)
-        times = found.kernel_ms
-        wide = table.unit == UNITS.index("tf32")
-        if wide.any() and "tf32" in c.device.peak_tflops:
-            plain = self.law.times(_without_tf32(kernels), batch, view, c).kernel_ms
-            times = np.minimum(times, plain)
-        for precision in never_faster(c.device, c.precision):
-            slower = self._times(graph, replace(c, precision=precision), batch).device_ms
-            times = times * min(1.0, slower / max(float(times.sum()), 1e-12))
-        if c.device.calibration is None:
-            smaller, larger = neighbours(c.device, self._measured(c), c.precision)
-            if c.mig is not None and (smaller or larger):
-                whole = self._times(graph, replace(c, mig=None), batch).kernel_ms
-                times = np.maximum(times, whole)
-                smaller, larger = (), ()
-            for device in larger:
-                below = self._times(graph, replace(c, device=device), batch).kernel_ms
-                times = np.maximum(times, below)
-            for device in smaller:
-                above = self._times(graph, replace(c, device=device), batch).kernel_ms
-                times = np.minimum(times, above)
-        return replace(found, kernel_ms=times, device_ms=float(times.sum()))
-
-    def _measured(self, c: Conditions) -> list[str]:
-        """Return the GPUs that were measured often enough in formats of this width."""
-        found: list[str] = self.config["seen"]["often"].get(FORMATS[c.precision], [])
-        return found
+        return OrderedTimes(
+            self.law, self.order, lambda asked: self._kernels(graph, asked)[1], batch
+        ).at(c)
 
     def _latency_estimate(
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse
@@ -258,14 +233,14 @@ class Hybrid:
                 self._graphs.popitem(last=False)
         return held[1]
 
-    def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, KernelGraph]:
+    def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
         held = self._cached(graph)
         precision = same_arithmetic(c.device, c.precision)[0]
         key = (precision, c.mode, c.channels_last)
         if key not in held:
             table = KernelTable.of(graph, precision, c.mode, channels_last=c.channels_last)
-            held[key] = table, KernelGraph.of(table, ROUNDS)
-        found: tuple[KernelTable, KernelGraph] = held[key]
+            held[key] = table, LawKernels.of(KernelGraph.of(table, ROUNDS))
+        found: tuple[KernelTable, LawKernels] = held[key]
         return found
 
     def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Usage:
@@ -281,45 +256,6 @@ class Hybrid:
             held["usage", *how, batch] = footprint.usage(batch)
         usage: Usage = held["usage", *how, batch]
         return usage
-
-    def _operators(
-        self,
-        graph: ModelGraph,
-        table: KernelTable,
-        batch: int,
-        view: DeviceView,
-        times: Floats,
-        total_ms: float,
-    ) -> tuple[OperatorCost, ...]:
-        quantities = table.quantities(batch)
-        compute, memory = roofline_parts_ms(quantities, table.unit, view)
-        launches = table.settings[:, SETTINGS.index("launches")]
-        nodes, row = np.unique(table.node, return_inverse=True)
-
-        def by_node(values: Floats) -> list[float]:
-            return list(map(float, np.bincount(row, values, len(nodes))))
-
-        time_ms, kernels = by_node(times), by_node(launches)
-        compute_ms, memory_ms = by_node(compute), by_node(memory)
-        flop, moved = by_node(quantities[:, 0]), by_node(quantities[:, 1:4].sum(axis=1))
-        rows = [
-            OperatorCost(
-                node=node,
-                op=graph.nodes[node].op,
-                kernels=int(kernels[i]),
-                time_ms=time_ms[i],
-                share=time_ms[i] / total_ms,
-                bound=_bound(compute_ms[i], memory_ms[i]),
-                macs=int(flop[i] / 2) if graph.nodes[node].macs else 0,
-                bytes_moved=int(moved[i]),
-                path=graph.nodes[node].path,
-            )
-            for i, node in enumerate(nodes.tolist())
-        ]
-        host_ms = total_ms - float(times.sum())
-        if host_ms > 1e-9 * total_ms:
-            rows.append(OperatorCost(None, "host", 0, host_ms, host_ms / total_ms, "host", 0, 0))
-        return tuple(rows)
 
     def _warnings(self, graph: ModelGraph, table: KernelTable, c: Conditions) -> tuple[str, ...]:
         seen = self.config["seen"]
@@ -355,13 +291,6 @@ class Hybrid:
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
         return tuple(warnings)
-
-
-def _without_tf32(kernels: KernelGraph) -> KernelGraph:
-    """Return the same kernels with IEEE products in place of those in TF32."""
-    unit = kernels.table.unit
-    plain = np.where(unit == UNITS.index("tf32"), UNITS.index("fp32"), unit)
-    return replace(kernels, table=replace(kernels.table, unit=plain))
 
 
 def _host_warnings(host: HostUse) -> Iterator[str]:
@@ -421,9 +350,3 @@ def _energy(power_w: Estimate, latency: Estimate) -> Estimate:
         np.log(latency.interval.high / latency.value),
     )
     return _with_interval(value, float(half))
-
-
-def _bound(compute_ms: float, memory_ms: float) -> Bound:
-    if max(compute_ms, memory_ms) < 0.002:
-        return "launch"
-    return "compute" if compute_ms > memory_ms else "memory"

@@ -17,20 +17,39 @@ from numpy.typing import NDArray
 from dippm.conditions import Conditions
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
-from dippm.features.kernel_graph import KernelGraph
-from dippm.models.kernel_network import KernelNetwork, Neighbours, static_features
+from dippm.features.kernel_table import KernelTable
+from dippm.models.kernel_network import KernelNetwork, static_features
 from dippm.models.kernel_trees import KernelTrees
+from dippm.models.law_kernels import LawKernels
 
 Floats = NDArray[np.float64]
 GUARD = 1.2
 """How far, in the log, a network may leave the trees for one kernel. Networks extrapolate, trees do
 not: without it a recurrent model whose architecture was held out came out ten times too slow."""
 
+ROWS_AT_ONCE = 2048
+"""Kernels × places that the networks see at once: their states stay in the cache of a core."""
+
 LAW_VERSION = "3"
 """Raise it when the law reads other arrays or means something else by them."""
 
 ANY_MEMORY = "any"
 """In place of `Device.memory_family` where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kernels run: a device or a slice of it.
+
+    Attributes:
+        view: of the device or slice.
+        conditions: of the device; its precision and batch are those of the kernels.
+        ieee: whether products that may take TF32 are IEEE products instead.
+    """
+
+    view: DeviceView
+    conditions: Conditions
+    ieee: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +117,37 @@ class KernelLaw:
             usual=usual,
         )
 
-    def times(
-        self, kernels: KernelGraph, batch: int, view: DeviceView, conditions: Conditions
-    ) -> KernelTimes:
-        """Return the times of a model's kernels under some conditions."""
-        table, kind = kernels.table, kernels.table.kind
-        if not len(kind):
-            return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0)
-        roofline = roofline_ms(table, batch, view)
-        slow = self._log_slowdown(kernels, batch, view, conditions, np.log(roofline))
+    def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return the times of a model's kernels at each place."""
+        size = len(kernels.graph.count)
+        if not size:
+            return [KernelTimes(np.zeros(0), 0.0, 0.0, 0.0) for _ in places]
+        at_once = max(1, ROWS_AT_ONCE // size)
+        parts = [places[first : first + at_once] for first in range(0, len(places), at_once)]
+        return [found for part in parts for found in self._times(kernels, batch, part)]
+
+    def _times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        looks, kind = kernels.looks, kernels.graph.table.kind
+        count = kernels.graph.count.astype(np.float64)
+        each_look = [roofline_ms(_looks(kernels, p), batch, p.view) for p in places]
+        roofline = np.stack(each_look)[:, kernels.look_of]
+        slow = self._log_slowdown(kernels, batch, places, np.log(roofline))
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
-        added = self._added(conditions)[kind]
-        each = roofline * np.exp(bounded + added) + serial_ms(table, batch)
+        added = np.stack([self._added(p.conditions)[kind] for p in places])
+        serial = serial_ms(looks, batch)[kernels.look_of]
+        each = roofline * np.exp(bounded + added) + serial
         weights = self._member_weights()
-        totals = np.log(np.maximum(each @ kernels.count, 1e-12))
-        middle = float(weights @ totals)
-        times = np.exp(weights @ np.log(each))
-        device_ms = float(np.exp(middle))
-        times *= device_ms / max(float(times @ kernels.count), 1e-12)
-        cut = np.abs(weights @ (slow - bounded)) > np.log(1.05)
-        return KernelTimes(
-            kernel_ms=times[kernels.class_of],
-            device_ms=device_ms,
-            spread=float(np.sqrt(weights @ (totals - middle) ** 2)),
-            extrapolated=float((times * kernels.count)[cut].sum() / max(device_ms, 1e-12)),
-        )
+        totals = np.log(np.maximum(each @ count, 1e-12))
+        middle = weights @ totals
+        times = np.exp(np.tensordot(weights, np.log(each), 1))
+        device_ms = np.exp(middle)
+        times *= (device_ms / np.maximum(times @ count, 1e-12))[:, None]
+        cut = np.abs(np.tensordot(weights, slow - bounded, 1)) > np.log(1.05)
+        spread = np.sqrt(weights @ (totals - middle) ** 2)
+        extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
+        of_all = times[:, kernels.graph.class_of]
+        numbers = zip(device_ms.tolist(), spread.tolist(), extrapolated.tolist(), strict=True)
+        return [KernelTimes(own, *one) for own, one in zip(of_all, numbers, strict=True)]
 
     def _added(self, conditions: Conditions) -> Floats:
         """Return what measurements of this device add, by class, or usually add on such a one."""
@@ -138,31 +163,30 @@ class KernelLaw:
         return np.asarray(added + np.array(own), dtype=np.float64)
 
     def _log_slowdown(
-        self,
-        kernels: KernelGraph,
-        batch: int,
-        view: DeviceView,
-        conditions: Conditions,
-        log_roofline: Floats,
+        self, kernels: LawKernels, batch: int, places: Sequence[Place], log_roofline: Floats
     ) -> Floats:
-        table = kernels.table
-        features = kernel_features(
-            table,
-            batch,
-            view,
-            channels_last=conditions.channels_last,
-            compiled=conditions.mode == "compiled",
+        """Return what members and trees say, shape (members + 1, D, C)."""
+        features = np.stack(
+            [
+                kernel_features(
+                    _looks(kernels, place),
+                    batch,
+                    place.view,
+                    channels_last=place.conditions.channels_last,
+                    compiled=place.conditions.mode == "compiled",
+                )
+                for place in places
+            ],
+            axis=1,
         )
-        input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
-        static = static_features(log_roofline, kernels.count, kernels.launches, input_bytes)
-        size = len(kernels.count)
-        network = self.network.log_slowdown(
-            features,
-            static,
-            Neighbours.of(kernels.inward, size),
-            Neighbours.of(kernels.outward, size),
+        graph = kernels.graph
+        per_sample, fixed = graph.table.input_bytes
+        static = static_features(
+            log_roofline, graph.count, graph.launches, per_sample * batch + fixed
         )
-        trees = self.trees.log_slowdown(features)
+        network = self.network.log_slowdown(features, static, kernels).transpose(0, 2, 1)
+        looks = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
+        trees = looks.reshape(features.shape[:2])[kernels.look_of].T
         return np.concatenate([guarded(network.astype(np.float64), trees), trees[None]])
 
     def _member_weights(self) -> Floats:
@@ -177,6 +201,11 @@ def by_class(values: Mapping[str, float]) -> Floats:
     return np.array([values.get(name, 0.0) for name in KERNEL_CLASSES], dtype=np.float64)
 
 
+def _looks(kernels: LawKernels, place: Place) -> KernelTable:
+    plain = kernels.ieee_looks if place.ieee else None
+    return plain or kernels.looks
+
+
 def guarded(network: Floats, trees: Floats) -> Floats:
-    """Return log slow-downs of networks, (K,) or (members, K), within GUARD of the trees."""
+    """Return log slow-downs of networks, (..., K), within GUARD of the trees, (K,) or (D, K)."""
     return np.asarray(np.clip(network, trees - GUARD, trees + GUARD), dtype=np.float64)

@@ -8,7 +8,7 @@ the weights arrive as plain arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dippm.errors import CheckpointError
 from dippm.features.kernel_features import N_FEATURES
+from dippm.models.law_kernels import LawKernels
 
 Array = NDArray[np.float32]
-Integers = NDArray[np.int64]
 ROUNDS = 3
 """GraphSAGE blocks: how far a kernel looks along the data flow."""
 
@@ -30,49 +30,27 @@ STATIC_FEATURES = ("log_roofline_sum", "log_launches", "log_input_bytes", "log_l
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """For each kernel the mean over its neighbours, as gather and sum of runs.
-
-    Attributes:
-        source: neighbours, grouped by the kernel they belong to, shape (E,).
-        first: where the group of each kernel that has neighbours begins, shape (H,).
-        kernel: those kernels, shape (H,).
-        share: 1 / neighbours of each of them, shape (H, 1).
-        size: kernels in all.
-    """
-
-    source: Integers
-    first: Integers
-    kernel: Integers
-    share: Array
-    size: int
-
-    @classmethod
-    def of(cls, flows: Integers, size: int) -> Neighbours:
-        """Group data flows, shape (2, E) of (neighbour, kernel), by kernel."""
-        order = np.argsort(flows[1], kind="stable")
-        kernel, first, count = np.unique(flows[1][order], return_index=True, return_counts=True)
-        share = (1.0 / count[:, None]).astype(np.float32)
-        return cls(flows[0][order], first, kernel, share, size)
-
-    def mean(self, x: Array) -> Array:
-        """Return the mean over neighbours, zero without any, shape (K, W) from (K, W)."""
-        result = np.zeros((self.size, x.shape[1]), dtype=np.float32)
-        if len(self.source):
-            sums = np.add.reduceat(x[self.source], self.first, axis=0)
-            result[self.kernel] = sums * self.share
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class KernelNetwork:
     """An ensemble of equal networks.
 
     Attributes:
         members: arrays by name, of each network.
+        stacked: the arrays of all members, laid out for products with rows: weights are
+            (members, in, out), lines (members, 1, width).
     """
 
     members: tuple[Mapping[str, Array], ...]
+    stacked: Mapping[str, Array] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        stacked = {
+            name: np.stack([np.atleast_2d(member[name]).T for member in self.members])
+            if name.endswith("weight")
+            else np.stack([member[name][None] for member in self.members])
+            for name in member_shapes(1)
+        }
+        contiguous = {name: np.ascontiguousarray(array) for name, array in stacked.items()}
+        object.__setattr__(self, "stacked", contiguous)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any], members: int) -> KernelNetwork:
@@ -102,20 +80,40 @@ class KernelNetwork:
             found.append(arrays)
         return cls(tuple(found))
 
-    def log_slowdown(
-        self, features: Array, static: Array, inward: Neighbours, outward: Neighbours
-    ) -> Array:
-        """Return one value per member and kernel, shape (members, K).
+    def log_slowdown(self, features: Array, static: Array, kernels: LawKernels) -> Array:
+        """Return one value per member, kernel and place, shape (members, C, D).
 
         Args:
-            features: shape (K, F), see `dippm.features.kernel_features`.
-            static: STATIC_FEATURES of the model, shape (4,).
-            inward: what each kernel reads.
-            outward: what reads it.
+            features: of the looks at D places, shape (L, D, F), see
+                `dippm.features.kernel_features`.
+            static: STATIC_FEATURES of the model at each place, shape (D, 4).
+            kernels: L looks and C kernels of the model.
         """
-        return np.stack(
-            [_network(features, static, inward, outward, member) for member in self.members]
-        )
+        w, members = self.stacked, len(self.members)
+        looks, places, _ = features.shape
+        rows = features.reshape(looks * places, -1)
+        x = (rows - w["mean"]) / w["scale"]
+        h = _silu(x @ w["enter.weight"], w["enter.bias"])
+        h = h.reshape(members, looks, -1).take(kernels.look_of, axis=1)
+        size, width = h.shape[1], w["enter.bias"].shape[-1]
+
+        def as_rows(values: Array) -> Array:
+            return values.reshape(members, size * places, width)
+
+        for block in range(ROUNDS):
+            into, out = f"blocks.{block}.inward.lin_", f"blocks.{block}.outward.lin_l.weight"
+            z = as_rows(kernels.inward.mean(h)) @ w[f"{into}l.weight"]
+            z += as_rows(h) @ w[f"{into}r.weight"]
+            z += as_rows(kernels.outward.mean(h)) @ w[out]
+            h += _silu(z, w[f"{into}l.bias"]).reshape(h.shape)
+        told = (static - w["static_mean"]) / w["static_scale"]
+        head = w["head.weight"]
+        said = told @ head[:, width:] + w["head.bias"]
+        z = as_rows(h) @ head[:, :width]
+        z = _silu(z.reshape(members, size, places * width), said.reshape(members, 1, -1))
+        low, high = SLOWDOWN_RANGE
+        found = as_rows(z) @ w["last.weight"] + w["last.bias"]
+        return np.asarray(np.clip(found, low, high).reshape(members, size, places))
 
 
 def static_features(
@@ -124,18 +122,16 @@ def static_features(
     launches: float,
     input_bytes: float,
 ) -> Array:
-    """Return STATIC_FEATURES, shape (4,), from kernels of which each stands for `count`."""
+    """Return STATIC_FEATURES, shape (..., 4), of kernels that stand for `count` each, (..., C)."""
     times = np.exp(log_roofline)
-    total = float((times * count).sum())
-    return np.array(
-        [
-            np.log(total),
-            np.log(max(launches, 1.0)),
-            np.log1p(input_bytes),
-            np.log(float(times.max()) / total),
-        ],
-        dtype=np.float32,
-    )
+    total = times @ count
+    rows = [
+        np.log(total),
+        np.full_like(total, np.log(max(launches, 1.0))),
+        np.full_like(total, np.log1p(input_bytes)),
+        np.log(times.max(axis=-1) / total),
+    ]
+    return np.stack(rows, axis=-1).astype(np.float32)
 
 
 def member_shapes(width: int) -> dict[str, tuple[int, ...]]:
@@ -159,23 +155,13 @@ def member_shapes(width: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _network(
-    features: Array, static: Array, inward: Neighbours, outward: Neighbours, w: Mapping[str, Array]
-) -> Array:
-    x = (features - w["mean"]) / w["scale"]
-    h = _silu(x @ w["enter.weight"].T + w["enter.bias"])
-    for block in range(ROUNDS):
-        into, out = f"blocks.{block}.inward.lin_", f"blocks.{block}.outward.lin_l.weight"
-        z = inward.mean(h) @ w[f"{into}l.weight"].T + w[f"{into}l.bias"]
-        z = z + h @ w[f"{into}r.weight"].T + outward.mean(h) @ w[out].T
-        h = h + _silu(z)
-    told = (static - w["static_mean"]) / w["static_scale"]
-    head = w["head.weight"]
-    width = h.shape[1]
-    h = _silu(h @ head[:, :width].T + (head[:, width:] @ told + w["head.bias"]))
-    low, high = SLOWDOWN_RANGE
-    return np.asarray(np.clip(h @ w["last.weight"][0] + w["last.bias"], low, high))
-
-
-def _silu(x: NDArray[np.floating[Any]]) -> Array:
-    return np.asarray(x / (1.0 + np.exp(-np.clip(x, -30, 30))), dtype=np.float32)
+def _silu(x: NDArray[np.floating[Any]], bias: NDArray[np.floating[Any]]) -> Array:
+    """Return z · sigmoid(z) of z = x + bias, in the memory of x."""
+    x += bias
+    # Below -30 the result is 0 in this precision, and exp would overflow.
+    gate = np.maximum(x, np.float32(-30.0))
+    np.negative(gate, out=gate)
+    np.exp(gate, out=gate)
+    gate += np.float32(1.0)
+    x /= gate
+    return np.asarray(x, dtype=np.float32)

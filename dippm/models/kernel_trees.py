@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,25 @@ from dippm.errors import CheckpointError
 from dippm.features.kernel_features import N_FEATURES, N_KINDS
 
 Array = NDArray[np.float32]
+Positions = NDArray[np.intp]
 ARRAYS = ("classes", "roots", "feature", "threshold", "left", "value")
+ROWS_AT_ONCE = 256
+"""So many rows of all trees stay in the second-level cache of a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The nodes of all trees at one depth; a leaf above it stands here again.
+
+    Attributes:
+        feature: column that a node asks about, shape (N,).
+        threshold: values from here on go right; NaN in a leaf, which no value reaches, shape (N,).
+        left: position of its left child in the next level, or of the leaf itself, shape (N,).
+    """
+
+    feature: Positions
+    threshold: Array
+    left: Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +47,8 @@ class KernelTrees:
         value: of a leaf, shape (N,).
         depth: longest path.
         reach: largest log step away from the class.
+        levels: the nodes again, by depth.
+        leaves: value of each node below the last level.
     """
 
     classes: Array
@@ -39,6 +59,30 @@ class KernelTrees:
     value: Array
     depth: int
     reach: float
+    levels: tuple[Level, ...] = field(init=False, repr=False)
+    leaves: Array = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        levels, here = [], self.roots.astype(np.intp)
+        for _ in range(self.depth):
+            is_leaf = self.feature[here] < 0
+            children = np.where(is_leaf, 1, 2)
+            if children.sum() > len(self.feature):
+                raise _damaged("nodes of the trees have more than one parent")
+            left = np.cumsum(children) - children
+            levels.append(
+                Level(
+                    np.where(is_leaf, 0, self.feature[here]).astype(np.intp),
+                    np.where(is_leaf, np.float32(np.nan), self.threshold[here]),
+                    left.astype(np.intp),
+                )
+            )
+            below = np.empty(int(children.sum()), dtype=np.intp)
+            below[left] = np.where(is_leaf, here, self.left[here])
+            below[left[~is_leaf] + 1] = self.left[here[~is_leaf]] + 1
+            here = below
+        object.__setattr__(self, "levels", tuple(levels))
+        object.__setattr__(self, "leaves", self.value[here])
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any], depth: int, reach: float) -> KernelTrees:
@@ -54,21 +98,20 @@ class KernelTrees:
         if any(a[name].dtype.kind != "i" for name in ("roots", "feature", "left")):
             raise _damaged("positions of the trees are no whole numbers")
         nodes = len(a["feature"])
-        trees = cls(
+        fits = (
+            a["classes"].shape == (N_KINDS,)
+            and all(len(a[name]) == nodes for name in ("threshold", "left", "value"))
+            and _inside(a["feature"], -1, N_FEATURES)
+            and _inside(a["roots"], 0, nodes)
+            and _inside(a["left"], 0, nodes - 1)
+        )
+        if not fits:
+            raise _damaged("the arrays of the trees do not fit together")
+        return cls(
             a["classes"].astype(np.float32), a["roots"].astype(np.int32),
             a["feature"].astype(np.int32), a["threshold"].astype(np.float32),
             a["left"].astype(np.int32), a["value"].astype(np.float32), depth, reach,
         )  # fmt: skip
-        fits = (
-            trees.classes.shape == (N_KINDS,)
-            and all(len(a[name]) == nodes for name in ("threshold", "left", "value"))
-            and _inside(trees.feature, -1, N_FEATURES)
-            and _inside(trees.roots, 0, nodes)
-            and _inside(trees.left, 0, nodes - 1)
-        )
-        if not fits:
-            raise _damaged("the arrays of the trees do not fit together")
-        return trees
 
     def log_slowdown(self, features: Array) -> NDArray[np.float64]:
         """Return the log slow-down of each kernel, shape (K,).
@@ -76,18 +119,34 @@ class KernelTrees:
         Args:
             features: shape (K, F), see `dippm.features.kernel_features`.
         """
-        kernels = np.arange(len(features))[:, None]
-        node = np.broadcast_to(self.roots, (len(features), len(self.roots)))
-        for _ in range(self.depth):
-            asked = self.feature[node]
-            right = features[kernels, asked] >= self.threshold[node]
-            node = np.where(asked < 0, node, self.left[node] + right)
-        step = self.value[node].sum(axis=1, dtype=np.float64)
+        parts = range(0, len(features), ROWS_AT_ONCE)
+        steps = [self._step(features[first : first + ROWS_AT_ONCE]) for first in parts]
+        step = np.concatenate([np.zeros(0), *steps])
         base = self.classes[features[:, :N_KINDS].argmax(axis=1)]
         return np.asarray(base + np.clip(step, -self.reach, self.reach))
 
+    def _step(self, features: Array) -> NDArray[np.float64]:
+        """Return the sum of the leaves that each row arrives at, shape (K,)."""
+        rows = len(features)
+        row, values = np.arange(rows), np.ascontiguousarray(features.T).ravel()
+        node = np.repeat(np.arange(len(self.roots))[:, None], rows, axis=1)
+        asked, right = np.empty_like(node), np.empty(node.shape, dtype=bool)
+        value = np.empty(node.shape, dtype=np.float32)
+        threshold = np.empty_like(value)
+        # "clip" lets take write into `out` without a copy; no position is outside.
+        for level in self.levels:
+            level.feature.take(node, out=asked, mode="clip")
+            asked *= rows
+            asked += row
+            values.take(asked, out=value, mode="clip")
+            level.threshold.take(node, out=threshold, mode="clip")
+            np.greater_equal(value, threshold, out=right)
+            level.left.take(node, out=asked, mode="clip")
+            np.add(asked, right, out=node)
+        return np.asarray(self.leaves.take(node).sum(axis=0, dtype=np.float64))
 
-def _inside(values: NDArray[np.int32], low: int, high: int) -> bool:
+
+def _inside(values: NDArray[Any], low: int, high: int) -> bool:
     return bool(((values >= low) & (values < max(high, low + 1))).all())
 
 

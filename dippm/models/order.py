@@ -8,7 +8,7 @@ than float32 ones (24 of 32 on a TITAN Xp), so nothing is said there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from dippm.conditions import Precision, supported_precisions
 from dippm.devices import Device, all_devices, find
@@ -71,3 +71,31 @@ def _has_more(device: Device, other: Device) -> bool:
             return False
     rates = device.peak_tflops
     return all(rates.get(name, 0.0) >= rate for name, rate in other.peak_tflops.items())
+
+
+class Order:
+    """The order of the formats and GPUs of one predictor; what it finds for a GPU it keeps.
+
+    Args:
+        measured: names of the GPUs that were measured often enough, by WIDE and HALF.
+    """
+
+    def __init__(self, measured: Mapping[str, Sequence[str]]) -> None:
+        self._measured = measured
+        self._known: dict[tuple[int, Precision], tuple[tuple[Device, ...], tuple[Device, ...]]] = {}
+
+    def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
+        """Return what the function of this name does."""
+        return never_faster(device, precision)
+
+    def neighbours(
+        self, device: Device, precision: Precision
+    ) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+        """Return the (smaller, larger) GPUs next to one, see the function of this name."""
+        found = self._known.get((id(device), precision))
+        if found is None:
+            measured = self._measured.get(FORMATS[precision], ())
+            found = neighbours(device, measured, precision)
+            if any(device is one for one in all_devices()):  # those live as long as this
+                self._known[id(device), precision] = found
+        return found

@@ -1,0 +1,146 @@
+"""`OrderedTimes`: the law's times at one batch, within what `dippm.models.order` allows.
+
+A bound is an ordered time itself: of another format, of the whole GPU for a slice, of a neighbour
+that has neighbours of its own. Many of them share theirs, so all points that a question leads to
+are collected first, those of the same kernels go through the law at once, and none twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dippm.conditions import Conditions, Precision, same_arithmetic
+from dippm.devices import Device, MigProfile
+from dippm.features.kernel_features import DeviceView
+from dippm.models.kernel_law import Floats, KernelLaw, KernelTimes, Place
+from dippm.models.law_kernels import LawKernels
+from dippm.models.order import Order
+
+Point = tuple[int, Precision, MigProfile | None]
+"""Identity of the device, precision or the first that is the same, slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The points whose ordered times bound those of another one.
+
+    Attributes:
+        slower: in all, it takes no longer than each of these.
+        larger: no kernel takes less than on these.
+        smaller: no kernel takes longer than on these.
+    """
+
+    slower: Sequence[Conditions]
+    larger: Sequence[Conditions]
+    smaller: Sequence[Conditions]
+
+
+class OrderedTimes:
+    """Times of one model at one batch, in one mode, for one question after the other.
+
+    Args:
+        law: says what kernels take by themselves.
+        order: of formats and GPUs.
+        kernels_of: the model's kernels under some conditions.
+        batch: samples.
+    """
+
+    def __init__(
+        self,
+        law: KernelLaw,
+        order: Order,
+        kernels_of: Callable[[Conditions], LawKernels],
+        batch: int,
+    ) -> None:
+        self._law, self._order = law, order
+        self._kernels_of, self._batch = kernels_of, batch
+        self._bounds: dict[Point, Bounds] = {}
+        self._lone: dict[Point, KernelTimes] = {}
+        self._ordered: dict[Point, KernelTimes] = {}
+        self._devices: dict[int, Device] = {}
+
+    def at(self, c: Conditions) -> KernelTimes:
+        """Return the ordered times under conditions of this batch."""
+        asked: dict[Point, Conditions] = {}
+        self._collect(c, asked)
+        self._evaluate(asked)
+        return self._order_of(c)
+
+    def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
+        """Note the bounds of a point and of all that they lead to, and which ask the law."""
+        point = self._point(c)
+        if point in self._bounds:
+            return
+        lone = self._arithmetic(c)
+        if lone not in self._lone:
+            asked.setdefault(lone, c)
+        self._bounds[point] = bounds = self._bounds_of(c)
+        for found in (*bounds.slower, *bounds.larger, *bounds.smaller):
+            self._collect(found, asked)
+
+    def _bounds_of(self, c: Conditions) -> Bounds:
+        formats = self._order.never_faster(c.device, c.precision)
+        slower = [replace(c, precision=precision) for precision in formats]
+        if c.device.calibration is not None:
+            return Bounds(slower, (), ())
+        smaller, larger = self._order.neighbours(c.device, c.precision)
+        if c.mig is not None:
+            whole = [replace(c, mig=None)] if smaller or larger else []
+            return Bounds(slower, whole, ())
+        return Bounds(
+            slower,
+            [replace(c, device=device) for device in larger],
+            [replace(c, device=device) for device in smaller],
+        )
+
+    def _evaluate(self, asked: dict[Point, Conditions]) -> None:
+        """Ask the law for what each point takes by itself, all points of some kernels at once."""
+        groups: dict[int, tuple[LawKernels, list[Point], list[Place]]] = {}
+        for point, c in asked.items():
+            kernels = self._kernels_of(c)
+            _, points, places = groups.setdefault(id(kernels), (kernels, [], []))
+            view = DeviceView.of(c.device, c.mig)
+            points.append(point)
+            places.append(Place(view, c))
+            if kernels.ieee_looks is not None and "tf32" in c.device.peak_tflops:
+                points.append(point)
+                places.append(Place(view, c, ieee=True))
+        for kernels, points, places in groups.values():
+            times = self._law.times(kernels, self._batch, places)
+            for point, place, found in zip(points, places, times, strict=True):
+                if place.ieee:
+                    least = np.minimum(self._lone[point].kernel_ms, found.kernel_ms)
+                    self._lone[point] = _of(self._lone[point], least)
+                else:
+                    self._lone[point] = found
+
+    def _order_of(self, c: Conditions) -> KernelTimes:
+        point = self._point(c)
+        known = self._ordered.get(point)
+        if known is not None:
+            return known
+        lone, bounds = self._lone[self._arithmetic(c)], self._bounds[point]
+        times = lone.kernel_ms
+        for slower in bounds.slower:
+            most_ms = self._order_of(slower).device_ms
+            times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
+        for larger in bounds.larger:
+            times = np.maximum(times, self._order_of(larger).kernel_ms)
+        for smaller in bounds.smaller:
+            times = np.minimum(times, self._order_of(smaller).kernel_ms)
+        self._ordered[point] = found = _of(lone, times)
+        return found
+
+    def _point(self, c: Conditions) -> Point:
+        self._devices[id(c.device)] = c.device  # an identity is another's once its owner is gone
+        return id(c.device), c.precision, c.mig
+
+    def _arithmetic(self, c: Conditions) -> Point:
+        return id(c.device), same_arithmetic(c.device, c.precision)[0], c.mig
+
+
+def _of(found: KernelTimes, times: Floats) -> KernelTimes:
+    return replace(found, kernel_ms=times, device_ms=float(times.sum()))

@@ -243,7 +243,6 @@ def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[n
 def table_of(examples: Examples) -> pd.DataFrame:
     """Return the rows as `dataset.latency_splits` wants them."""
     rows = examples.rows
-    operator = [row.family.startswith("operator") for row in rows]
     return pd.DataFrame(
         {
             "row_id": [row.row_id for row in rows],
@@ -256,7 +255,7 @@ def table_of(examples: Examples) -> pd.DataFrame:
             "latency_ms": [row.latency_ms for row in rows],
             "arch_id": [row.architecture for row in rows],
             "family_id": [row.family for row in rows],
-            "is_operator": operator,
+            "is_model": examples.is_model,
             "scale": [row.scale or None for row in rows],
         }
     )

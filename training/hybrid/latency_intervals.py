@@ -28,11 +28,11 @@ def interval_rows(
         examples: all rows.
         held: with the columns "spread" and "host_share" besides those of every `HeldOut`.
         group: of these rows.
-        operators: whether single operators are described, too; no law is fitted on them.
+        operators: whether what is no whole model is described, too; no law is fitted on it.
     """
     rows = held.rows
     if not operators:
-        rows = rows[~rows["family_id"].str.startswith("operator")]
+        rows = rows[[examples.rows[i].is_model for i in rows["position"]]]
     described = []
     for row in rows.itertuples():
         example = examples.rows[row.position]

@@ -184,7 +184,7 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
     """Return the terms of the newest table of whole models for each GPU and mode."""
     newest: dict[tuple[str, str], str] = {}
     for row in runner.examples.rows:
-        if row.timer == "wall" and not row.family.startswith("operator") and row.mig is None:
+        if row.timer == "wall" and row.is_model and row.mig is None:
             key = (row.device.name, row.mode)
             newest[key] = max(newest.get(key, ""), row.table)
     lines = []
@@ -213,7 +213,7 @@ def _seen(examples: Examples) -> dict[str, Any]:
     devices: dict[str, set[str]] = {}
     for row in examples.rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
-    models = [row for row in examples.rows if not row.family.startswith("operator")]
+    models = [row for row in examples.rows if row.is_model]
     kinds = examples.features[:, :N_KINDS].any(axis=0)
     return {
         "often": {width: _often(examples, width) for width in sorted(set(FORMATS.values()))},
@@ -225,9 +225,8 @@ def _seen(examples: Examples) -> dict[str, Any]:
 
 def _often(examples: Examples, width: str) -> list[str]:
     rows = [row for row in examples.rows if FORMATS[row.precision] == width]
-    parts = ("operator", "chain")
-    models = Counter(r.device.name for r in rows if not r.family.startswith(parts))
-    operators = Counter(r.device.name for r in rows if r.family.startswith(parts))
+    models = Counter(r.device.name for r in rows if r.is_model)
+    operators = Counter(r.device.name for r in rows if r.kind == "operator")
     return sorted(
         name
         for name in {*models, *operators}

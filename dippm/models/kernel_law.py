@@ -20,13 +20,14 @@ from dippm.features.kernel_features import DeviceView, kernel_features, roofline
 from dippm.features.kernel_graph import KernelGraph
 from dippm.models.kernel_network import KernelNetwork, Neighbours, static_features
 from dippm.models.kernel_trees import KernelTrees
+from dippm.models.novelty import shares_of
 
 Floats = NDArray[np.float64]
 GUARD = 1.2
 """How far, in the log, a network may leave the trees for one kernel. Networks extrapolate, trees do
 not: without it a recurrent model whose architecture was held out came out ten times too slow."""
 
-LAW_VERSION = "2"
+LAW_VERSION = "3"
 """Raise it when the law reads other arrays or means something else by them."""
 
 
@@ -39,12 +40,14 @@ class KernelTimes:
         device_ms: the mean of the members' sums, in the log.
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
+        shares: of roofline time by class of kernels, (classes,).
     """
 
     kernel_ms: Floats
     device_ms: float
     spread: float
     extrapolated: float
+    shares: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class KernelLaw:
         """Return the times of a model's kernels under some conditions."""
         table, kind = kernels.table, kernels.table.kind
         if not len(kind):
-            return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0)
+            return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, np.zeros(len(KERNEL_CLASSES)))
         roofline = roofline_ms(table, batch, view)
         slow = self._log_slowdown(kernels, batch, view, conditions, np.log(roofline))
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
@@ -114,6 +117,7 @@ class KernelLaw:
             device_ms=device_ms,
             spread=float(np.sqrt(weights @ (totals - middle) ** 2)),
             extrapolated=float((times * kernels.count)[cut].sum() / max(device_ms, 1e-12)),
+            shares=shares_of(kind, roofline * kernels.count),
         )
 
     def _added(self, conditions: Conditions) -> Floats:

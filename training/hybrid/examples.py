@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
+from dippm.features.kernel_features import (
+    N_KINDS,
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+    serial_ms,
+)
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
@@ -99,6 +105,15 @@ class Examples:
     def is_model(self) -> NDArray[np.bool_]:
         """Which rows are whole models, shape (R,)."""
         return np.array([row.is_model for row in self.rows], dtype=np.bool_)
+
+    def class_roofline_ms(self) -> NDArray[np.float64]:
+        """Return the roofline time of each kernel class, in ms, shape (R, classes)."""
+        rows = len(self.rows)
+        row = np.repeat(np.arange(rows), np.diff(self.start))
+        place = row * N_KINDS + self.features[:, :N_KINDS].argmax(axis=1)
+        time = np.exp(self.log_roofline.astype(np.float64)) * self.count
+        sums = np.bincount(place, time, rows * N_KINDS).astype(np.float64)
+        return sums.reshape(rows, N_KINDS)
 
     def of_row(self, row: int) -> slice:
         """Return where the kernels of a row are."""

@@ -12,15 +12,13 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dippm.models.intervals import SEEN, UNSEEN
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
 from training.hybrid.baselines import NAMES, ROOFLINE, Inputs
 from training.hybrid.batches import Indices
 from training.hybrid.examples import Row
 from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import HeldOutTimes, held_out_times
-from training.hybrid.latency_intervals import half_widths, interval_rows
-from training.hybrid.publish import STRICTEST, UNSEEN_SPLIT, interval_law_rows
+from training.hybrid.latency_intervals import half_widths, interval_law_rows, interval_rows
 from training.hybrid.views import VIEWS
 
 FEWEST_TO_FIT = 10
@@ -170,13 +168,7 @@ def _half_widths(
     runner: Runner, held: HeldOut, task: Task, law_rows: pd.DataFrame
 ) -> dict[str, NDArray[np.float64]]:
     """Return log half widths by column, by laws that did not see the rows they are tried on."""
-    group = UNSEEN if held.split == UNSEEN_SPLIT else SEEN
     mine = held.rows[held.rows["fold"] == task.fold].set_index("position", drop=False)
     tried = HeldOut(held.predictor, held.split, mine.loc[task.test], 0.0)
-    rows = interval_rows(runner.examples, tried, group, operators=True)
-    if held.split in (STRICTEST, UNSEEN_SPLIT):
-        seen = (law_rows["group"] == group) & (law_rows["fold"] == task.fold)
-    else:
-        seen = law_rows["row_id"].isin(rows["row_id"])
-    others = law_rows[~seen]
-    return {half_width(level): half_widths(rows, others, level) for level in LEVELS}
+    rows = interval_rows(runner.examples, tried, operators=True)
+    return {half_width(level): half_widths(rows, law_rows, level) for level in LEVELS}

@@ -14,12 +14,17 @@ from dataset.latency_splits import SPLITS, latency_splits
 from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
+from dippm.features.kernel_features import DeviceView
+from dippm.features.kernel_graph import KernelGraph
+from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import GROUPS
+from dippm.models.intervals import GROUPS, LEAST_NOVELTY
+from dippm.models.kernel_network import ROUNDS
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
+from dippm.models.novelty import MeasuredModels
 from dippm.models.order import FORMATS
 from dippm.models.power import SHARES, PowerModel
 from training.evaluation.held_out import (
@@ -48,6 +53,7 @@ from training.hybrid.folds import (
 from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.held_out_times import held_out_times
 from training.hybrid.network import NetworkSettings
+from training.hybrid.novelty import measured_tensors, row_shares
 from training.hybrid.publish import Evaluation, _often, publish
 from training.hybrid.train import choose_weight
 from training.hybrid.tree_arrays import tree_arrays
@@ -308,7 +314,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
     wrong = held.rows.copy()
     mine = wrong["fold"] == wrong["fold"].iloc[0]
     wrong.loc[mine, "predicted latency_ms"] *= 10
-    changed = {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0), "S3a": helds["S3a"]}
+    changed = helds | {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0)}
     after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, WEIGHTS)
     column = half_width(0.9)
     before = rows[rows["split"] == "S2-10"].set_index("row_id")[["fold", column]]
@@ -368,6 +374,46 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
     expected = 0.5 * np.mean(answers) + 0.5 * by_trees
     assert np.log(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
+    runner, tasks, helds, checkpoint
+):
+    """Measured by the predictor against a checkpoint of the rows that trained in the fold."""
+    rows = runner.examples.rows
+    predictor = dippm.pretrained.load(checkpoint).predictor
+    for task in tasks["S2-10"]:
+        trained = build_examples([rows[i] for i in task.train], graph_of)
+        arrays = {name: tensor.numpy() for name, tensor in measured_tensors(trained).items()}
+        measured = MeasuredModels.from_tensors(arrays)
+        held = helds["S2-10"].rows.set_index("position").loc[task.test]
+        for i, known in held["novelty"].items():
+            asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
+            kernels = KernelGraph.of(
+                KernelTable.of(graph_of(rows[i].graph), "amp", "eager"), ROUNDS
+            )
+            view = DeviceView.of(asked.device)
+            shares = predictor.law.times(kernels, asked.batch, view, asked).shares
+            assert measured.novelty(shares) == pytest.approx(known, abs=1e-5)
+
+
+def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, tasks, helds):
+    shares = row_shares(runner.examples)
+    is_model = runner.examples.is_model
+    for split in ("S1", "S2-10"):
+        for task in tasks[split]:
+            tested = {runner.examples.rows[i].architecture for i in task.test}
+            others = [
+                i
+                for i, row in enumerate(runner.examples.rows)
+                if row.is_model and row.architecture not in tested and i in set(task.train)
+            ]
+            least = np.abs(shares[task.test][:, None] - shares[others]).sum(axis=2).min(axis=1) / 2
+            known = helds[split].rows.set_index("position").loc[task.test, "novelty"]
+            assert known.to_numpy() == pytest.approx(least, abs=LEAST_NOVELTY / 2 + 1e-3)
+    plain = [i for i in np.flatnonzero(is_model) if runner.examples.rows[i].family == "plain"]
+    known = helds["S2-10"].rows.set_index("position").loc[plain, "novelty"]
+    assert (known > 2 * LEAST_NOVELTY).all()
 
 
 def test_measurements_on_a_gpu_held_out_help(runner, tasks):

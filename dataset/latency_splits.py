@@ -1,8 +1,8 @@
 """The splits by which the default predictor is judged, and the hashes that bind its errors to them.
 
-Rows of whole models and of single operators are split together where both have the key, so that one
-fit serves every question of a split. Operators are no family of models: where families are held
-out, all of them train.
+Rows of whole models, of single operators and of chains of a few are split together where all have
+the key, so that one fit serves every question of a split. Operators and chains are no families of
+models: where families are held out, all of them train.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
     """Return every split of the rows that the default predictor learns from.
 
     Args:
-        table: "row_id", "source", "gpu", "arch_id", "family_id", "is_operator", "scale", and what
+        table: "row_id", "source", "gpu", "arch_id", "family_id", "is_model", "scale", and what
             `dataset.splits.sha256_of` reads.
     """
-    models = table[~table["is_operator"]]
+    models = table[table["is_model"]]
     groups = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
     grouped = table.assign(gpu=table["gpu"].map(groups).fillna(table["gpu"]))
     by_gpu = one_out(grouped, "S3a", "gpu")

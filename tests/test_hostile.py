@@ -552,8 +552,18 @@ def weights_that_are_no_numbers(folder: Path) -> None:
 
     arrays = load_file(folder / "model.safetensors")
     for name, array in arrays.items():
-        if array.dtype.kind == "f":
+        if array.dtype.kind == "f" and name != "measured.shares":
             arrays[name] = array * array.dtype.type("nan")
+    save_file(arrays, folder / "model.safetensors")
+    seal(folder)
+
+
+def shares_that_are_no_numbers(folder: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    arrays = load_file(folder / "model.safetensors")
+    arrays["measured.shares"] = arrays["measured.shares"] * np.float16("nan")
     save_file(arrays, folder / "model.safetensors")
     seal(folder)
 
@@ -593,6 +603,12 @@ def test_a_checkpoint_that_must_not_be_read(as_nobody, name):
     with pytest.raises(dippm.errors.CheckpointError, match="ermission") as caught:
         dippm.load(str(folder))
     assert caught.value.hint
+
+
+def test_shares_that_are_no_numbers(checkpoint, onnx_file):
+    folder = checkpoint("hybrid")
+    shares_that_are_no_numbers(folder)
+    refused("CheckpointError", *ask(onnx_file, folder), says="measured.shares")
 
 
 @pytest.mark.parametrize("kind", KINDS)

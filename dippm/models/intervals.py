@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from math import exp, log
 
 COVERAGE = 0.9
-FEATURES = ("one", "log_spread", "host_share", "extrapolated", "compiled", "log_launches")
+FEATURES = (
+    "one", "log_spread", "host_share", "extrapolated", "compiled", "log_launches", "log_novelty",
+)  # fmt: skip
 SEEN, UNSEEN = "measured GPU", "unseen GPU"
 GROUPS = (SEEN, UNSEEN)
 LEAST_SPREAD = 0.005
+LEAST_NOVELTY = 0.02
+"""Nearer models are twins. On one GPU and batch EfficientNet-B0 and -B3 are 0.03 apart, ResNet-50
+and -101 are 0.05, ResNet-50 and RegNet 0.3; another GPU or batch can move a model as far."""
 WIDEST = 3.0
 
 
@@ -42,7 +47,12 @@ class IntervalLaw:
 
 
 def interval_features(
-    spread: float, host_share: float, extrapolated: float, compiled: bool, launches: float
+    spread: float,
+    host_share: float,
+    extrapolated: float,
+    compiled: bool,
+    launches: float,
+    novelty: float,
 ) -> tuple[float, ...]:
     """Return FEATURES of a prediction.
 
@@ -52,6 +62,7 @@ def interval_features(
         extrapolated: share of the time in kernels beyond what was measured, 0 to 1.
         compiled: the execution mode.
         launches: kernels launched.
+        novelty: distance to the nearest measured model, 0 to 1, see `dippm.models.novelty`.
     """
     return (
         1.0,
@@ -60,4 +71,5 @@ def interval_features(
         extrapolated,
         float(compiled),
         log(max(launches, 1.0)),
+        log(max(novelty, LEAST_NOVELTY)),
     )

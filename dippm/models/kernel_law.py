@@ -21,6 +21,7 @@ from dippm.features.kernel_table import KernelTable
 from dippm.models.kernel_network import KernelNetwork, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
+from dippm.models.novelty import shares_of
 
 Floats = NDArray[np.float64]
 GUARD = 1.2
@@ -61,12 +62,14 @@ class KernelTimes:
         device_ms: the mean of the members' sums, in the log.
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
+        shares: of roofline time by class of kernels, (classes,).
     """
 
     kernel_ms: Floats
     device_ms: float
     spread: float
     extrapolated: float
+    shares: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,10 @@ class KernelLaw:
         """Return the times of a model's kernels at each place."""
         size = len(kernels.graph.count)
         if not size:
-            return [KernelTimes(np.zeros(0), 0.0, 0.0, 0.0) for _ in places]
+            return [
+                KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, np.zeros(len(KERNEL_CLASSES)))
+                for _ in places
+            ]
         at_once = max(1, ROWS_AT_ONCE // size)
         parts = [places[first : first + at_once] for first in range(0, len(places), at_once)]
         return [found for part in parts for found in self._times(kernels, batch, part)]
@@ -146,7 +152,10 @@ class KernelLaw:
         spread = np.sqrt(weights @ (totals - middle) ** 2)
         extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
         of_all = times[:, kernels.graph.class_of]
-        numbers = zip(device_ms.tolist(), spread.tolist(), extrapolated.tolist(), strict=True)
+        shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
+        numbers = zip(
+            device_ms.tolist(), spread.tolist(), extrapolated.tolist(), shares, strict=True
+        )
         return [KernelTimes(own, *one) for own, one in zip(of_all, numbers, strict=True)]
 
     def _added(self, conditions: Conditions) -> Floats:

@@ -130,10 +130,7 @@ def _nearest(totals: Floats, latency: Floats) -> Fitted:
 def _class_ms(examples: Examples, wanted: Indices) -> Floats:
     """Return the roofline time of each kernel class, in ms, shape (R, classes); 0 if unwanted."""
     sums = np.zeros((len(examples.rows), N_KINDS))
-    for row in wanted:
-        part = examples.of_row(row)
-        time = np.exp(examples.log_roofline[part].astype(np.float64)) * examples.count[part]
-        sums[row] = time @ examples.features[part, :N_KINDS]
+    sums[wanted] = examples.class_roofline_ms()[wanted]
     return sums
 
 

@@ -17,7 +17,6 @@ from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
 from training.evaluation.metrics import errors
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
-from training.hybrid.fit import is_operator
 from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import fitted, shared_log_slowdown
 
@@ -41,7 +40,6 @@ def calibrated(
     """Return errors by table of a GPU held out: without data, with models, with operators."""
     lines = []
     for task in tasks:
-        operators = task.test[is_operator(runner.examples)[task.test]]
         for table in _tables(runner.examples, task):
             measured = measured_rows(runner, task, table.rows, weights)
             chosen = _spread(measured, N_MODELS)
@@ -49,7 +47,7 @@ def calibrated(
             if len(rest) < FEWEST_TESTED:
                 continue
             packs = {"no measurement": [], f"{N_MODELS} models": [measured[i] for i in chosen]}
-            mine = _operators_of(runner.examples, operators, table.gpu)
+            mine = _operators_of(runner.examples, task.test, table.gpu)
             if len(mine):
                 packs[f"{len(mine)} operators"] = measured_rows(runner, task, mine, weights)
             for pack, rows in packs.items():
@@ -105,7 +103,7 @@ def _tables(examples: Examples, task: Task) -> list[_Table]:
     found: dict[tuple[str, str], list[int]] = {}
     for i in task.test:
         row = examples.rows[i]
-        if not row.family.startswith("operator") and row.mig is None:
+        if row.is_model and row.mig is None:
             found.setdefault((row.device.name, row.table), []).append(int(i))
     return [_Table(gpu, name, np.array(rows)) for (gpu, name), rows in sorted(found.items())]
 
@@ -117,8 +115,10 @@ def _spread(rows: Sequence[MeasuredRow], count: int) -> list[int]:
     return sorted({int(order[p]) for p in places})
 
 
-def _operators_of(examples: Examples, operators: Indices, gpu: str) -> Indices:
-    mine = np.array([i for i in operators if examples.rows[i].device.name == gpu], dtype=np.int64)
+def _operators_of(examples: Examples, tested: Indices, gpu: str) -> Indices:
+    rows = examples.rows
+    found = [i for i in tested if rows[i].kind == "operator" and rows[i].device.name == gpu]
+    mine = np.array(found, dtype=np.int64)
     if len(mine) <= N_OPERATORS:
         return mine
     return np.sort(np.random.default_rng(0).choice(mine, N_OPERATORS, replace=False))

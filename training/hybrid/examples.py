@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
+from dippm.features.kernel_features import (
+    N_KINDS,
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+    serial_ms,
+)
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.kernel_network import ROUNDS
+
+PARTS: Mapping[str, str] = {"operator": "operator", "chain": "module"}
+"""First words of the families of what is no whole model, and what the report calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,8 @@ class Row:
         source: data source.
         table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.
-        architecture, family: grouping keys of the splits.
+        architecture, family: grouping keys of the splits; that of what is no whole model begins
+            with a word of `PARTS`.
         scale: of a GPT, "s", "m" or "l"; a key of a split, too.
     """
 
@@ -45,6 +55,16 @@ class Row:
     latency_ms: float
     mig: MigProfile | None = None
     scale: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return what was measured: "model", "module" or "operator"."""
+        return PARTS.get(self.family.partition(" ")[0], "model")
+
+    @property
+    def is_model(self) -> bool:
+        """Tell whether a whole model was measured, not an operator or a chain of a few."""
+        return self.kind == "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +100,20 @@ class Examples:
     def log_latency(self) -> NDArray[np.float32]:
         """Labels, log ms, shape (R,)."""
         return np.log([row.latency_ms for row in self.rows]).astype(np.float32)
+
+    @property
+    def is_model(self) -> NDArray[np.bool_]:
+        """Which rows are whole models, shape (R,)."""
+        return np.array([row.is_model for row in self.rows], dtype=np.bool_)
+
+    def class_roofline_ms(self) -> NDArray[np.float64]:
+        """Return the roofline time of each kernel class, in ms, shape (R, classes)."""
+        rows = len(self.rows)
+        row = np.repeat(np.arange(rows), np.diff(self.start))
+        place = row * N_KINDS + self.features[:, :N_KINDS].argmax(axis=1)
+        time = np.exp(self.log_roofline.astype(np.float64)) * self.count
+        sums = np.bincount(place, time, rows * N_KINDS).astype(np.float64)
+        return sums.reshape(rows, N_KINDS)
 
     def of_row(self, row: int) -> slice:
         """Return where the kernels of a row are."""

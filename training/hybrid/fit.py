@@ -1,7 +1,7 @@
 """Fits the kernel network: the loss is on the sum of a row's kernels, never on one kernel.
 
-Rows of one operator and rows of a whole model stand in the same loss, so that classes that always
-occur together in models (casts, norms, activations) are separated by the operator rows.
+Rows of an operator, or of a chain of a few, and rows of a whole model stand in the same loss, so
+that classes that always occur together in models (casts, norms, activations) are told apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FitSettings:
     Attributes:
         network: its shape.
         steps: optimiser steps.
-        model_rows, operator_rows: rows of each kind per step.
+        model_rows, operator_rows: rows per step, of whole models and of anything smaller.
         learning_rate: highest; it rises and falls in one cycle.
         table_rate: learning rate of terms per table, over that of the law.
         huber: where the loss of the log error turns from square to linear.
@@ -131,11 +131,6 @@ def predict_log_ms(
     return np.concatenate(chunks).astype(np.float64)
 
 
-def is_operator(examples: Examples) -> NDArray[np.bool_]:
-    """Tell the rows of single operators, shape (R,)."""
-    return np.array([row.family.startswith("operator") for row in examples.rows])
-
-
 def _fresh(
     examples: Examples,
     batches: Batches,
@@ -162,9 +157,9 @@ def _scale(values: torch.Tensor) -> torch.Tensor:
 def _draws(
     examples: Examples, train: Indices, settings: FitSettings
 ) -> list[tuple[Indices, NDArray[np.float64], int]]:
-    """Return pools of models and of operators, with the weight of each row and rows per step."""
-    operators = is_operator(examples)[train]
-    pools = ((train[~operators], settings.model_rows), (train[operators], settings.operator_rows))
+    """Return pools of models and of the rest, with the weight of each row and rows per step."""
+    models = examples.is_model[train]
+    pools = ((train[models], settings.model_rows), (train[~models], settings.operator_rows))
     found = []
     for pool, count in pools:
         if len(pool):

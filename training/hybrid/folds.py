@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import FitSettings, fit, predict_log_ms
 from training.hybrid.network import KernelNetwork, NetworkSettings
+from training.hybrid.novelty import novelties, row_shares
 from training.hybrid.trees import (
     TreeSettings,
     fit_trees,
@@ -84,6 +86,7 @@ class Runner:
         names = sorted({row.table for row in examples.rows})
         self.tables: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.position = {row.row_id: i for i, row in enumerate(examples.rows)}
+        self._novelties: dict[tuple[str, str], NDArray[np.float64]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def tasks(
@@ -163,8 +166,9 @@ class Runner:
             name: of the mean, for people.
 
         Returns:
-            Rows with "position" in the examples, "spread" between the members (log) and
-            "host_share" (launch time over latency) besides.
+            Rows with "position" in the examples, "spread" between the members (log),
+            "host_share" (launch time over latency) and "novelty" (distance to the models that
+            train in the fold) besides.
         """
         folds: dict[str, list[Task]] = {}
         for task in tasks:
@@ -179,8 +183,20 @@ class Runner:
             rows = self._rows(members[0].test, fold, middle)
             spread = np.sqrt(shares @ (answers - middle) ** 2)
             host = np.mean([self._host_ms(member) for member in members], axis=0)
-            parts.append(rows.assign(spread=spread, host_share=host / np.exp(middle)))
+            described = {"spread": spread, "host_share": host / np.exp(middle)}
+            parts.append(rows.assign(**described, novelty=self._novelty(members[0])))
         return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        return row_shares(self.examples)
+
+    def _novelty(self, task: Task) -> NDArray[np.float64]:
+        key = (task.split, task.fold)
+        if key not in self._novelties:
+            is_model = self.examples.is_model
+            self._novelties[key] = novelties(self._shares, is_model, task.train, task.test)
+        return self._novelties[key]
 
     def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
         rows = [self.examples.rows[i] for i in test]
@@ -243,7 +259,6 @@ def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[n
 def table_of(examples: Examples) -> pd.DataFrame:
     """Return the rows as `dataset.latency_splits` wants them."""
     rows = examples.rows
-    operator = [row.family.startswith("operator") for row in rows]
     return pd.DataFrame(
         {
             "row_id": [row.row_id for row in rows],
@@ -256,7 +271,7 @@ def table_of(examples: Examples) -> pd.DataFrame:
             "latency_ms": [row.latency_ms for row in rows],
             "arch_id": [row.architecture for row in rows],
             "family_id": [row.family for row in rows],
-            "is_operator": operator,
+            "is_model": examples.is_model,
             "scale": [row.scale or None for row in rows],
         }
     )

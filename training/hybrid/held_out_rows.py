@@ -12,20 +12,16 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dippm.models.intervals import SEEN, UNSEEN
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
 from training.hybrid.baselines import NAMES, ROOFLINE, Inputs
 from training.hybrid.batches import Indices
 from training.hybrid.examples import Row
 from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import HeldOutTimes, held_out_times
-from training.hybrid.latency_intervals import half_widths, interval_rows
-from training.hybrid.publish import STRICTEST, UNSEEN_SPLIT, interval_law_rows
+from training.hybrid.latency_intervals import half_widths, interval_law_rows, interval_rows
 from training.hybrid.views import VIEWS
 
 FEWEST_TO_FIT = 10
-_PARTS = {"operator": "operator", "chain": "module"}
-"""How the families of what is no whole model begin, and what it is."""
 _SHARED: dict[str, Any] = {}
 """What forked processes read: examples are too large to send."""
 
@@ -64,16 +60,11 @@ def table_of(row: Row) -> str:
     Whole models of one machine, software, mode, precision and layout are a table; what is smaller
     is measured on so many machines that source, GPU, precision and mode have to do.
     """
-    if kind_of(row) == "model":
+    if row.is_model:
         parts = [row.table, row.precision, "nhwc" if row.channels_last else ""]
     else:
         parts = [f"{row.source} {row.device.name} {row.mode}", row.precision]
     return ", ".join(filter(None, parts))
-
-
-def kind_of(row: Row) -> str:
-    """Return what was measured: "model", "module" or "operator"."""
-    return _PARTS.get(row.family.partition(" ")[0], "model")
 
 
 def _first_seeds(tasks: Sequence[Task]) -> list[Task]:
@@ -116,7 +107,7 @@ def _baselines(task: Task) -> dict[str, NDArray[np.float64]]:
     for table in np.unique(tables[task.test]):
         places = np.flatnonzero(tables[task.test] == table)
         test = task.test[places]
-        if kind_of(examples.rows[test[0]]) != "model":
+        if not examples.rows[test[0]].is_model:
             continue
         train: Indices = task.train[tables[task.train] == table]
         if not len(train):
@@ -128,7 +119,7 @@ def _baselines(task: Task) -> dict[str, NDArray[np.float64]]:
 
 
 def _alike(row: Row) -> str:
-    return f"{row.source} {kind_of(row)} {row.mode} {row.precision} {row.channels_last}"
+    return f"{row.source} {row.kind} {row.mode} {row.precision} {row.channels_last}"
 
 
 def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
@@ -143,7 +134,7 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
             "split": held.split,
             "fold": rows["fold"],
             "row_id": rows["row_id"],
-            "kind": [kind_of(row) for row in known],
+            "kind": [row.kind for row in known],
             "source": [row.source for row in known],
             "table": [table_of(row) for row in known],
             "question": [_question(row, held.split) for row in known],
@@ -177,13 +168,7 @@ def _half_widths(
     runner: Runner, held: HeldOut, task: Task, law_rows: pd.DataFrame
 ) -> dict[str, NDArray[np.float64]]:
     """Return log half widths by column, by laws that did not see the rows they are tried on."""
-    group = UNSEEN if held.split == UNSEEN_SPLIT else SEEN
     mine = held.rows[held.rows["fold"] == task.fold].set_index("position", drop=False)
     tried = HeldOut(held.predictor, held.split, mine.loc[task.test], 0.0)
-    rows = interval_rows(runner.examples, tried, group, operators=True)
-    if held.split in (STRICTEST, UNSEEN_SPLIT):
-        seen = (law_rows["group"] == group) & (law_rows["fold"] == task.fold)
-    else:
-        seen = law_rows["row_id"].isin(rows["row_id"])
-    others = law_rows[~seen]
-    return {half_width(level): half_widths(rows, others, level) for level in LEVELS}
+    rows = interval_rows(runner.examples, tried, operators=True)
+    return {half_width(level): half_widths(rows, law_rows, level) for level in LEVELS}

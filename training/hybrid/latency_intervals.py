@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dataset.latency_splits import SPLITS
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
@@ -17,22 +20,33 @@ from training.hybrid.examples import Examples
 
 Floats = NDArray[np.float64]
 FEWEST_ROWS = 20
+GROUP_OF = {"S0": SEEN, "S1": SEEN, "S2-10": SEEN, "S3a": UNSEEN}
+"""Splits that teach the law, and for which GPUs."""
+SLACK = 0.05
+"""How much less often than promised intervals may hold on the worst split of a group."""
+PARTS_OF = {"S0": 5}
+"""In how many parts a split of one fold is tried, each by a law that did not see it."""
+LISTED = ("S2-10", "S3a")
+"""Splits whose GPUs and worst families are listed."""
 
 
-def interval_rows(
-    examples: Examples, held: HeldOut, group: str, *, operators: bool = False
-) -> pd.DataFrame:
+def interval_law_rows(examples: Examples, helds: Mapping[str, HeldOut]) -> pd.DataFrame:
+    """Return the held-out rows that the shipped interval law is fitted on."""
+    parts = [interval_rows(examples, helds[name]) for name in GROUP_OF if name in helds]
+    return pd.concat(parts, ignore_index=True)
+
+
+def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False) -> pd.DataFrame:
     """Return what the law is fitted on: rows of whole models that were held out.
 
     Args:
         examples: all rows.
-        held: with the columns "spread" and "host_share" besides those of every `HeldOut`.
-        group: of these rows.
-        operators: whether single operators are described, too; no law is fitted on them.
+        held: with the columns of `Runner.held_out`.
+        operators: whether what is no whole model is described, too; no law is fitted on it.
     """
     rows = held.rows
     if not operators:
-        rows = rows[~rows["family_id"].str.startswith("operator")]
+        rows = rows[[examples.rows[i].is_model for i in rows["position"]]]
     described = []
     for row in rows.itertuples():
         example = examples.rows[row.position]
@@ -42,11 +56,18 @@ def interval_rows(
             0.0,
             example.mode == "compiled",
             float(examples.launches[row.position]),
+            row.novelty,
         )
         described.append(features)
     sizes = Counter(examples.rows[i].table for i in rows["position"])
+    parts = PARTS_OF.get(held.split, 1)
     return rows.assign(
-        group=group,
+        split=held.split,
+        group=GROUP_OF.get(held.split, SEEN),
+        part=[
+            f"{fold} {crc32(str(architecture).encode()) % parts}"
+            for fold, architecture in zip(rows["fold"], rows["arch_id"], strict=True)
+        ],
         features=described,
         gpu=[examples.rows[i].device.name for i in rows["position"]],
         weight=[sizes[examples.rows[i].table] ** -0.5 for i in rows["position"]],
@@ -55,48 +76,61 @@ def interval_rows(
 
 
 def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
-    """Fit the law on rows of both groups; its intervals hold with probability `level`."""
+    """Fit the law on rows of both groups, all splits alike.
+
+    Its intervals hold with probability `level` over the splits of a group, and on each of them with
+    SLACK less at least. What a new GPU adds to the size of errors is told apart while the features
+    are fitted, and left to the quantile of its group: no feature stands for it.
+    """
     features = np.array(rows["features"].tolist())
-    log_error, weight = rows["log_error"].to_numpy(), rows["weight"].to_numpy()
-    coefficients = error_size(features, log_error, weight)
-    scores = np.abs(log_error) / np.exp(features @ coefficients)
-    quantile = {}
+    log_error, split = rows["log_error"].to_numpy(), rows["split"].to_numpy()
+    weight = (rows["weight"] / rows.groupby("split")["weight"].transform("sum")).to_numpy()
+    new_gpu = (rows["group"] == UNSEEN).to_numpy(np.float64)
+    *coefficients, _ = error_size(np.column_stack([features, new_gpu]), log_error, weight)
+    scores = np.abs(log_error) / np.exp(features @ np.array(coefficients))
+
+    def quantile(chosen: NDArray[np.bool_], level: float) -> float:
+        return conformal_quantile(scores[chosen], weight[chosen], level)
+
+    quantiles = {}
     for group in (SEEN, UNSEEN):
         mine = (rows["group"] == group).to_numpy()
         chosen = mine if mine.sum() >= FEWEST_ROWS else np.ones(len(rows), bool)
-        quantile[group] = conformal_quantile(scores[chosen], weight[chosen], level)
-    quantile[UNSEEN] = max(quantile.values())
-    return IntervalLaw(tuple(map(float, coefficients)), quantile)
+        of_splits = [chosen & (split == name) for name in np.unique(split[chosen])]
+        least = [quantile(s, level - SLACK) for s in of_splits if s.sum() >= FEWEST_ROWS]
+        quantiles[group] = max([quantile(chosen, level), *least])
+    quantiles[UNSEEN] = max(quantiles.values())
+    return IntervalLaw(tuple(map(float, coefficients)), quantiles)
 
 
-def half_widths(rows: pd.DataFrame, others: pd.DataFrame, level: float = COVERAGE) -> Floats:
-    """Return the log half widths of intervals by the law of other rows, shape (len(rows),)."""
-    law = fit_intervals(others, level)
-    return np.array(
-        [law.half_width(*row) for row in zip(rows["features"], rows["group"], strict=True)]
-    )
+def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVERAGE) -> Floats:
+    """Return the log half widths of intervals, shape (len(rows),).
+
+    Each part of the rows has them by a law of those `law_rows` that are not among it, whatever
+    split they come from.
+    """
+    half = np.zeros(len(rows))
+    for places in rows.groupby("part").indices.values():
+        mine = rows.iloc[places]
+        law = fit_intervals(law_rows[~law_rows["position"].isin(mine["position"])], level)
+        pairs = zip(mine["features"], mine["group"], strict=True)
+        half[places] = [law.half_width(*pair) for pair in pairs]
+    return half
 
 
 def covered(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return coverage and width of intervals of laws fitted without the fold they are tried on."""
-    parts = []
-    for (group, fold), mine in rows.groupby(["group", "fold"]):
-        half = half_widths(mine, rows[(rows["group"] != group) | (rows["fold"] != fold)])
-        predicted = mine["predicted latency_ms"].to_numpy()
-        parts.append(mine.assign(low=predicted / np.exp(half), high=predicted * np.exp(half)))
-    every = pd.concat(parts)
+    """Return coverage and width of intervals of laws fitted without the rows they are tried on."""
     lines = []
-    for group, of_group in every.groupby("group"):
-        families = _coverages(of_group, "family_id")
-        gpus = _coverages(of_group, "gpu")
-        lines += [
-            {"rows": f"{group}, {what}", **line}
-            for what, line in (
-                ("all", _line(of_group)),
-                *((f"GPU {name}", line) for name, line in gpus),
-                *((f"family {name}", line) for name, line in families[:5]),
-            )
-        ]
+    for split, mine in rows.groupby("split"):
+        half = half_widths(mine, rows)
+        predicted = mine["predicted latency_ms"].to_numpy()
+        tried = mine.assign(low=predicted / np.exp(half), high=predicted * np.exp(half))
+        found = [("all", _line(tried))]
+        if split in LISTED:
+            found += [(f"GPU {name}", line) for name, line in _coverages(tried, "gpu")]
+            families = _coverages(tried, "family_id")[:5]
+            found += [(f"family {name}", line) for name, line in families]
+        lines += [{"rows": f"{SPLITS[split]}, {what}", **line} for what, line in found]
     return lines
 
 

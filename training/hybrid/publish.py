@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
 from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import SEEN, UNSEEN
 from dippm.models.memory import MemoryModel
 from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
@@ -29,15 +27,16 @@ from training.hybrid.batches import Batches
 from training.hybrid.examples import Examples
 from training.hybrid.fit import restore
 from training.hybrid.folds import SAGE, TREES, Runner, Task
-from training.hybrid.latency_intervals import covered, fit_intervals, interval_rows
+from training.hybrid.latency_intervals import covered, fit_intervals, interval_law_rows
 from training.hybrid.network import KernelNetwork
+from training.hybrid.novelty import measured_tensors
 from training.hybrid.report import by_family, learners, summary
 from training.hybrid.tree_arrays import tree_arrays
 from training.hybrid.trees import KernelTrees
 from training.hybrid.usual_terms import fitted_tables, usual_terms
 
 HOST = "migperf A100-80GB eager"
-STRICTEST, UNSEEN_SPLIT = "S2-10", "S3a"
+STRICTEST = "S2-10"
 RANGE_QUANTILES = (0.001, 0.999)
 RANGE_MARGIN = 0.2
 OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
@@ -133,14 +132,7 @@ def publish(
         "splits": {name: SPLITS[name] for name in helds},
         "rows by source": _counts(examples),
     }
-    save_checkpoint(out, _tensors(members, trees), config, metrics)
-
-
-def interval_law_rows(examples: Examples, helds: Mapping[str, HeldOut]) -> pd.DataFrame:
-    """Return the held-out rows that the shipped interval law is fitted on."""
-    groups = {STRICTEST: SEEN, UNSEEN_SPLIT: UNSEEN}
-    parts = [interval_rows(examples, helds[n], g) for n, g in groups.items() if n in helds]
-    return pd.concat(parts, ignore_index=True)
+    save_checkpoint(out, _tensors(members, trees) | measured_tensors(examples), config, metrics)
 
 
 def _tensors(members: Sequence[KernelNetwork], trees: KernelTrees) -> dict[str, Tensor]:
@@ -186,7 +178,7 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
     """Return the terms of the newest table of whole models for each GPU and mode."""
     newest: dict[tuple[str, str], str] = {}
     for row in runner.examples.rows:
-        if row.timer == "wall" and not row.family.startswith("operator") and row.mig is None:
+        if row.timer == "wall" and row.is_model and row.mig is None:
             key = (row.device.name, row.mode)
             newest[key] = max(newest.get(key, ""), row.table)
     lines = []
@@ -215,7 +207,7 @@ def _seen(examples: Examples) -> dict[str, Any]:
     devices: dict[str, set[str]] = {}
     for row in examples.rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
-    models = [row for row in examples.rows if not row.family.startswith("operator")]
+    models = [row for row in examples.rows if row.is_model]
     kinds = examples.features[:, :N_KINDS].any(axis=0)
     return {
         "often": {width: _often(examples, width) for width in sorted(set(FORMATS.values()))},
@@ -227,9 +219,8 @@ def _seen(examples: Examples) -> dict[str, Any]:
 
 def _often(examples: Examples, width: str) -> list[str]:
     rows = [row for row in examples.rows if FORMATS[row.precision] == width]
-    parts = ("operator", "chain")
-    models = Counter(r.device.name for r in rows if not r.family.startswith(parts))
-    operators = Counter(r.device.name for r in rows if r.family.startswith(parts))
+    models = Counter(r.device.name for r in rows if r.is_model)
+    operators = Counter(r.device.name for r in rows if r.kind == "operator")
     return sorted(
         name
         for name in {*models, *operators}
@@ -287,9 +278,11 @@ def _card(examples: Examples) -> dict[str, Any]:
             "they are higher.",
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
             "The interval of latency is conformal: its width follows what makes predictions err "
-            "(disagreement of the members, the host's share, launches, mode), scaled to hold 90 % "
-            "of the rows whose family or GPU was held out. Single families can be far off: the "
-            "table below names those that are covered least.",
+            "(disagreement of the members, the host's share, launches, mode, and how far the model "
+            "is from those measured), scaled to hold 90 % of the rows that were held out: for "
+            "measured GPUs at random, by architecture and by family in equal parts, for others by "
+            "GPU. Single families can be far off: the table below names those that are covered "
+            "least.",
             "Errors on rows of a measured GPU (S0, S1, S2) know the launch time of the machine and "
             "the terms of the table that the rows belong to. A prediction takes the terms of the "
             "newest table of the GPU and mode, and the default host unless one is named.",

@@ -1,8 +1,8 @@
 """Which measured tables the hybrid predictor learns from, as `Examples`, cached on disk.
 
-Whole models teach the sum, operators teach the classes apart. Where a source is one grammar
-measured ten thousand times, a sample speaks for it. Tables of older software than the newest two
-generations are left out, so that one GPU is not counted six times.
+Whole models teach the sum, operators and chains of a few teach the classes apart. Where a source is
+one grammar measured ten thousand times, a sample speaks for it. Tables of older software than the
+newest two generations are left out, so that one GPU is not counted six times.
 """
 
 from __future__ import annotations

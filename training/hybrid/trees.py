@@ -22,7 +22,6 @@ from dippm.models.host import OVERLAP_POWER
 from dippm.models.kernel_law import guarded
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
-from training.hybrid.fit import is_operator
 from training.hybrid.network import KernelNetwork
 
 Floats = NDArray[np.float64]
@@ -211,14 +210,14 @@ def _rows(
 
 
 def _weights(examples: Examples, train: Indices, settings: TreeSettings) -> Floats:
-    """Return the weight of each row: mean 1 over models, and as much in all for operators."""
-    operators = is_operator(examples)[train]
+    """Return the weight of each row: mean 1 over models, and as much in all for the rest."""
+    models = examples.is_model[train]
     sizes = Counter(examples.rows[i].table for i in train)
     raw = np.array([sizes[examples.rows[i].table] ** (settings.balance - 1) for i in train])
-    models = (~operators).sum() or len(train)
-    for part in (operators, ~operators):
+    total = models.sum() or len(train)
+    for part in (models, ~models):
         if part.any():
-            raw[part] *= models / raw[part].sum()
+            raw[part] *= total / raw[part].sum()
     return raw
 
 

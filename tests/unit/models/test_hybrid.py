@@ -21,8 +21,9 @@ from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
-from dippm.models.intervals import SEEN, UNSEEN
+from dippm.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN
 from dippm.models.kernel_network import ROUNDS, member_shapes
+from dippm.models.novelty import TENSOR, MeasuredModels, shares_of
 from dippm.models.order import HALF, WIDE
 from dippm.models.targets import TARGETS
 
@@ -56,7 +57,8 @@ def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
     tensors["0.last.bias"] += log_slowdown
     leaf = {"roots": 0, "feature": -1, "threshold": 0.0, "left": 0, "value": 0.0}
     trees = {f"trees.{name}": torch.tensor([value]) for name, value in leaf.items()}
-    return tensors | trees | {"trees.classes": torch.full((len(KERNEL_CLASSES),), log_slowdown)}
+    trees["trees.classes"] = torch.full((len(KERNEL_CLASSES),), log_slowdown)
+    return tensors | trees | {TENSOR: torch.eye(len(KERNEL_CLASSES), dtype=torch.float16)}
 
 
 def predictor(launch_ms: float = 0.0, **law: Any) -> Hybrid:
@@ -99,6 +101,11 @@ def predictor(launch_ms: float = 0.0, **law: Any) -> Hybrid:
         },
     }
     return Hybrid.from_checkpoint(tensors, config)
+
+
+def width(answer: Any) -> float:
+    interval = answer.values["latency_ms"].interval
+    return float(np.log(interval.high / interval.low))
 
 
 def conditions(batch: int = 64, **given: Any) -> Conditions:
@@ -221,11 +228,21 @@ def test_what_was_never_measured_is_said_and_widens_the_interval() -> None:
     assert any("never measured" in w for w in unseen.warnings)
     assert any("batch 512" in w for w in unseen.warnings)
 
-    def width(answer: Any) -> float:
-        interval = answer.values["latency_ms"].interval
-        return float(np.log(interval.high / interval.low))
-
     assert width(unseen) > width(seen)
+
+
+def test_a_model_unlike_all_that_was_measured_has_a_wider_interval() -> None:
+    asked = conditions(precision="fp16")
+    kin, far = predictor(), predictor()
+    coefficients = tuple(0.3 if name == "log_novelty" else 0.0 for name in INTERVAL_FEATURES)
+    for model in (kin, far):
+        model.intervals = replace(model.intervals, coefficients=coefficients)
+    table, view = KernelTable.of(perceptron(), "fp16"), DeviceView.of(asked.device)
+    shares = shares_of(table.kind, roofline_ms(table, asked.batch, view))
+    kin.measured = MeasuredModels(shares[None])
+    ratio = width(far.predict(perceptron(), asked)) / width(kin.predict(perceptron(), asked))
+    assert ratio == pytest.approx((far.measured.novelty(shares) / LEAST_NOVELTY) ** 0.3, rel=1e-6)
+    assert ratio > 1.2
 
 
 def test_unknown_operators_are_named() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,19 @@ from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import DeviceView
+from dippm.features.kernel_graph import KernelGraph
+from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import GROUPS
+from dippm.models.intervals import GROUPS, LEAST_NOVELTY
 from dippm.models.kernel_law import by_class
+from dippm.models.kernel_network import ROUNDS
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
+from dippm.models.novelty import MeasuredModels
+from dippm.models.order import FORMATS
 from dippm.models.power import SHARES, PowerModel
 from training.evaluation.held_out import (
     BASELINE,
@@ -33,7 +40,7 @@ from training.evaluation.held_out import (
 from training.hybrid.baselines import NAMES, ROOFLINE, baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
-from training.hybrid.fit import FitSettings, restore
+from training.hybrid.fit import FitSettings, _draws, restore
 from training.hybrid.folds import (
     ALONE,
     GUARDED,
@@ -48,11 +55,17 @@ from training.hybrid.folds import (
 from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.held_out_times import held_out_times
 from training.hybrid.network import NetworkSettings
-from training.hybrid.publish import Evaluation, publish
+from training.hybrid.novelty import measured_tensors, row_shares
+from training.hybrid.publish import Evaluation, _often, publish
 from training.hybrid.train import choose_weight
 from training.hybrid.tree_arrays import tree_arrays
 from training.hybrid.trees import KernelTrees as Fitted
-from training.hybrid.trees import TreeSettings, predict_guarded_log_ms, predict_trees_log_ms
+from training.hybrid.trees import (
+    TreeSettings,
+    _weights,
+    predict_guarded_log_ms,
+    predict_trees_log_ms,
+)
 
 SETTINGS = Settings(
     FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
@@ -82,25 +95,28 @@ def residual_graph(blocks: int = 3, width: int = 64, *, norm: bool = True) -> Mo
     return builder.graph()
 
 
+BLOCKS = {"operator": 1, "chain": 1, "short": 2, "long": 6, "plain": 4, "deep": 9}
+FAMILIES = {"operator": "operator dense", "chain": "chain gelu"}
+
+
 def graph_of(key: str) -> ModelGraph:
     family, width = key.split()
-    blocks = {"operator": 1, "short": 2, "long": 6, "plain": 4, "deep": 9}[family]
-    return residual_graph(blocks, int(width), norm=family != "plain")
+    return residual_graph(BLOCKS[family], int(width), norm=family != "plain")
 
 
 def made_up_rows() -> list[Row]:
     """Made-up latencies: nothing here was measured."""
     random = np.random.default_rng(0)
     rows = []
-    for family in ("operator", "short", "long", "plain", "deep"):
+    for family, work in BLOCKS.items():
+        source = "kernelbench" if family in FAMILIES else "timm_infer"
         for width in WIDTHS:
             for gpu in ("RTX-3090", "A100-40GB", "RTX-5090"):
-                work = {"operator": 1, "short": 2, "long": 6, "plain": 4, "deep": 9}[family]
                 rows.append(
                     Row(
                         row_id=f"{family} {width} {gpu}",
-                        source="timm_infer",
-                        table=f"timm_infer {gpu} torch 2.4 eager",
+                        source=source,
+                        table=f"{source} {gpu} torch 2.4 eager",
                         device=find(gpu),
                         timer="wall",
                         precision="amp",
@@ -109,7 +125,7 @@ def made_up_rows() -> list[Row]:
                         batch=4,
                         graph=f"{family} {width}",
                         architecture=f"{family} {width}",
-                        family="operator dense" if family == "operator" else family,
+                        family=FAMILIES.get(family, family),
                         latency_ms=0.05 * work * float(np.exp(0.02 * random.normal())),
                         scale="l" if width == max(WIDTHS) else "s",
                     )
@@ -154,11 +170,21 @@ def test_an_architecture_under_test_never_trains(runner, tasks, split):
         assert not tested & {rows[i].architecture for i in task.train}
 
 
-def test_operators_train_where_families_are_held_out(runner, tasks):
+def test_operators_and_chains_train_where_families_are_held_out(runner, tasks):
     rows = runner.examples.rows
     for task in tasks["S2-10"]:
-        assert not any(rows[i].family.startswith("operator") for i in task.test)
-        assert sum(rows[i].family.startswith("operator") for i in task.train) == 15
+        assert all(rows[i].is_model for i in task.test)
+        trained = Counter(rows[i].kind for i in task.train)
+        assert (trained["operator"], trained["module"]) == (15, 15)
+
+
+def test_chains_train_beside_operators(runner):
+    examples, every = runner.examples, np.arange(len(runner.examples.rows))
+    (models, *_), (rest, *_) = _draws(examples, every, SETTINGS.fit)
+    assert all(examples.rows[i].is_model for i in models)
+    assert {examples.rows[i].kind for i in rest} == {"operator", "module"}
+    weights = _weights(examples, every, SETTINGS.trees)
+    assert weights[rest].sum() == pytest.approx(weights[models].sum())
 
 
 def test_variants_of_a_gpu_are_held_out_together(runner, tasks):
@@ -247,7 +273,7 @@ def test_every_prediction_of_every_split_is_a_row(rows, helds, tmp_path):
 
 def test_rows_say_what_they_are_and_what_bounds_them(rows):
     assert set(rows["bound"]) <= {"compute", "memory", "host"}
-    assert set(rows["kind"]) == {"model", "operator"}
+    assert set(rows["kind"]) == {"model", "module", "operator"}
     assert set(rows["question"].dropna()) == {
         "an architecture never seen, of a known kind",
         "a kind of model never seen",
@@ -290,7 +316,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
     wrong = held.rows.copy()
     mine = wrong["fold"] == wrong["fold"].iloc[0]
     wrong.loc[mine, "predicted latency_ms"] *= 10
-    changed = {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0), "S3a": helds["S3a"]}
+    changed = helds | {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0)}
     after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, WEIGHTS)
     column = half_width(0.9)
     before = rows[rows["split"] == "S2-10"].set_index("row_id")[["fold", column]]
@@ -352,6 +378,46 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
     assert np.log(found) == pytest.approx(expected, abs=0.02)
 
 
+def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
+    runner, tasks, helds, checkpoint
+):
+    """Measured by the predictor against a checkpoint of the rows that trained in the fold."""
+    rows = runner.examples.rows
+    predictor = dippm.pretrained.load(checkpoint).predictor
+    for task in tasks["S2-10"]:
+        trained = build_examples([rows[i] for i in task.train], graph_of)
+        arrays = {name: tensor.numpy() for name, tensor in measured_tensors(trained).items()}
+        measured = MeasuredModels.from_tensors(arrays)
+        held = helds["S2-10"].rows.set_index("position").loc[task.test]
+        for i, known in held["novelty"].items():
+            asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
+            kernels = KernelGraph.of(
+                KernelTable.of(graph_of(rows[i].graph), "amp", "eager"), ROUNDS
+            )
+            view = DeviceView.of(asked.device)
+            shares = predictor.law.times(kernels, asked.batch, view, asked).shares
+            assert measured.novelty(shares) == pytest.approx(known, abs=1e-5)
+
+
+def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, tasks, helds):
+    shares = row_shares(runner.examples)
+    is_model = runner.examples.is_model
+    for split in ("S1", "S2-10"):
+        for task in tasks[split]:
+            tested = {runner.examples.rows[i].architecture for i in task.test}
+            others = [
+                i
+                for i, row in enumerate(runner.examples.rows)
+                if row.is_model and row.architecture not in tested and i in set(task.train)
+            ]
+            least = np.abs(shares[task.test][:, None] - shares[others]).sum(axis=2).min(axis=1) / 2
+            known = helds[split].rows.set_index("position").loc[task.test, "novelty"]
+            assert known.to_numpy() == pytest.approx(least, abs=LEAST_NOVELTY / 2 + 1e-3)
+    plain = [i for i in np.flatnonzero(is_model) if runner.examples.rows[i].family == "plain"]
+    known = helds["S2-10"].rows.set_index("position").loc[plain, "novelty"]
+    assert (known > 2 * LEAST_NOVELTY).all()
+
+
 def test_measurements_on_a_gpu_held_out_help(runner, tasks):
     lines = calibrated(runner, tasks["S3a"], {GUARDED: 0.5, TREES: 0.5})
     found = {(line["gpu"], line["measured"]): line["mape"] for line in lines}
@@ -365,6 +431,20 @@ def test_operators_sum_to_the_latency(checkpoint):
     found = predictor.predict(graph_of("deep 96"), Conditions(device=find("A100-40GB"), batch=4))
     total = sum(row.time_ms for row in found.operators)
     assert total == pytest.approx(found.values["latency_ms"].value, rel=1e-6)
+
+
+def test_what_is_no_whole_model_leaves_its_table_and_often_measured_gpus_alone(
+    checkpoint, runner, monkeypatch
+):
+    law = dippm.pretrained.load(checkpoint).config["law"]
+    assert {line["table"].split()[0] for line in law["tables"]} == {"timm_infer"}
+    monkeypatch.setattr("training.hybrid.publish.OFTEN_OPERATORS", 6)
+    parts = [i for i, row in enumerate(runner.examples.rows) if not row.is_model]
+    rows = [runner.examples.rows[i] for i in parts]
+    assert len(rows) == 30
+    assert _often(replace(runner.examples, rows=rows), FORMATS["amp"]) == []
+    monkeypatch.setattr("training.hybrid.publish.OFTEN_OPERATORS", 5)
+    assert len(_often(replace(runner.examples, rows=rows), FORMATS["amp"])) == 3
 
 
 def test_the_card_says_splits_learners_and_intervals(checkpoint):

@@ -81,6 +81,8 @@ def test_a_problem_is_one_architecture_at_all_its_sizes(tables: dict[str, pd.Dat
     )  # fmt: skip
     chain, large, small = sources._kernelbench_rows(Path(), lookup)
     assert (chain.family, large.family) == ("chain relu", "operator dense")
+    assert (chain.kind, large.kind) == ("module", "operator")
+    assert not chain.is_model
     assert small.architecture == large.architecture != chain.architecture
     assert (small.batch, large.batch) == (8, 99)
     assert (small.mode, large.mode) == ("eager", "compiled")

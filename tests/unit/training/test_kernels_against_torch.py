@@ -1,4 +1,4 @@
-"""Our list of kernels against what PyTorch launches, traced on fake CUDA tensors, model by model."""
+"""Our list of kernels against what eager PyTorch launches, traced on fake CUDA tensors."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
 from dippm.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN
+from dippm.models.kernel_law import Place
 from dippm.models.kernel_network import ROUNDS, member_shapes
+from dippm.models.law_kernels import LawKernels
 from dippm.models.novelty import TENSOR, MeasuredModels, shares_of
 from dippm.models.order import HALF, WIDE
 from dippm.models.targets import TARGETS
@@ -152,7 +154,8 @@ def test_a_gpu_without_terms_takes_those_usual_for_its_memory(
     kernels = KernelGraph.of(KernelTable.of(graph, "fp16", mode), ROUNDS)
     view = DeviceView.of(device)
     expected = roofline_ms(kernels.table, 64, view) @ kernels.count * math.exp(LOG_SLOWDOWN + added)
-    assert model.law.times(kernels, 64, view, asked).device_ms == pytest.approx(expected, rel=1e-5)
+    (found,) = model.law.times(LawKernels.of(kernels), 64, [Place(view, asked)])
+    assert found.device_ms == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

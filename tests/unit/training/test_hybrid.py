@@ -15,15 +15,11 @@ from dataset.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS, LEAST_NOVELTY
 from dippm.models.kernel_law import by_class
-from dippm.models.kernel_network import ROUNDS
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.novelty import MeasuredModels
@@ -391,11 +387,7 @@ def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
         held = helds["S2-10"].rows.set_index("position").loc[task.test]
         for i, known in held["novelty"].items():
             asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
-            kernels = KernelGraph.of(
-                KernelTable.of(graph_of(rows[i].graph), "amp", "eager"), ROUNDS
-            )
-            view = DeviceView.of(asked.device)
-            shares = predictor.law.times(kernels, asked.batch, view, asked).shares
+            shares = predictor._times(graph_of(rows[i].graph), asked, asked.batch).shares
             assert measured.novelty(shares) == pytest.approx(known, abs=1e-5)
 
 

@@ -7,7 +7,7 @@ voice, whatever the number of its tables, and by class the more of it the more i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Usual = dict[str, dict[Mode, dict[str, float]]]
 """By kind of memory, mode and class of kernels."""
 CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "kernel")
-"""Of several tables of a GPU those with the first of these clocks speak for it."""
+"""Of several tables of a GPU those of models speak for it, with the first of these clocks."""
 ENOUGH = 10.0
 """So many rows of nothing but one class give half of a voice: rows err by some 0.3 in the log, GPUs
 differ by some 0.1."""
@@ -42,6 +42,7 @@ class TableTerms:
 
     Attributes:
         device, mode, timer: of its rows.
+        of_models: whether it times whole models, not operators or small programs alone.
         terms: log slow-down by class, (classes,).
         taught: rows that say something of each class, counted by the square of the part of their
             roofline time that it takes, (classes,); 0 where it does not occur.
@@ -50,6 +51,7 @@ class TableTerms:
     device: Device
     mode: Mode
     timer: Timer
+    of_models: bool
     terms: Floats
     taught: Floats
 
@@ -79,11 +81,19 @@ def fitted_tables(
     The offset of a table is part of them, as where the terms of a measured GPU are published.
     """
     first = {examples.rows[i].table: examples.rows[i] for i in train[::-1]}
+    of_models = {examples.rows[i].table for i in train if examples.rows[i].is_model}
     with torch.no_grad():
         every = torch.stack([n.terms + n.offset[:, None] for n in networks]).mean(dim=0).numpy()
     taught = _taught(examples, train, tables)
     return [
-        TableTerms(row.device, row.mode, row.timer, every[i].astype(np.float64), taught[i])
+        TableTerms(
+            row.device,
+            row.mode,
+            row.timer,
+            name in of_models,
+            every[i].astype(np.float64),
+            taught[i],
+        )
         for name, row in sorted(first.items())
         for i in [tables[name]]
     ]
@@ -105,19 +115,23 @@ def adopt_usual_terms(
 
 
 def _speakers(tables: Iterable[TableTerms]) -> list[TableTerms]:
-    """Return one table for each GPU and mode: the mean of those with the best clock."""
+    """Return one table for each GPU and mode: the mean of those that speak best for models."""
     groups: dict[tuple[str, Mode], list[TableTerms]] = {}
     for table in tables:
         groups.setdefault((table.device.name, table.mode), []).append(table)
     found = []
     for group in groups.values():
-        clock = min((table.timer for table in group), key=CLOCKS.index)
-        chosen = [table for table in group if table.timer == clock]
+        best = min(map(_rank, group))
+        chosen = [table for table in group if _rank(table) == best]
         taught = np.array([table.taught for table in chosen])
         total = taught.sum(axis=0)
         terms = (taught * [table.terms for table in chosen]).sum(axis=0) / np.maximum(total, 1e-12)
-        found.append(TableTerms(chosen[0].device, chosen[0].mode, clock, terms, total))
+        found.append(replace(chosen[0], terms=terms, taught=total))
     return found
+
+
+def _rank(table: TableTerms) -> tuple[bool, int]:
+    return not table.of_models, CLOCKS.index(table.timer)
 
 
 def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTerms]:

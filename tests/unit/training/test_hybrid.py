@@ -366,7 +366,7 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
     by_trees = predict_trees_log_ms(fitted, *given, first, tables={})[0]
     loaded = dippm.pretrained.load(checkpoint).predictor
     assert isinstance(loaded, Hybrid)
-    predictor = Hybrid(replace(loaded.law, terms={}, usual={}), loaded.config)
+    predictor = Hybrid(replace(loaded.law, terms={}, usual={}), loaded.measured, loaded.config)
     predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
     conditions = Conditions(device=row.device, batch=4, precision="amp")
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value

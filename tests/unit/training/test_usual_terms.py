@@ -41,7 +41,7 @@ def table(
     timer: Any = "wall",
 ) -> TableTerms:
     taught = by_class(dict.fromkeys(terms, rows))
-    return TableTerms(find(gpu), mode, timer, by_class(terms), taught)
+    return TableTerms(find(gpu), mode, timer, True, by_class(terms), taught)
 
 
 def close(**terms: float) -> Any:

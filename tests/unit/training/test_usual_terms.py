@@ -17,8 +17,9 @@ from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.kernel_law import KernelLaw, by_class
+from dippm.models.kernel_law import KernelLaw, Place, by_class
 from dippm.models.kernel_network import ROUNDS
+from dippm.models.law_kernels import LawKernels
 from training.hybrid.calibrated import measured_rows
 from training.hybrid.examples import Examples, Row, build_examples
 from training.hybrid.fit import FitSettings, predict_log_ms
@@ -239,7 +240,8 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(runner, fit, weigh
         row = runner.examples.rows[position]
         kernels = KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
         asked = Conditions(row.device, batch=4, precision="amp", mode=row.mode)
-        found = law.times(kernels, 4, DeviceView.of(row.device), asked)
+        place = Place(DeviceView.of(row.device), asked)
+        (found,) = law.times(LawKernels.of(kernels), 4, [place])
         assert found.device_ms == pytest.approx(expected_ms, rel=1e-4)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -35,7 +34,7 @@ def fuse(kernels: Sequence[Kernel]) -> list[Kernel]:
     for g in order:
         sources = {rank[group_of[s]] for at in groups[g] for s in kernels[at].sources}
         kernel = _merged(groups[g], kernels, read_outside)
-        merged.append(replace(kernel, sources=tuple(sorted(sources - {rank[g]}))))
+        merged.append(kernel._replace(sources=tuple(sorted(sources - {rank[g]}))))
     return merged
 
 
@@ -76,7 +75,7 @@ def _read_outside(kernels: Sequence[Kernel], group_of: list[int]) -> list[bool]:
 def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool]) -> Kernel:
     members = [kernels[at] for at in group]
     if len(members) == 1:
-        return replace(members[0], serial=0.0)
+        return members[0]._replace(serial=0.0)
     anchors = [k for k in members if _is_anchor(k)]
     body = anchors[0] if anchors else members[-1]
     own = set(group)
@@ -85,8 +84,7 @@ def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool
         inner = sum(kernels[s].write_bytes for s in kernel.sources if s in own)
         read += max(0.0, kernel.read_bytes - inner)
     written = [k for at, k in zip(group, members, strict=True) if read_outside[at]]
-    return replace(
-        body,
+    return body._replace(
         node=members[-1].node,
         flops=sum(k.flops for k in members),
         read_bytes=read,

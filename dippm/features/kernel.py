@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, NamedTuple, get_args
 
 Unit = Literal["half", "tf32", "fp32", "int8"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One launch, or several equal ones.
 
     Attributes:
@@ -63,7 +61,7 @@ class Kernel:
     @classmethod
     def stream(
         cls, node: int, kind: str, elements: float, in_bytes: int, out_bytes: int | None = None
-    ) -> Self:
+    ) -> Kernel:
         """Return one pass over memory: reads and writes each element once, an operation for each.
 
         Args:

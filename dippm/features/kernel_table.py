@@ -7,6 +7,7 @@ expansions give it for all batches.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from dippm.conditions import Mode, Precision
 from dippm.features.kernel import UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels import launched
+from dippm.features.kernels import launched, launched_by, sequence_of
+from dippm.graph.batch_sizes import rebinding
 from dippm.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
@@ -89,16 +91,21 @@ class KernelTable:
             kernels = launched(graph, precision, mode, channels_last=channels_last)
             values = _quantities(kernels)
             return cls._from(
-                kernels, np.zeros_like(values), values, (0.0, _input_bytes(graph)), graph.batch
+                kernels,
+                np.zeros_like(values),
+                values,
+                (0.0, _input_bytes(graph, graph.batch)),
+                graph.batch,
             )
         low, high = _PROBES
-        graphs = graph.at_batch(low), graph.at_batch(high)
+        sequence = sequence_of(graph)
         kernels, others = (
-            launched(g, precision, mode, channels_last=channels_last) for g in graphs
+            launched_by(sequence.at_batch(batch), precision, mode, channels_last=channels_last)
+            for batch in _PROBES
         )
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)
-        bytes_low, bytes_high = (_input_bytes(g) for g in graphs)
+        bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in _PROBES)
         slope = (bytes_high - bytes_low) / (high - low)
         return cls._from(
             kernels, per_sample, at_low - low * per_sample, (slope, bytes_low - low * slope), None
@@ -159,5 +166,6 @@ def _edges(kernels: list[Kernel]) -> Integers:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
 
 
-def _input_bytes(graph: ModelGraph) -> float:
-    return float(sum(4 * np.prod(spec.shape, dtype=np.float64) for spec in graph.inputs))
+def _input_bytes(graph: ModelGraph, batch: int) -> float:
+    size = rebinding(graph.batch, batch)
+    return float(sum(4 * prod(map(size, spec.shape)) for spec in graph.inputs))

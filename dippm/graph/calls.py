@@ -8,11 +8,12 @@ file is a call, by its canonical name, in the order of the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import Any
 
+from dippm.graph.batch_sizes import rebinding
 from dippm.graph.draft import Draft, Node, Shape, Value
 from dippm.graph.operators import operator
 
@@ -27,6 +28,8 @@ class Tensor:
         roots: parameters that it is, or is made of; () for activations.
         is_parameter: whether it is a parameter or a view of one, so that no call makes it.
         is_number: whether it is one number, which needs no memory.
+        size: number of elements.
+        is_float: whether the precision of a run changes its width.
     """
 
     shape: Shape
@@ -34,16 +37,12 @@ class Tensor:
     roots: tuple[int, ...] = ()
     is_parameter: bool = False
     is_number: bool = False
+    size: int = field(init=False)
+    is_float: bool = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the precision of a run changes its width."""
-        return "float" in self.dtype
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", prod(self.shape))
+        object.__setattr__(self, "is_float", "float" in self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +90,7 @@ class CallSequence:
         """Return the sequence for another batch size; see `ModelGraph.at_batch`."""
         if batch == self.batch:
             return self
-        old = self.batch
-
-        @cache
-        def size(n: int) -> int:
-            factor = 1
-            while n and n % old == 0:
-                n //= old
-                factor *= batch
-            return n * factor
+        size = rebinding(self.batch, batch)
 
         @cache
         def shape(sizes: Shape) -> Shape:

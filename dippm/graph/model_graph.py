@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ConditionsError
+from dippm.graph.batch_sizes import rebinding
 from dippm.graph.calls import CallSequence
 from dippm.graph.draft import item_bytes
 from dippm.graph.operators import operator
@@ -167,7 +168,7 @@ class ModelGraph:
                 f"the model file fixes batch {self.batch}, got {batch}",
                 "Export the model again with a dynamic batch.",
             )
-        size = _rebinding(self.batch, batch)
+        size = rebinding(self.batch, batch)
         shape = cache(lambda sizes: tuple(size(n) for n in sizes))
         return replace(
             self,
@@ -236,20 +237,6 @@ def is_view(op: str, attributes: Mapping[str, Attribute]) -> bool:
     if op == "transpose" or op == "reshape":
         return not attributes.get("copies", 0)
     return operator(op).category == "view"
-
-
-def _rebinding(old: int, new: int) -> Callable[[int], int]:
-    """Return the function that replaces the factor `old` of a size by `new`."""
-
-    @cache
-    def size(n: int) -> int:
-        factor = 1
-        while n and n % old == 0:
-            n //= old
-            factor *= new
-        return n * factor
-
-    return size
 
 
 def _node_at(node: OpNode, size: Callable[[int], int], shape: Callable[[Any], Shape]) -> OpNode:

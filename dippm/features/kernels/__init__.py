@@ -17,6 +17,11 @@ To add a rule: a function (run, call) → None that emits kernels, in the file o
 own; `launch` names it. Any change of a kernel raises `KERNEL_VERSION`.
 """
 
-from dippm.features.kernels.launch import KERNEL_VERSION, launched
+from dippm.features.kernels.launch import (
+    KERNEL_VERSION,
+    launched,
+    launched_by,
+    sequence_of,
+)
 
-__all__ = ["KERNEL_VERSION", "launched"]
+__all__ = ["KERNEL_VERSION", "launched", "launched_by", "sequence_of"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
 from dippm.features.kernels.products import copied, product
@@ -48,7 +46,7 @@ def attention(run: Run, call: Call) -> None:
         operands=call.inputs,
         strides=strides,
     )
-    run.kernels[-1] = replace(run.kernels[-1], strided=False)
+    run.kernels[-1] = run.kernels[-1]._replace(strided=False)
 
 
 def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
@@ -79,18 +77,18 @@ def _unfused(
         read_bytes=4 * (sizes[0] + sizes[1]), write_bytes=4 * scores,
         m=queries, n=keys, k=width, copies=heads,
     )  # fmt: skip
-    second = replace(
-        first, read_bytes=4 * (scores + sizes[2]), write_bytes=4 * sizes[0], n=width, k=keys
+    second = first._replace(
+        read_bytes=4 * (scores + sizes[2]), write_bytes=4 * sizes[0], n=width, k=keys
     )
     softmax = Kernel.stream(i, "softmax", scores, 4)
-    softmax = replace(softmax, m=queries * heads, n=keys, flops=5.0 * scores)
+    softmax = softmax._replace(m=queries * heads, n=keys, flops=5.0 * scores)
     steps = [Kernel.stream(i, "cast", size, narrow, 4) for size in sizes if narrow != 4]
     steps += [Kernel.stream(i, "elementwise", size, 4) for size in sizes[:2]]
-    steps += [replace(Kernel.stream(i, "copy", size, 4), strided=True) for size in sizes[:2]]
+    steps += [Kernel.stream(i, "copy", size, 4)._replace(strided=True) for size in sizes[:2]]
     steps += [first, softmax]
     if narrow != 4:  # the weights in the type of the operands, which nobody reads
         steps.append(Kernel.stream(i, "cast", scores, 4, narrow))
-    steps += [replace(Kernel.stream(i, "copy", sizes[2], 4), strided=True), second]
+    steps += [Kernel.stream(i, "copy", sizes[2], 4)._replace(strided=True), second]
     if narrow != 4:
         steps.append(Kernel.stream(i, "cast", sizes[0], 4, narrow))
     for kernel in steps:

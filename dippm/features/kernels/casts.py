@@ -41,7 +41,7 @@ def weight_cast(run: Run, call: Call, position: int) -> int:
     key = (*tensor.roots, tensor.size)
     if key not in run.cast_weights:
         cast = Kernel.stream(call.node, "cast", tensor.size, 4, 2)
-        cast = replace(cast, read_bytes=0.0, weight_bytes=4.0 * tensor.size)
+        cast = cast._replace(read_bytes=0.0, weight_bytes=4.0 * tensor.size)
         run.cast_weights[key] = run.emit(cast)
     return run.cast_weights[key]
 

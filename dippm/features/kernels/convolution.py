@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from dippm.features.kernel import Kernel
@@ -39,8 +38,7 @@ def convolution(run: Run, call: Call) -> None:
         operands=call.inputs,
         strides=image_strides(run, source, out.shape),
     )
-    run.kernels[-1] = replace(
-        run.kernels[-1],
+    run.kernels[-1] = run.kernels[-1]._replace(
         window=prod(window),
         stride=max(strides),
         strided=False,
@@ -82,8 +80,7 @@ def bias(run: Run, call: Call, maker: Call) -> None:
         return
     kernel = Kernel.stream(maker.node, "broadcast", run.tensor(out).size, held.width)
     shape = run.tensor(out).shape
-    kernel = replace(
-        kernel,
+    kernel = kernel._replace(
         m=float(run.tensor(out).size / max(shape[-1], 1)),
         n=float(shape[-1]),
         in_place=True,

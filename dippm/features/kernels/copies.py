@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.layouts import images_last, view
 from dippm.features.kernels.run import Run, Strides
@@ -56,8 +54,7 @@ def _copy(run: Run, call: Call, source: int, strides: Strides) -> None:
     row = tensor.shape[-1] if tensor.shape else 1
     length = run.run_length(source, strides)
     kernel = Kernel.stream(call.node, "copy", tensor.size, held.width)
-    kernel = replace(
-        kernel,
+    kernel = kernel._replace(
         read_bytes=float(held.width * run.stored(source)),
         strided=held.strides != strides,
         m=tensor.size / max(row, 1),
@@ -77,7 +74,7 @@ def padded(run: Run, call: Call) -> None:
         pass_over_memory(run, call)
         return
     if run.tensor(source).size < size:
-        fill = replace(Kernel.stream(call.node, "elementwise", size, held.width), read_bytes=0.0)
+        fill = Kernel.stream(call.node, "elementwise", size, held.width)._replace(read_bytes=0.0)
         run.emit(fill)
     _copy(run, call, source, contiguous(run.tensor(source).shape))
     run.make(out, held.width)
@@ -113,8 +110,7 @@ def scattered(run: Run, call: Call) -> None:
         run.make(target, held.width)
     size = run.tensor(source).size
     kernel = Kernel.stream(call.node, "gather", max(size, 1), held.width)
-    kernel = replace(
-        kernel,
+    kernel = kernel._replace(
         read_bytes=float(run.state(source).width * run.stored(source)),
         strided=not run.is_dense(source),
         in_place=True,
@@ -130,6 +126,6 @@ def created(run: Run, call: Call) -> None:
     tensor = run.tensor(out)
     width = run.natural_width(tensor)
     if not call.spelled.startswith(("empty", "newempty", "shape", "resizeas")) and tensor.shape:
-        fill = replace(Kernel.stream(call.node, "elementwise", tensor.size, width), read_bytes=0.0)
+        fill = Kernel.stream(call.node, "elementwise", tensor.size, width)._replace(read_bytes=0.0)
         run.emit(fill)
     run.make(out, width)

@@ -63,10 +63,29 @@ def launched(
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
         channels_last: images are held so.
     """
+    sequence = sequence_of(graph).at_batch(graph.batch)
+    return launched_by(sequence, precision, mode, channels_last=channels_last)
+
+
+def sequence_of(graph: ModelGraph) -> CallSequence:
+    """Return what the framework calls, at the batch of the conversion.
+
+    Products of integers that the file spells with casts around them are calls of their own: what
+    runs them does not run the casts.
+    """
     if graph.calls is None or _multiplies_integers(graph):
-        sequence = calls_of(graph)
-    else:
-        sequence = graph.calls.at_batch(graph.batch)
+        return calls_of(graph)
+    return graph.calls
+
+
+def launched_by(
+    sequence: CallSequence,
+    precision: Precision = "fp32",
+    mode: Mode = "eager",
+    *,
+    channels_last: bool = False,
+) -> list[Kernel]:
+    """Return the kernels that calls launch; see `launched`."""
     run = Run(sequence, precision, channels_last)
     makers, readers = _data_flow(sequence)
     for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):

@@ -80,8 +80,7 @@ def _is_integer(run: Run, operands: list[int]) -> bool:
 def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
     """Return a product as one of 8-bit integers, whatever the precision of the rest."""
     width, out = run.product_width, run.promoted(call)
-    return replace(
-        kernel,
+    return kernel._replace(
         unit="int8",
         read_bytes=kernel.read_bytes / width,
         write_bytes=kernel.write_bytes / width * out,
@@ -116,7 +115,7 @@ def matmul(run: Run, call: Call) -> None:
     kernel = product(
         run, call, "batched_gemm", (m, n, k), copies=copies, flops=flops, operands=[left, right]
     )
-    run.kernels[-1] = replace(run.kernels[-1], strided=turned, read_bytes=kernel.read_bytes)
+    run.kernels[-1] = run.kernels[-1]._replace(strided=turned, read_bytes=kernel.read_bytes)
 
 
 def _rows(run: Run, call: Call, position: int) -> int:
@@ -148,8 +147,7 @@ def copied(run: Run, call: Call, position: int, elements: float) -> None:
     length = run.run_length(position, contiguous(run.tensor(position).shape))
     row = run.tensor(position).shape[-1] if run.tensor(position).shape else 1
     kernel = Kernel.stream(call.node, "copy", elements, width)
-    kernel = replace(
-        kernel,
+    kernel = kernel._replace(
         read_bytes=float(width * run.stored(position)),
         strided=True,
         run=length,

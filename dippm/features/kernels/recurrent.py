@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
 from dippm.features.kernels.products import copied, product
@@ -39,8 +37,8 @@ def recurrent(run: Run, call: Call) -> None:
         flops=2.0 * macs,
         operands=call.inputs,
     )
-    run.kernels[-1] = replace(
-        run.kernels[-1], launches=layers, serial=SERIAL_PER_STEP * steps * layers
+    run.kernels[-1] = run.kernels[-1]._replace(
+        launches=layers, serial=SERIAL_PER_STEP * steps * layers
     )
     for other in call.outputs[1:]:
         run.make(other, run.product_width)

@@ -149,7 +149,7 @@ class Run:
             after: kernels whose results it reads besides.
         """
         sources = {m for p in reads for m in self.state(p).makers} | set(after)
-        self.kernels.append(replace(kernel, sources=tuple(sorted(sources))))
+        self.kernels.append(kernel._replace(sources=tuple(sorted(sources))))
         return len(self.kernels) - 1
 
     def promoted(self, call: Call) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
-from dippm.features.kernels.products import copied, product
+from dippm.features.kernels.products import copied, macs, product
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
-from dippm.graph.operators import operator
 
 FUSED_RANK = 4
 ALIGNED = 8
@@ -21,18 +20,15 @@ def attention(run: Run, call: Call) -> None:
     query = run.tensor(call.inputs[0]).shape
     queries, keys = float(a["query_length"]), float(a["key_length"])
     width = float(a["head_dim"])
-    formula = operator("attention").macs
-    macs = (
-        formula(a, tuple(run.tensor(p).shape for p in call.inputs), (out.shape,)) if formula else 0
-    )
-    heads = macs / max(1.0, 2.0 * queries * keys * width)
+    work = macs(run, call)
+    heads = work / max(1.0, 2.0 * queries * keys * width)
     rank = len(query)
     strides: Strides | None = None
     if rank == FUSED_RANK:  # as the layers before and after it want it: batch, length, heads, width
         _, many, rows, wide = out.shape
         strides = (many * rows * wide, wide, many * wide, 1)
     if rank > FUSED_RANK:
-        _unfused(run, call, (queries, keys, width), heads, 2.0 * macs)
+        _unfused(run, call, (queries, keys, width), heads, 2.0 * work)
         return
     if run.product_width == 2 and width % ALIGNED:
         strides = _aligned(run, call, out.shape)
@@ -42,7 +38,7 @@ def attention(run: Run, call: Call) -> None:
         "attention",
         (queries, keys, width),
         copies=heads,
-        flops=2.0 * macs,
+        flops=2.0 * work,
         operands=call.inputs,
         strides=strides,
     )

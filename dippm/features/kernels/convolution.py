@@ -8,10 +8,9 @@ from math import prod
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower, weight_cast
 from dippm.features.kernels.layouts import image_strides, images_last
-from dippm.features.kernels.products import dense_image, product
+from dippm.features.kernels.products import dense_image, macs, product
 from dippm.features.kernels.run import Run
 from dippm.graph.calls import Call
-from dippm.graph.operators import operator
 
 
 def convolution(run: Run, call: Call) -> None:
@@ -25,16 +24,14 @@ def convolution(run: Run, call: Call) -> None:
     shape = (float(pixels), channels_out / groups, channels_in / groups * prod(window))
     lower(run, call, source)
     dense_image(run, call, source)
-    formula = operator(call.op).macs
-    shapes = tuple(run.tensor(p).shape for p in call.inputs)
-    macs = formula(a, shapes, (out.shape,)) if formula else 0
+    work = macs(run, call)
     product(
         run,
         call,
         convolution_class(call.op, window, strides, groups, channels_in),
         shape,
         copies=float(groups),
-        flops=2.0 * macs,
+        flops=2.0 * work,
         operands=call.inputs,
         strides=image_strides(run, source, out.shape),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
 from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, view_strides
 
-TO_CHANNELS_LAST = (0, 2, 3, 1)
+TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def spread(shape: Shape, strides: Strides, wide: Shape) -> Strides:
@@ -28,7 +29,7 @@ def view(run: Run, call: Call) -> bool:
     out = call.outputs[0]
     if call.op == "transpose":
         if call.attributes.get("layout"):
-            run.share(out, source)
+            run.share(out, source, _renamed(run, call))
         else:
             run.share(out, source, tuple(given[a] for a in call.attributes["permutation"]))
         return True
@@ -45,6 +46,14 @@ def view(run: Run, call: Call) -> bool:
         same_rank = len(run.tensor(part).shape) == len(shape)
         run.share(part, source, given if same_rank else _taken(run, call, part))
     return True
+
+
+def _renamed(run: Run, call: Call) -> Strides:
+    """Return the strides of images whose axes are only named in another order."""
+    shape = run.tensor(call.outputs[0]).shape
+    if run.channels_last and tuple(call.attributes["permutation"]) == TO_CHANNELS_FIRST:
+        return dense_in_order(shape, (prod(shape), 1, 3, 2))
+    return contiguous(shape)
 
 
 def _taken(run: Run, call: Call, part: int) -> Strides:
@@ -81,5 +90,5 @@ def images_last(run: Run, position: int) -> bool:
 def image_strides(run: Run, source: int, shape: Shape) -> Strides:
     """Return the strides of images that a layer makes of others, in the same order."""
     if images_last(run, source):
-        return dense_in_order(shape, (shape[0] * shape[1] * shape[2] * shape[3], 1, 3, 2))
+        return dense_in_order(shape, (prod(shape), 1, 3, 2))
     return contiguous(shape)

@@ -11,6 +11,7 @@ from dippm.features.kernels.casts import lower
 from dippm.features.kernels.layouts import spread
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
+from dippm.graph.operators import operator
 from dippm.graph.strides import contiguous, dense_in_order, view_strides
 
 BATCHED_RANK = 3
@@ -167,3 +168,12 @@ def dense_image(run: Run, call: Call, position: int) -> None:
         return
     if dense_in_order(tensor.shape, held.strides) != held.strides:
         copied(run, call, position, tensor.size)
+
+
+def macs(run: Run, call: Call) -> int:
+    """Return the multiply-accumulates of a call, by the formula of its operator; 0 without one."""
+    formula = operator(call.op).macs
+    if formula is None:
+        return 0
+    given = tuple(run.tensor(p).shape for p in call.inputs)
+    return formula(call.attributes, given, tuple(run.tensor(p).shape for p in call.outputs))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
-from dippm.features.kernels.products import copied, product
+from dippm.features.kernels.products import copied, macs, product
 from dippm.features.kernels.run import Run
 from dippm.graph.calls import Call
-from dippm.graph.operators import operator
 
 SERIAL_PER_STEP = 30.0
 """Trips to memory that a step of a layer waits for: about 9 µs, whatever the GPU."""
@@ -18,9 +17,7 @@ def recurrent(run: Run, call: Call) -> None:
     a = call.attributes
     hidden, steps = float(a.get("hidden_size", 1)), float(a.get("steps", 1))
     out = run.tensor(call.outputs[0])
-    formula = operator(call.op).macs
-    shapes = tuple(run.tensor(p).shape for p in call.inputs)
-    macs = formula(a, shapes, (out.shape,)) if formula else 0
+    work = macs(run, call)
     for position in call.inputs:
         lower(run, call, position)
         tensor = run.tensor(position)
@@ -34,7 +31,7 @@ def recurrent(run: Run, call: Call) -> None:
         "recurrent",
         (out.size / max(hidden * steps, 1.0), hidden, hidden),
         copies=steps * layers,
-        flops=2.0 * macs,
+        flops=2.0 * work,
         operands=call.inputs,
     )
     run.kernels[-1] = run.kernels[-1]._replace(

@@ -12,7 +12,7 @@ from dippm.features.kernels.layouts import (
     image_strides,
     images_last,
 )
-from dippm.features.kernels.products import copied, dense_image
+from dippm.features.kernels.products import copied, dense_image, macs
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
@@ -65,11 +65,12 @@ def pass_over_memory(run: Run, call: Call) -> None:
     if call.op == "max_pool" and len(call.outputs) == 1:
         write_bytes += INDEX_WIDTH * written
     elements = read if row.axis == "reduced" else written
+    flops = operator(call.op).flops_per_output * elements + 2.0 * macs(run, call)
     kernel = Kernel(
         node=call.node,
         kind=kind,
         unit="fp32",
-        flops=float(max(operator(call.op).flops_per_output * elements, written)),
+        flops=float(max(flops, written)),
         read_bytes=_bytes_read(run, operands, row, read),
         write_bytes=write_bytes,
         weight_bytes=float(run.default_width * length if row.parameter_row else 0),

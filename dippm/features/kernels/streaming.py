@@ -24,6 +24,7 @@ KEEPS_IMAGES = ("batch_norm", "max_pool", "avg_pool", "resize", "global_avg_pool
 WANTS_NO_GAPS = ("max_pool", "avg_pool", "resize")
 PROMOTED = ("concat", "multiply_add")
 """What autocast gives arguments of one width."""
+MASKS = ("where", "equal", "greater", "less", "logical_not")
 INDEX_WIDTH = 8
 
 
@@ -32,38 +33,17 @@ def pass_over_memory(run: Run, call: Call) -> None:
     operands = run.operands(call) or list(call.inputs[:1])
     source = operands[0] if operands else None
     out = run.tensor(call.outputs[0])
-    width = run.promoted(call)
-    if source is not None and call.op in WANTS_NO_GAPS:
-        dense_image(run, call, source)
-    if run.widens(call) and out.is_float:
-        width = 4
-        if call.op not in TYPED_RESULT:
-            for position in operands:
-                widen(run, call, position)
-    elif run.autocast and call.op in PROMOTED and width == 4:
-        for position in operands:
-            widen(run, call, position)
-    if source is not None and _wants_dense(run, call, source):
-        copied(run, call, source, run.tensor(source).size)
-    floats = [p for p in operands if run.tensor(p).is_float] or operands
-    source_width = max((run.state(p).width for p in floats), default=width)
-    kind = class_of(run, call, operands)
-    row = KERNEL_CLASSES[kind]
-    written = float(sum(run.tensor(p).size for p in call.outputs))
-    if row.reads_what_it_writes and source is not None:
-        read = min(written, float(run.stored(source)))
-    elif call.op == "dynamic_slice":
-        read = written
-    else:
-        read = float(sum(map(run.stored, operands)))
     in_place = call.in_place and is_elementwise(call.op)
+    width = _made_ready(run, call, operands)
     if in_place and source is not None and run.tensor(source).shape == out.shape:
         width = run.state(source).width
+    floats = [p for p in operands if run.tensor(p).is_float] or operands
+    kind = class_of(run, call, operands)
+    row = KERNEL_CLASSES[kind]
+    read, written = _elements(run, call, operands, row)
     strides = _result_strides(run, call, operands)
     length = row_length(run, kind, source, out.shape)
-    write_bytes = float(width * written)
-    if call.op == "max_pool" and len(call.outputs) == 1:
-        write_bytes += INDEX_WIDTH * written
+    indices = INDEX_WIDTH * written if call.op == "max_pool" and len(call.outputs) == 1 else 0.0
     elements = read if row.axis == "reduced" else written
     flops = operator(call.op).flops_per_output * elements + 2.0 * macs(run, call)
     kernel = Kernel(
@@ -72,13 +52,13 @@ def pass_over_memory(run: Run, call: Call) -> None:
         unit="fp32",
         flops=float(max(flops, written)),
         read_bytes=_bytes_read(run, operands, row, read),
-        write_bytes=write_bytes,
+        write_bytes=float(width * written) + indices,
         weight_bytes=float(run.default_width * length if row.parameter_row else 0),
         m=max(read, written) / max(length, 1.0),
         n=length,
         window=prod(_sizes(call, "kernel")),
         stride=max(_sizes(call, "strides")),
-        in_bytes=source_width,
+        in_bytes=max((run.state(p).width for p in floats), default=width),
         out_bytes=width,
         strided=_is_strided(run, operands, strides),
         serial=float(_serial_steps(run, call, source)),
@@ -88,14 +68,43 @@ def pass_over_memory(run: Run, call: Call) -> None:
         run=_shortest_run(run, operands, strides),
     )
     run.emit(kernel, operands)
+    widened = width == 4 and any(run.state(p).widened for p in operands if run.tensor(p).is_float)
     for p in call.outputs:
         same = run.tensor(p).shape == out.shape
-        run.make(p, width if run.tensor(p).is_float else INDEX_WIDTH, strides if same else None)
-    if call.op in ("where", "equal", "greater", "less", "logical_not") and not out.is_float:
-        run.make(call.outputs[0], run.natural_width(out), strides)
-    held = [run.state(p) for p in operands if run.tensor(p).is_float]
-    if held and width == 4 and any(state.widened for state in held):
-        run.states[call.outputs[0]].widened = True
+        run.make(p, _width_of(run, call, p, width), strides if same else None, widened=widened)
+
+
+def _made_ready(run: Run, call: Call, operands: list[int]) -> int:
+    """Cast and copy operands as the call wants them; return the width of its result."""
+    width, is_float = run.promoted(call), run.tensor(call.outputs[0]).is_float
+    if operands and call.op in WANTS_NO_GAPS:
+        dense_image(run, call, operands[0])
+    widens = run.widens(call) and is_float
+    width = 4 if widens else width
+    promotes = run.autocast and call.op in PROMOTED and width == 4
+    if (widens and call.op not in TYPED_RESULT) or promotes:
+        for position in operands:
+            widen(run, call, position)
+    if operands and _wants_dense(run, call, operands[0]):
+        copied(run, call, operands[0], run.tensor(operands[0]).size)
+    return width
+
+
+def _width_of(run: Run, call: Call, position: int, width: int) -> int:
+    tensor = run.tensor(position)
+    if tensor.is_float:
+        return width
+    return run.natural_width(tensor) if call.op in MASKS else INDEX_WIDTH
+
+
+def _elements(run: Run, call: Call, operands: list[int], row: KernelClass) -> tuple[float, float]:
+    """Return how many elements a call reads and writes; lookups read what they find."""
+    written = float(sum(run.tensor(p).size for p in call.outputs))
+    if row.reads_what_it_writes and operands:
+        return min(written, float(run.stored(operands[0]))), written
+    if call.op == "dynamic_slice":
+        return written, written
+    return float(sum(map(run.stored, operands))), written
 
 
 def _bytes_read(run: Run, operands: list[int], row: KernelClass, looked_up: float) -> float:

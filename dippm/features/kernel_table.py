@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Mode, Precision
+from dippm.conditions import Attention, Mode, Precision
 from dippm.features.kernel import UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched
@@ -83,10 +83,13 @@ class KernelTable:
         mode: Mode = "eager",
         *,
         channels_last: bool = False,
+        attention: Attention = "fused",
     ) -> KernelTable:
-        """Expand a graph into its kernels."""
+        """Expand a graph into its kernels, see `launched`."""
         if not graph.batch_is_symbolic:
-            kernels = launched(graph, precision, mode, channels_last=channels_last)
+            kernels = launched(
+                graph, precision, mode, channels_last=channels_last, attention=attention
+            )
             values = _quantities(kernels)
             return cls._from(
                 kernels, np.zeros_like(values), values, (0.0, _input_bytes(graph)), graph.batch
@@ -94,7 +97,8 @@ class KernelTable:
         low, high = _PROBES
         graphs = graph.at_batch(low), graph.at_batch(high)
         kernels, others = (
-            launched(g, precision, mode, channels_last=channels_last) for g in graphs
+            launched(g, precision, mode, channels_last=channels_last, attention=attention)
+            for g in graphs
         )
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)

@@ -12,7 +12,7 @@ from typing import Any
 from dippm import devices, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
-from dippm.conditions import Conditions, Mode, Precision, Timer
+from dippm.conditions import Attention, Conditions, Mode, Precision, Timer
 from dippm.devices import MigProfile, host_of
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
@@ -52,6 +52,7 @@ def predict(
     mig: str | MigProfile | None = None,
     channels_last: bool = False,
     host: HostLike = None,
+    attention: Attention = "fused",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -77,6 +78,8 @@ def predict(
         channels_last: memory layout of images.
         host: the machine that launches the kernels: a class of `dippm hosts`, or microseconds per
             launch; None assumes one, and the answer says which.
+        attention: "fused", or "unfused" where software or masks keep attention from fused kernels,
+            see `Conditions`.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that the conversion may take.
         memory_limit_mb: private memory that the conversion may use.
@@ -85,7 +88,7 @@ def predict(
         ModelFileError: if the model cannot become a graph.
         UnknownNameError: if device, slice, checkpoint or framework is not known.
         DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
-        ConditionsError: if batch, precision, mode or timer cannot be predicted.
+        ConditionsError: if batch, precision, mode, timer or attention cannot be predicted.
         CheckpointError: if the checkpoint is damaged or for another version.
     """
     conditions = conditions_of(
@@ -97,6 +100,7 @@ def predict(
         mig=mig,
         channels_last=channels_last,
         host=host,
+        attention=attention,
     )
     model = _one_source(source, path)
     info = pretrained.find(checkpoint) if checkpoint else for_device(conditions.device)
@@ -148,6 +152,7 @@ def compare(
     timer: Timer = "wall",
     channels_last: bool = False,
     host: HostLike = None,
+    attention: Attention = "fused",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -172,6 +177,7 @@ def compare(
         timer: see `predict`.
         channels_last: see `predict`.
         host: see `predict`.
+        attention: see `predict`.
         trust: see `predict`.
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
@@ -179,7 +185,7 @@ def compare(
 
     Raises:
         UnknownNameError: if a device, slice or checkpoint is not known.
-        ConditionsError: if a batch, precision, mode or timer is not one that can be predicted.
+        ConditionsError: if a batch, precision, mode, timer or attention cannot be predicted.
         DippmError: if `strict`, as `predict` does.
     """
     grid = Grid.of(
@@ -191,6 +197,7 @@ def compare(
         timer=timer,
         channels_last=channels_last,
         host=host_of(host),
+        attention=attention,
     )
     loaded = load(checkpoint, device=grid.places[0][0])
     grid.points(supported=loaded.precisions_for)  # what holds for no model is raised, not repeated

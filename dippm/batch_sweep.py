@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dippm.api import load
 from dippm.batches import batches_of
 from dippm.comparison import Comparison
-from dippm.conditions import MAX_BATCH, Conditions, Mode, Timer
+from dippm.conditions import MAX_BATCH, Attention, Conditions, Mode, Timer
 from dippm.devices import MigProfile
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
@@ -117,6 +117,7 @@ def sweep(
     mig: str | MigProfile | None = None,
     channels_last: bool = False,
     host: HostLike = None,
+    attention: Attention = "fused",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -136,6 +137,7 @@ def sweep(
         mig: a slice of the GPU.
         channels_last: memory layout of images.
         host: the machine that launches the kernels.
+        attention: "fused" or "unfused".
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -155,6 +157,7 @@ def sweep(
             mig=mig,
             channels_last=channels_last,
             host=host,
+            attention=attention,
         )
         for size in sizes
     ]
@@ -201,9 +204,7 @@ def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterab
 
     def bound_mb(batch: int) -> float | None:
         if batch not in known:
-            point = Conditions(
-                c.device, batch, c.precision, c.mode, c.timer, c.mig, c.channels_last, c.host
-            )
+            point = replace(c, batch=batch)
             try:
                 known[batch] = predictor.predict_many(graph, [point])[0].memory_bound_mb
             except DippmError:  # the file fixes another batch, or the size is out of reach

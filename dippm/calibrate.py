@@ -28,6 +28,7 @@ MOST_BYTES = 16 << 20
 NEEDED = ("model", "latency_ms")
 COLUMNS = (
     *NEEDED, "batch", "precision", "mode", "timer", "input", "framework", "channels_last", "mig",
+    "attention",
 )  # fmt: skip
 EXAMPLE = "model,batch,precision,latency_ms\nresnet50.onnx,32,fp16,7.9"
 
@@ -92,6 +93,7 @@ def _measured(
             timer=row.get("timer") or "wall",
             mig=row.get("mig") or None,
             channels_last=str(row.get("channels_last") or "").casefold() in ("true", "1", "yes"),
+            attention=row.get("attention") or "fused",
         )
         latency_ms = float(row["latency_ms"])
         if not 0 < latency_ms < float("inf"):

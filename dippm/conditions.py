@@ -12,6 +12,7 @@ from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "wall", "wall+copy"]
+Attention = Literal["fused", "unfused"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
@@ -28,6 +29,7 @@ On a GPU without TF32 the first two are the same, and the third does not exist.
 """
 MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "fp32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "highest"},
     "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
@@ -35,6 +37,9 @@ FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
 }
 """What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
 _NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
+_NAMES: dict[str, tuple[str, ...]] = {
+    "precision": PRECISIONS, "mode": MODES, "timer": TIMERS, "attention": ATTENTIONS,
+}  # fmt: skip
 MAX_BATCH = 1_000_000
 OTHER_NAMES = {
     "float32": "fp32",
@@ -55,7 +60,7 @@ class Conditions:
     Attributes:
         device: the GPU.
         batch: samples per inference.
-        precision: see `PRECISIONS`. Of this and the next two names case does not matter, and
+        precision: see `PRECISIONS`. Of this and the other names case does not matter, and
             "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
         timer: "kernel" is the sum of kernel times, "wall" a synchronised forward with the input on
@@ -64,6 +69,9 @@ class Conditions:
         channels_last: memory layout of images.
         host: the machine that launches the kernels; None if nobody said, then the predictor assumes
             one and says which.
+        attention: how `scaled_dot_product_attention` runs: "fused" keeps its scores on the chip,
+            "unfused" (older software, a mask that fused kernels do not take) writes them to memory
+            in steps. What a file spells in steps runs in steps either way.
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size or a name is unknown.
@@ -78,6 +86,7 @@ class Conditions:
     mig: MigProfile | None = None
     channels_last: bool = False
     host: HostMachine | None = None
+    attention: Attention = "fused"
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int):
@@ -86,7 +95,7 @@ class Conditions:
             raise ConditionsError(
                 f"batch is {self.batch}", f"Give a batch size from 1 to {MAX_BATCH:,}."
             )
-        for kind, known in (("precision", PRECISIONS), ("mode", MODES), ("timer", TIMERS)):
+        for kind, known in _NAMES.items():
             object.__setattr__(self, kind, spelt(kind, getattr(self, kind), known))
         if self.precision not in supported_precisions(self.device):
             raise unsupported(self.device, self.precision)

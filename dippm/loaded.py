@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dippm import __version__, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
-from dippm.conditions import Conditions, Mode, Precision, Timer, supported_precisions
+from dippm.conditions import Attention, Conditions, Mode, Precision, Timer, supported_precisions
 from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
@@ -68,6 +68,7 @@ class LoadedPredictor:
         mig: str | MigProfile | None = None,
         channels_last: bool = False,
         host: HostLike = None,
+        attention: Attention = "fused",
         trust: bool = False,
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
@@ -83,6 +84,7 @@ class LoadedPredictor:
             mig=mig,
             channels_last=channels_last,
             host=host,
+            attention=attention,
         )
         name = source_name(source)
         with stage(f"converting {name}"):
@@ -116,6 +118,7 @@ class LoadedPredictor:
         timer: Timer = "wall",
         channels_last: bool = False,
         host: HostLike = None,
+        attention: Attention = "fused",
         trust: bool = False,
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
@@ -133,6 +136,7 @@ class LoadedPredictor:
             timer: see `Conditions`.
             channels_last: see `Conditions`.
             host: see `dippm.predict`.
+            attention: see `dippm.predict`.
             trust: see `dippm.predict`.
 
         Raises:
@@ -148,6 +152,7 @@ class LoadedPredictor:
             timer=timer,
             channels_last=channels_last,
             host=host_of(host),
+            attention=attention,
         )
         points = grid.points(supported=self.precisions_for)
         name = source_name(source)

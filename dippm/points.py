@@ -11,6 +11,7 @@ from typing import Any
 from dippm import devices
 from dippm.conditions import (
     PRECISIONS,
+    Attention,
     Conditions,
     Mode,
     Precision,
@@ -60,6 +61,7 @@ class Grid:
         timer: see `Conditions`.
         channels_last: see `Conditions`.
         host: see `Conditions`.
+        attention: see `Conditions`.
     """
 
     places: Sequence[tuple[Device, MigProfile | None]]
@@ -69,6 +71,7 @@ class Grid:
     timer: Timer = "wall"
     channels_last: bool = False
     host: HostMachine | None = None
+    attention: Attention = "fused"
 
     @classmethod
     def of(
@@ -116,7 +119,15 @@ class Grid:
         sizes = self.batches if batches is None else tuple(batches)
         found = [
             Conditions(
-                gpu, batch, precision, self.mode, self.timer, mig, self.channels_last, self.host
+                gpu,
+                batch,
+                precision,
+                self.mode,
+                self.timer,
+                mig,
+                self.channels_last,
+                self.host,
+                self.attention,
             )
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
@@ -179,6 +190,7 @@ def conditions_of(
     mig: str | MigProfile | None,
     channels_last: bool,
     host: HostLike = None,
+    attention: Attention = "fused",
 ) -> Conditions:
     """Return the conditions that names stand for.
 
@@ -188,7 +200,9 @@ def conditions_of(
     """
     gpu = device_of(device)
     where = slice_of(gpu, mig)
-    return Conditions(gpu, batch, precision, mode, timer, where, channels_last, host_of(host))
+    return Conditions(
+        gpu, batch, precision, mode, timer, where, channels_last, host_of(host), attention
+    )
 
 
 def device_of(device: DeviceLike) -> Device:

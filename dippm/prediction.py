@@ -184,6 +184,7 @@ class Prediction:
         c = self.conditions
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
         parts = [self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode]
+        parts += [f"{c.attention} attention"] * (c.attention != "fused")
         return printable(" · ".join(parts))
 
     @property
@@ -210,6 +211,7 @@ class Prediction:
                 "mig": c.mig and c.mig.name,
                 "channels_last": c.channels_last,
                 "host": c.host and c.host.name,
+                "attention": c.attention,
             },
             "precision_settings": FLOAT32_SETTINGS.get(c.precision),
             "host": self.host and asdict(self.host),

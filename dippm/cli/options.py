@@ -130,6 +130,13 @@ Host = Annotated[
         autocompletion=_completing(_hosts),
     ),
 ]
+Attention = Annotated[
+    str,
+    typer.Option(
+        "--attention",
+        help="fused or unfused: without fused kernels its scores are written to memory.",
+    ),
+]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),

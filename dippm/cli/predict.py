@@ -25,6 +25,7 @@ def predict(
     mig: options.Mig = None,
     channels_last: options.ChannelsLast = False,
     host: options.Host = None,
+    attention: options.Attention = "fused",
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
@@ -58,6 +59,7 @@ def predict(
             "mig": mig,
             "channels_last": channels_last,
             "host": host,
+            "attention": attention,
             "trust": trust,
             **limits,
         }

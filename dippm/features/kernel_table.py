@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Mode, Precision
+from dippm.conditions import Attention, Mode, Precision
 from dippm.features.kernel import UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched, launched_by, sequence_of
@@ -85,10 +85,13 @@ class KernelTable:
         mode: Mode = "eager",
         *,
         channels_last: bool = False,
+        attention: Attention = "fused",
     ) -> KernelTable:
-        """Expand a graph into its kernels."""
+        """Expand a graph into its kernels, see `launched`."""
         if not graph.batch_is_symbolic:
-            kernels = launched(graph, precision, mode, channels_last=channels_last)
+            kernels = launched(
+                graph, precision, mode, channels_last=channels_last, attention=attention
+            )
             values = _quantities(kernels)
             return cls._from(
                 kernels,
@@ -100,7 +103,13 @@ class KernelTable:
         low, high = _PROBES
         sequence = sequence_of(graph)
         kernels, others = (
-            launched_by(sequence.at_batch(batch), precision, mode, channels_last=channels_last)
+            launched_by(
+                sequence.at_batch(batch),
+                precision,
+                mode,
+                channels_last=channels_last,
+                attention=attention,
+            )
             for batch in _PROBES
         )
         at_low, at_high = _quantities(kernels), _quantities(others)

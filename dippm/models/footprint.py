@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Mode, Precision
+from dippm.conditions import Attention, Mode, Precision
 from dippm.graph.draft import Shape, item_bytes
 from dippm.graph.lifetimes import Lifetime, compiled, eager
-from dippm.graph.model_graph import ModelGraph, is_view
+from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import operator
 from dippm.graph.program import Buffer, Program, Step
 from dippm.models.allocator import BLOCK, reserved_bytes
+from dippm.models.node_program import FUSED_RANK, program_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Attention = Literal["fused", "unfused"]
 
 _PRODUCTS = ("dense", "batch_matmul", "attention")
-_FUSED_RANK = 4
-"""Axes of what fused attention takes; with others its pieces run one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +109,10 @@ class MemoryFootprint:
             attention: "fused" attention keeps its scores on the chip; "unfused" writes them.
             channels_last: images are held so, as tensor cores want them.
         """
-        program = graph.program or _of_nodes(graph)
+        program = graph.program or program_of(graph)
         lifetimes = compiled(program) if mode == "compiled" else eager(program)
-        tensors = list(_tensors(program, lifetimes, precision, attention))
+        scores = _Scores(attention, mode)
+        tensors = list(_tensors(program, lifetimes, precision, scores))
         if precision != "fp32-ieee" and not channels_last:
             tensors += _layout_changes(program, precision)
         marker = program.batch if graph.batch_is_symbolic else 0
@@ -180,7 +178,7 @@ class _Tensor:
 
 
 def _tensors(
-    program: Program, lifetimes: dict[int, Lifetime], precision: Precision, attention: Attention
+    program: Program, lifetimes: dict[int, Lifetime], precision: Precision, scores: _Scores
 ) -> Iterator[_Tensor]:
     widths = _Widths(program, precision)
     ends = len(program.steps)
@@ -193,7 +191,7 @@ def _tensors(
         for buffer in (*step.makes, *step.passing):
             if buffer not in fused:
                 yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
-        for shape, width in (*widths.casts[i], *_scores(step, widths, attention)):
+        for shape, width in (*widths.casts[i], *scores.held(step, widths)):
             yield _Tensor(shape, width, now)
         if widths.autocast and operator(step.op).autocast == "lower":
             for parameter, elements in step.weights:
@@ -253,17 +251,27 @@ class _Widths:
         return max(given, default=4.0)
 
 
-def _scores(step: Step, widths: _Widths, attention: Attention) -> list[tuple[Shape, float]]:
-    """Return what attention writes when its pieces run one by one: scores and their softmax.
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What attention writes when its pieces run one by one: scores and their softmax."""
 
-    Autocast takes the softmax in float32, so that it also holds a cast of the scores.
-    """
-    if not step.scores or (attention == "fused" and len(step.scores) == _FUSED_RANK):
-        return []
-    low = widths.of[step.makes[0]]
-    if widths.autocast:
-        return [(step.scores, width) for width in (low, 4.0, 4.0)]
-    return [(step.scores, low)] * 2
+    attention: Attention
+    mode: Mode
+
+    def held(self, step: Step, widths: _Widths) -> list[tuple[Shape, float]]:
+        """Return shape and bytes per element of all that is in memory while the step runs."""
+        if not step.scores or (self.attention == "fused" and len(step.scores) == FUSED_RANK):
+            return []
+        low = widths.of[step.makes[0]]
+        return [(step.scores, width) for width in self._widths(step, low, widths.autocast)]
+
+    def _widths(self, step: Step, low: float, autocast: bool) -> tuple[float, ...]:
+        if not autocast:
+            return low, low
+        if len(step.scores) != FUSED_RANK:
+            return low, 4.0, 4.0  # computed in float32 as a whole
+        # Autocast takes the softmax in float32 and casts it back; compiled, that is one kernel.
+        return (low, low) if self.mode == "compiled" else (low, 4.0, low)
 
 
 def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
@@ -273,28 +281,3 @@ def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
         elements //= marker
         power += 1
     return elements * width, float(power)
-
-
-def _of_nodes(graph: ModelGraph) -> Program:
-    """Return a program of the canonical operators, for a graph that was made without a file."""
-    buffers = [Buffer(spec.shape, spec.dtype) for spec in graph.inputs]
-    inputs = len(buffers)
-    producers: dict[int, list[int]] = {}
-    for producer, consumer in graph.edges:
-        producers.setdefault(consumer, []).append(producer)
-    made: dict[int, tuple[int, ...]] = {}
-    steps = []
-    for i, node in enumerate(graph.nodes):
-        before = [b for p in producers.get(i, ()) for b in made[p]]
-        if is_view(node.op, node.attributes):
-            made[i] = tuple(before[:1] or range(inputs)[:1])
-            continue
-        buffers += [Buffer(shape, node.dtype) for shape in node.out_shapes]
-        made[i] = tuple(range(len(buffers) - len(node.out_shapes), len(buffers)))
-        reads = tuple((b, buffers[b].shape) for b in dict.fromkeys(before))
-        weights = ((-1 - i, node.param_bytes // item_bytes(node.dtype)),)
-        steps.append(Step(node.op, reads, made[i], (), weights if node.param_bytes else (), node=i))
-    outputs = {b for i in graph.output_nodes if i >= 0 for b in made[i]}
-    return Program(
-        tuple(buffers), tuple(steps), inputs, graph.batch, tuple(sorted(outputs)), frozenset({""})
-    )

@@ -239,20 +239,26 @@ class Hybrid:
     def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
         held = self._cached(graph)
         precision = same_arithmetic(c.device, c.precision)[0]
-        key = (precision, c.mode, c.channels_last)
+        key = (precision, c.mode, c.channels_last, c.attention)
         if key not in held:
-            table = KernelTable.of(graph, precision, c.mode, channels_last=c.channels_last)
+            table = KernelTable.of(
+                graph, precision, c.mode, channels_last=c.channels_last, attention=c.attention
+            )
             held[key] = table, LawKernels.of(KernelGraph.of(table, ROUNDS))
         found: tuple[KernelTable, LawKernels] = held[key]
         return found
 
     def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Usage:
         held = self._cached(graph)
-        how = (c.precision, c.mode, c.channels_last)
+        how = (c.precision, c.mode, c.channels_last, c.attention)
         footprint: MemoryFootprint | None = held.get(("footprint", *how))
         if footprint is None:
             footprint = MemoryFootprint.of(
-                graph, c.precision, c.mode, channels_last=c.channels_last
+                graph,
+                c.precision,
+                c.mode,
+                channels_last=c.channels_last,
+                attention=c.attention,
             )
             held["footprint", *how] = footprint
         if ("usage", *how, batch) not in held:

@@ -128,6 +128,12 @@ class PmgnsPredictor:
                 "this checkpoint knows the host that it was trained on, and no other",
                 "Leave the host out, or use the kind `hybrid`.",
             )
+        if conditions.attention != "fused":
+            raise ConditionsError(
+                "this checkpoint knows attention as it ran in its training, not "
+                f"{conditions.attention}",
+                "Ask for attention=fused, or use the kind `hybrid`.",
+            )
         for name in ("precision", "mode", "timer", "channels_last"):
             value = getattr(conditions, name)
             if value not in trained[name]:

@@ -277,6 +277,8 @@ def _card(examples: Examples) -> dict[str, Any]:
             "that keeps every result for a backward pass (training/studies/seed_memory.py), so "
             "they are higher.",
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
+            "scaled_dot_product_attention is taken to be fused; attention=unfused asks for "
+            "its steps, without the mask of causal attention where it is no tensor of the file.",
             "The interval of latency is conformal: its width follows what makes predictions err "
             "(disagreement of the members, the host's share, launches, mode, and how far the model "
             "is from those measured), scaled to hold 90 % of the rows that were held out: for "

@@ -9,6 +9,7 @@ before it reshapes it. Views cost nothing and launch nothing.
     layouts         views and strides
     casts           what autocast launches around a call
     products, convolution, attention, recurrent     matrix products
+    attention_steps attention that no fused kernel takes, as the calls of its steps
     streaming       one pass over memory
     copies          what moves memory: reshapes, paddings, concatenations, updates in place
     node_calls      calls of a graph that no file was read for

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from dippm.conditions import Mode, Precision
+from dippm.conditions import Attention, Mode, Precision
 from dippm.features.fusion import fuse
 from dippm.features.kernel import Kernel
-from dippm.features.kernels.attention import attention
+from dippm.features.kernels.attention import attention as attended
+from dippm.features.kernels.attention_steps import in_steps
 from dippm.features.kernels.casts import cast
 from dippm.features.kernels.convolution import bias, convolution
 from dippm.features.kernels.copies import created, identity, masked, padded, scattered, viewed
@@ -40,7 +41,7 @@ BY_KERNEL: Mapping[str, Rule] = {
     "convolution": convolution,
     "gemm": matmul,
     "batched_gemm": matmul,
-    "attention": attention,
+    "attention": attended,
     "recurrent": recurrent,
 }
 """Rules by the column `kernel` of the operator table."""
@@ -54,6 +55,7 @@ def launched(
     mode: Mode = "eager",
     *,
     channels_last: bool = False,
+    attention: Attention = "fused",
 ) -> list[Kernel]:
     """Return the kernels of one inference in execution order.
 
@@ -62,9 +64,10 @@ def launched(
         precision: see `Conditions`.
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
         channels_last: images are held so.
+        attention: "fused" attention is one kernel, "unfused" its steps, see `in_steps`.
     """
     sequence = sequence_of(graph).at_batch(graph.batch)
-    return launched_by(sequence, precision, mode, channels_last=channels_last)
+    return launched_by(sequence, precision, mode, channels_last=channels_last, attention=attention)
 
 
 def sequence_of(graph: ModelGraph) -> CallSequence:
@@ -84,8 +87,11 @@ def launched_by(
     mode: Mode = "eager",
     *,
     channels_last: bool = False,
+    attention: Attention = "fused",
 ) -> list[Kernel]:
     """Return the kernels that calls launch; see `launched`."""
+    if attention == "unfused":
+        sequence = in_steps(sequence, precision)
     run = Run(sequence, precision, channels_last)
     makers, readers = _data_flow(sequence)
     for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):

@@ -3,6 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import dippm
 from dippm.cli.app import app
 from dippm.pretrained import store
 
@@ -33,6 +34,36 @@ def test_predict_json_is_one_document(run, onnx_file):
     assert document["energy_j"] is None
     assert document["absent"]["energy_j"] == "no power was measured"
     assert document["provenance"]["checkpoint"] == "roofline-test 1.0.0"
+
+
+def test_attention_is_a_condition(run, onnx_file):
+    def conditions(*words):
+        return json.loads(run(*words, onnx_file, "--json").stdout)["conditions"]["attention"]
+
+    assert conditions("predict") == "fused"
+    assert conditions("predict", "--attention", "Unfused") == "unfused"
+    assert conditions("sweep", "--batch", "1,2", "--attention", "unfused") == "unfused"
+    compared = run("compare", onnx_file, "--attention", "unfused", "--json")
+    assert compared.exit_code == 0, compared.output
+    for command in ("predict", "compare", "sweep"):
+        wrong = run(command, onnx_file, "--attention", "flash")
+        assert wrong.exit_code == 1
+        assert "unknown attention 'flash'" in wrong.stderr
+        assert "fused, unfused" in wrong.stderr
+
+
+@pytest.mark.usefixtures("run")
+def test_every_call_takes_attention(onnx_file):
+    loaded = dippm.load()
+    answers = [
+        dippm.predict(onnx_file, attention="unfused"),
+        loaded.predict(onnx_file, attention="unfused"),
+        *loaded.predict_grid(onnx_file, batches=(1, 2), attention="unfused"),
+        *dippm.compare([onnx_file], attention="unfused"),
+        *dippm.sweep(onnx_file, batch=(1, 2), attention="unfused").predictions,
+    ]
+    assert [answer.conditions.attention for answer in answers] == ["unfused"] * 7
+    assert dippm.predict(onnx_file).conditions.attention == "fused"
 
 
 def test_predict_latency_grows_with_the_batch(run, onnx_file):

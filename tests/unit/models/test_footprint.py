@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.nodes import GraphBuilder
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.allocator import MIB, CachingAllocator, reserved_bytes
@@ -102,7 +103,31 @@ def test_unfused_attention_holds_its_scores() -> None:
     assert fused < 2e9
     assert unfused - fused == 2 * scores
     cast = MemoryFootprint.of(graph, "amp", attention="unfused").peak(64).total_bytes
-    assert cast - MemoryFootprint.of(graph, "amp").peak(64).total_bytes == 5 * scores
+    assert cast - MemoryFootprint.of(graph, "amp").peak(64).total_bytes == 4 * scores
+
+
+def test_compiled_attention_has_no_float32_scores() -> None:
+    graph = attention(4096)
+    scores = 64 * 12 * 4096 * 4096 * 2
+    fused, unfused = (
+        MemoryFootprint.of(graph, "amp", "compiled", attention=kind).peak(64).total_bytes
+        for kind in ("fused", "unfused")
+    )
+    assert unfused - fused == 2 * scores
+
+
+def test_a_graph_without_a_file_holds_its_scores_too() -> None:
+    b = GraphBuilder(batch=BATCH)
+    shape = (BATCH, 12, 512, 64)
+    lengths = {"heads": 12, "query_length": 512, "key_length": 512}
+    sizes = {**lengths, "head_dim": 64, "value_dim": 64}
+    b.add("attention", [b.input(shape) for _ in "qkv"], shape, attributes=sizes)
+    graph = b.graph(batch_is_symbolic=True)
+    fused, unfused = (
+        MemoryFootprint.of(graph, attention=kind).peak(2).total_bytes
+        for kind in ("fused", "unfused")
+    )
+    assert unfused - fused == 2 * 2 * 12 * 512 * 512 * 4
 
 
 def test_autocast_keeps_a_copy_of_every_weight_it_meets() -> None:

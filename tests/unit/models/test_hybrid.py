@@ -28,6 +28,8 @@ from dippm.models.law_kernels import LawKernels
 from dippm.models.novelty import TENSOR, MeasuredModels, shares_of
 from dippm.models.order import HALF, WIDE
 from dippm.models.targets import TARGETS
+from dippm.prediction import Prediction, Provenance
+from tests.unit.graph.sketch import Sketch
 
 LOG_SLOWDOWN = 0.5
 BATCH = 1009
@@ -286,6 +288,54 @@ def test_memory_parts_of_weights_alone() -> None:
     parts = predictor().predict(perceptron(), conditions()).memory_parts
     assert parts is not None
     assert parts.weights_mb == pytest.approx(3 * 4096 * 4096 * 4 / 2**20)
+
+
+def bert(length: int) -> ModelGraph:
+    """One layer of attention of BERT-base."""
+    s = Sketch()
+    hidden, apart = (BATCH, length, 768), (BATCH, length, 12, 64)
+    x = s.input(*hidden)
+    heads = []
+    for _ in "qkv":
+        y = s.call("matmul", [x, s.weight(768, 768)], *hidden)
+        y = s.call("reshape", [y], *apart, arg1=apart)
+        heads.append(s.call("permute_dims", [y], BATCH, 12, length, 64, axes=(0, 2, 1, 3)))
+    y = s.call("aten.scaled_dot_product_attention", heads, BATCH, 12, length, 64)
+    y = s.call("permute_dims", [y], *apart, axes=(0, 2, 1, 3))
+    y = s.call("reshape", [y], *hidden, arg1=hidden)
+    return s.graph(s.call("matmul", [y, s.weight(768, 768)], *hidden))
+
+
+def test_unfused_attention_over_long_sequences_does_not_fit() -> None:
+    model, graph = predictor(), bert(4096)
+    asked = conditions(64, precision="fp16")
+    provenance = Provenance("bert", "toy 1", "hybrid", "", graph.version, "0")
+    answers = {
+        c.attention: Prediction.of(
+            model.predict(graph, c), graph, conditions=c, provenance=provenance
+        )
+        for c in (asked, replace(asked, attention="unfused"), asked)
+    }
+    fused, unfused = answers["fused"], answers["unfused"]
+    assert fused.memory_mb is not None
+    assert unfused.memory_mb is not None
+    assert fused.memory_mb < 10_000
+    assert not any("out of memory" in w for w in fused.warnings)
+    scores_mb = 64 * 12 * 4096 * 4096 * 2 / 2**20
+    assert unfused.memory_mb > 2 * scores_mb
+    assert any("may run out of memory" in w for w in unfused.warnings)
+    assert unfused.mig is None
+    assert unfused.memory_parts is not None
+    assert unfused.memory_parts.peak_op == "attention"
+    assert unfused.latency_ms > fused.latency_ms  # type: ignore[operator]
+    assert unfused.title.endswith("eager · unfused attention")
+    assert unfused.to_dict()["conditions"]["attention"] == "unfused"
+
+
+def test_a_wrong_kind_of_attention_names_both() -> None:
+    with pytest.raises(ConditionsError, match="unknown attention 'flash'") as error:
+        conditions(attention="flash")
+    assert "fused, unfused" in error.value.hint
 
 
 def test_grids_have_no_memory_parts() -> None:

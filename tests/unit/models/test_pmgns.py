@@ -207,6 +207,7 @@ def test_memory_comes_with_its_upper_bound(graph: ModelGraph, conditions: Condit
         {"mode": "compiled"},
         {"timer": "kernel"},
         {"channels_last": True},
+        {"attention": "unfused"},
     ],
 )
 def test_it_refuses_what_it_was_not_trained_for(

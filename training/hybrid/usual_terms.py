@@ -60,8 +60,9 @@ def usual_terms(tables: Iterable[TableTerms]) -> Usual:
     """Return what tables usually add, for each kind of memory and mode.
 
     Where no GPU with that memory was measured in a mode, its tables of eager mode stand in, and
-    those of all GPUs where there are none. `ANY_MEMORY` is for GPUs whose memory is not known. A
-    class that no table of the kind taught is missing.
+    those of all GPUs where there are none; of either those of whole models alone, if there are
+    any. `ANY_MEMORY` is for GPUs whose memory is not known. A class that no table of the kind
+    taught is missing.
     """
     gpus = _speakers(tables)
     usual: Usual = {}
@@ -145,7 +146,7 @@ def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTer
             if gpu.mode == wanted and memory in (gpu.device.memory_family, ANY_MEMORY)
         ]
         if found:
-            return found
+            return [gpu for gpu in found if gpu.of_models] or found
     return []
 
 

@@ -40,9 +40,10 @@ def table(
     rows: float = 1e6,
     mode: Any = "eager",
     timer: Any = "wall",
+    of_models: bool = True,
 ) -> TableTerms:
     taught = by_class(dict.fromkeys(terms, rows))
-    return TableTerms(find(gpu), mode, timer, True, by_class(terms), taught)
+    return TableTerms(find(gpu), mode, timer, of_models, by_class(terms), taught)
 
 
 def close(**terms: float) -> Any:
@@ -69,6 +70,15 @@ def test_modes_stand_in_for_each_other_and_then_other_kinds_of_memory() -> None:
     alone = usual_terms([table("RTX-3090", {A: -0.2}), table("L4", {B: 0.2}, mode="compiled")])
     assert alone["stacked"] == {"eager": close(**{A: -0.2}), "compiled": close(**{B: 0.2})}
     assert usual_terms([])["board"] == {"eager": {}, "compiled": {}}
+
+
+def test_tables_of_models_speak_before_those_of_operators() -> None:
+    """Of a GPU, and of all with the same memory; operators alone speak where there is no model."""
+    of_models = [table("RTX-3090", {A: -0.2}, timer="kernel")]
+    of_parts = [table(gpu, {A: 0.4}, of_models=False) for gpu in ("RTX-3090", "L4", "A100-40GB")]
+    usual = usual_terms([*of_models, *of_parts])
+    assert usual["board"]["eager"] == close(**{A: -0.2})
+    assert usual["stacked"]["eager"] == close(**{A: 0.4})
 
 
 def test_a_gpu_speaks_once_by_its_best_clock() -> None:

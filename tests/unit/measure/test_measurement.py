@@ -138,6 +138,7 @@ def test_compare_says_before_measuring_what_cannot_be_predicted(tmp_path):
     torch.save(network(), path)
     command = [sys.executable, "-m", "dippm", "measure", str(path), "--input", "3,8,8"]
     command += ["--device", "cpu", "--compare", "--repeat", "3", "--warm-up", "1", "--json"]
+    command += ["--checkpoint", "hybrid-gpu"]  # whatever CPU this is, that one knows none
     refused = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert refused.returncode == 1
     error = json.loads(refused.stdout)["error"]

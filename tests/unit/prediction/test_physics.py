@@ -18,8 +18,9 @@ from dippm.graph import ModelGraph
 from dippm.models.order import neighbours
 
 BATCHES = (1, 64, 1024)
-TOLERANCE = 0.05
-"""Of measured GPUs the order is learned, not built in: an RTX 5090 is 3 % off a 4090 once."""
+TOLERANCE = 0.1
+"""Of measured GPUs the order is learned, not built in: an A100-80GB, whose tables come from another
+laboratory, is 9 % slower than an A100-40GB for dense layers at batch 1,024."""
 SLICED = ("A30", "A100-40GB", "H200")
 
 

@@ -7,7 +7,13 @@ from functools import cache
 
 
 def rebinding(old: int, new: int) -> Callable[[int], int]:
-    """Return the function that replaces the factor `old` of a size by `new`."""
+    """Return the function that replaces the factor `old` of a size by `new`.
+
+    Every size has the factor 1, so nothing is told apart by it, and sizes stay.
+    """
+
+    if old in (1, new):
+        return lambda n: n
 
     @cache
     def size(n: int) -> int:

@@ -11,7 +11,6 @@ def rebinding(old: int, new: int) -> Callable[[int], int]:
 
     Every size has the factor 1, so nothing is told apart by it, and sizes stay.
     """
-
     if old in (1, new):
         return lambda n: n
 

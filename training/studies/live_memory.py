@@ -45,6 +45,7 @@ from dippm.frontends import named
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MemoryFootprint
+from training.studies.cuda_fakes import autocast
 
 BLOCK = 512
 """Bytes that the caching allocator rounds every tensor up to."""
@@ -121,19 +122,6 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
-@contextlib.contextmanager
-def _autocast(half: torch.dtype) -> Iterator[None]:
-    """Autocast as on a GPU: `torch.autocast` turns itself off where torch has no CUDA."""
-    torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", half)
-    torch.set_autocast_cache_enabled(True)
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled("cuda", False)
-        torch.clear_autocast_cache()
-
-
 class _FusedAttention(TorchFunctionMode):
     """Gives attention on fake CUDA tensors the result of a fused kernel, which no CPU build has."""
 
@@ -170,7 +158,7 @@ def torch_peak(module: nn.Module, inputs: dict[str, torch.Tensor], precision: Pr
             live.add(tensor)
         if precision.startswith("amp"):
             half = torch.bfloat16 if precision == "amp-bf16" else torch.float16
-            stack.enter_context(_autocast(half))
+            stack.enter_context(autocast(half))
             stack.enter_context(_FusedAttention(half))
         stack.enter_context(torch.no_grad())
         stack.enter_context(live)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def spelled(*, permuted: bool = False, mask: tuple[int, ...] = ()) -> ModelGraph
 
 
 def kernels(graph: ModelGraph, *how: Any, **more: Any) -> list[Kernel]:
-    return [replace(kernel, node=0) for kernel in launched(graph.at_batch(4), *how, **more)]
+    return [kernel._replace(node=0) for kernel in launched(graph.at_batch(4), *how, **more)]
 
 
 @pytest.mark.parametrize("permuted", [False, True])

@@ -80,9 +80,10 @@ def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
     Eager PyTorch computes what depends on parameters alone on every pass; others do it once.
     """
     spelled = {i: fold(operator.name)[1] for i, operator in enumerate(raw.operators)}
-    sequence, nodes = calls.sequence_of(read(raw, keep_static=raw.runs_unread), spelled)
+    written = read(raw, keep_static=raw.runs_unread)
+    sequence = calls.sequence_of(written, spelled)
     kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
-    return calls.placed(sequence, [node.origin for node in nodes], kept)
+    return calls.placed(sequence, [node.origin for node in written.nodes], kept)
 
 
 def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequence) -> ModelGraph:

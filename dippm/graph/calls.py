@@ -115,8 +115,8 @@ class CallSequence:
         )
 
 
-def sequence_of(draft: Draft, spellings: Mapping[int, str]) -> tuple[CallSequence, list[Node]]:
-    """Return the calls of a draft that was read with everything kept, and the node of each.
+def sequence_of(draft: Draft, spellings: Mapping[int, str]) -> CallSequence:
+    """Return the calls of a draft that no rule has touched, one for each of its nodes.
 
     Args:
         draft: see `read`, with `keep_static`.
@@ -171,11 +171,10 @@ class _Sequencer:
         self.position: dict[int, int] = {}
         self.held: list[Value] = []  # ids are only unique while values live
 
-    def sequence(self) -> tuple[CallSequence, list[Node]]:
+    def sequence(self) -> CallSequence:
         inputs = tuple(self._new(v) for v in self.draft.inputs)
         calls = [self._call(node) for node in self.draft.nodes]
-        found = CallSequence(tuple(self.tensors), tuple(calls), inputs, self.draft.batch)
-        return found, list(self.draft.nodes)
+        return CallSequence(tuple(self.tensors), tuple(calls), inputs, self.draft.batch)
 
     def _new(self, value: Value, *, is_parameter: bool = False) -> int:
         is_number = value.scalar is not None or not value.shape

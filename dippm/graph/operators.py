@@ -321,6 +321,9 @@ OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _OP
 UNKNOWN = Operator("unknown", "other", "unknown", "other", flops_per_output=1)
 """What is assumed of an operator that has no canonical name."""
 
+FUSED_RANK = 4
+"""Axes of what fused attention takes; with others its steps run one by one."""
+
 ELEMENTWISE_CATEGORIES = ("activation", "elementwise")
 
 

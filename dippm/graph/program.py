@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from dippm.graph.draft import Draft, Node, Shape, Value
-from dippm.graph.operators import is_elementwise, operator
-from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, view_strides
+from dippm.graph.operators import FUSED_RANK, is_elementwise, operator
+from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, spread, view_strides
 
 Strides = tuple[int, ...]
 _WEIGHTED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "batch_matmul")
 _KEEPS_CHANNELS_LAST = ("conv2d", "batch_norm", "max_pool", "avg_pool", "resize")
 _OFTEN_IN_PLACE = ("relu", "relu6", "leaky_relu", "silu", "hard_swish")
-_FUSED_RANK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ class _Recorder:
                 self.strides[id(out)] = result
             return result is not None
         if node.op == "broadcast":
-            self.strides[id(out)] = _spread(source.shape, given, out.shape)
+            self.strides[id(out)] = spread(source.shape, given, out.shape)
             return True
         if operator(node.op).category == "view":
             for part in node.outputs:
@@ -264,7 +263,7 @@ class _Recorder:
         batch = node.out.shape[:-2]
         for value in (left, right):
             full = (*batch, *value.shape[-2:])
-            strides = _spread(value.shape, self._strides(value), full)
+            strides = spread(value.shape, self._strides(value), full)
             if len(full) > 3 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
                 copies.append(self._keep(Buffer(full, value.dtype)))
         return copies
@@ -277,7 +276,7 @@ class _Recorder:
             given = self._strides(source)
             if is_channels_last(source.shape, given):
                 self.strides[id(node.out)] = dense_in_order(node.out.shape, given)
-        elif node.op == "attention" and len(node.out.shape) == _FUSED_RANK:
+        elif node.op == "attention" and len(node.out.shape) == FUSED_RANK:
             _, heads, rows, width = node.out.shape
             self.strides[id(node.out)] = (heads * rows * width, width, heads * width, 1)
         elif is_elementwise(node.op):
@@ -301,12 +300,3 @@ def _name(node: Node) -> str:
     if node.op != "matmul":
         return node.op
     return "dense" if any(v.is_static for v in node.inputs) else "batch_matmul"
-
-
-def _spread(shape: Shape, strides: Strides, wide: Shape) -> Strides:
-    """Return the strides of a tensor that is broadcast."""
-    missing = len(wide) - len(shape)
-    return tuple(
-        0 if i < missing or (shape[i - missing] == 1 and size != 1) else strides[i - missing]
-        for i, size in enumerate(wide)
-    )

@@ -103,6 +103,15 @@ def dense_in_order(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
+def spread(shape: Shape, strides: tuple[int, ...], wide: Shape) -> tuple[int, ...]:
+    """Return the strides of a tensor that is broadcast: 0 along axes that are repeated."""
+    missing = len(wide) - len(shape)
+    return tuple(
+        0 if i < missing or (shape[i - missing] == 1 and size != 1) else strides[i - missing]
+        for i, size in enumerate(wide)
+    )
+
+
 def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
     """Return the strides of a reshape that needs no copy; None if it needs one."""
     kept = [(size, stride) for size, stride in zip(old, strides, strict=True) if size != 1]

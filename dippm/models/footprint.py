@@ -13,10 +13,10 @@ from dippm.conditions import Attention, Mode, Precision
 from dippm.graph.draft import Shape, item_bytes
 from dippm.graph.lifetimes import Lifetime, compiled, eager
 from dippm.graph.model_graph import ModelGraph
-from dippm.graph.operators import operator
+from dippm.graph.operators import FUSED_RANK, operator
 from dippm.graph.program import Buffer, Program, Step
 from dippm.models.allocator import BLOCK, reserved_bytes
-from dippm.models.node_program import FUSED_RANK, program_of
+from dippm.models.node_program import program_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dippm.graph.draft import Shape, item_bytes
 from dippm.graph.model_graph import ModelGraph, OpNode, is_view
+from dippm.graph.operators import FUSED_RANK
 from dippm.graph.program import Buffer, Program, Step
-
-FUSED_RANK = 4
-"""Axes of what fused attention takes; with others its pieces run one by one."""
 
 
 def program_of(graph: ModelGraph) -> Program:

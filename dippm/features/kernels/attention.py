@@ -8,8 +8,8 @@ from dippm.features.kernels.products import copied, macs, product
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
+from dippm.graph.operators import FUSED_RANK
 
-FUSED_RANK = 4
 ALIGNED = 8
 """Elements of half precision that fused kernels read together."""
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from dippm.conditions import Precision
-from dippm.features.kernels.attention import FUSED_RANK
 from dippm.features.kernels.run import AUTOCAST
 from dippm.graph.calls import Call, CallSequence, Tensor
 from dippm.graph.draft import Shape
+from dippm.graph.operators import FUSED_RANK
 
 
 def in_steps(sequence: CallSequence, precision: Precision) -> CallSequence:

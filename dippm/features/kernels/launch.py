@@ -21,6 +21,7 @@ from dippm.features.kernels.streaming import pass_over_memory
 from dippm.graph.calls import Call, CallSequence
 from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import operator
+from dippm.graph.rules.quantised import BYTES
 from dippm.progress import counted
 
 KERNEL_VERSION = "7"
@@ -45,7 +46,6 @@ BY_KERNEL: Mapping[str, Rule] = {
     "recurrent": recurrent,
 }
 """Rules by the column `kernel` of the operator table."""
-_INTEGERS = ("int8", "uint8")
 _BIASED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
 
 
@@ -107,7 +107,7 @@ def launched_by(
 def _multiplies_integers(graph: ModelGraph) -> bool:
     """Tell whether products were recognised that the file spells with casts around them."""
     return any(
-        node.macs and node.in_dtypes and all(dtype in _INTEGERS for dtype in node.in_dtypes)
+        node.macs and node.in_dtypes and all(dtype in BYTES for dtype in node.in_dtypes)
         for node in graph.nodes
     )
 

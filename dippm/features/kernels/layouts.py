@@ -8,18 +8,9 @@ from math import prod
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
-from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, view_strides
+from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, spread, view_strides
 
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
-
-
-def spread(shape: Shape, strides: Strides, wide: Shape) -> Strides:
-    """Return the strides of a tensor that is broadcast."""
-    missing = len(wide) - len(shape)
-    return tuple(
-        0 if i < missing or (shape[i - missing] == 1 and size != 1) else strides[i - missing]
-        for i, size in enumerate(wide)
-    )
 
 
 def view(run: Run, call: Call) -> bool:

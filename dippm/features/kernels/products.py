@@ -8,11 +8,11 @@ from math import prod
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
-from dippm.features.kernels.layouts import spread
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.operators import operator
-from dippm.graph.strides import contiguous, dense_in_order, view_strides
+from dippm.graph.rules.quantised import BYTES
+from dippm.graph.strides import contiguous, dense_in_order, spread, view_strides
 
 BATCHED_RANK = 3
 
@@ -27,9 +27,8 @@ def product(
     flops: float,
     operands: Iterable[int],
     strides: Strides | None = None,
-    lowers: bool = True,
-) -> Kernel:
-    """Launch a matrix product that reads operands and makes the first result; return the kernel.
+) -> None:
+    """Launch a matrix product that reads operands and makes the first result.
 
     Args:
         run: where.
@@ -40,15 +39,12 @@ def product(
         flops: of all of them.
         operands: tensors that it reads; autocast casts them.
         strides: of the result.
-        lowers: whether autocast casts the operands.
     """
     m, n, k = shape
     width, out = run.product_width, call.outputs[0]
     reads = list(operands)
-    if lowers:
-        for position in reads:
-            lower(run, call, position)
-    after = [maker for p in reads for maker in run.state(p).makers]
+    for position in reads:
+        lower(run, call, position)
     data = [p for p in reads if not run.tensor(p).roots]
     weights = [p for p in reads if run.tensor(p).roots]
     kernel = Kernel(
@@ -69,13 +65,12 @@ def product(
     )
     if _is_integer(run, data or reads):
         kernel = _in_integers(run, call, kernel)
-    run.emit(kernel, after=after)
+    run.emit(kernel, reads)
     run.make(out, kernel.out_bytes, strides)
-    return kernel
 
 
 def _is_integer(run: Run, operands: list[int]) -> bool:
-    return bool(operands) and all(run.tensor(p).dtype in ("int8", "uint8") for p in operands)
+    return bool(operands) and all(run.tensor(p).dtype in BYTES for p in operands)
 
 
 def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
@@ -102,7 +97,7 @@ def matmul(run: Run, call: Call) -> None:
     flops = 2.0 * out.size * k
     if len(b) <= 2 or len(a) == 1:
         n = float(out.shape[-1]) if out.shape and len(b) > 1 else 1.0
-        left = _rows(run, call, left)
+        _rows(run, call, left)
         product(
             run, call, "gemm", (out.size / max(n, 1.0), n, k), flops=flops, operands=[left, right]
         )
@@ -113,21 +108,20 @@ def matmul(run: Run, call: Call) -> None:
     for position in (left, right):
         _gathered(run, call, position, batch)
     turned = run.state(right).strides[-2:] != contiguous(b)[-2:]
-    kernel = product(
+    product(
         run, call, "batched_gemm", (m, n, k), copies=copies, flops=flops, operands=[left, right]
     )
-    run.kernels[-1] = run.kernels[-1]._replace(strided=turned, read_bytes=kernel.read_bytes)
+    run.kernels[-1] = run.kernels[-1]._replace(strided=turned)
 
 
-def _rows(run: Run, call: Call, position: int) -> int:
+def _rows(run: Run, call: Call, position: int) -> None:
     """Copy an operand that is no matrix of rows as it lies in memory."""
     tensor, held = run.tensor(position), run.state(position)
     if tensor.is_parameter or len(tensor.shape) < BATCHED_RANK:
-        return position
+        return
     rows = (prod(tensor.shape[:-1]), tensor.shape[-1])
     if view_strides(tensor.shape, held.strides, rows) is None:
         copied(run, call, position, tensor.size)
-    return position
 
 
 def _gathered(run: Run, call: Call, position: int, batch: tuple[int, ...]) -> None:

@@ -88,10 +88,6 @@ class Run:
         """Return the bytes per element of a tensor that nothing has cast."""
         return self.default_width if tensor.is_float else item_bytes(tensor.dtype)
 
-    def data(self, call: Call) -> list[int]:
-        """Return the arguments that are no parameters and no numbers."""
-        return [p for p in call.inputs if not self.tensor(p).is_parameter]
-
     def operands(self, call: Call) -> list[int]:
         """Return the arguments that take memory."""
         return [p for p in call.inputs if not self.tensor(p).is_number]

@@ -33,9 +33,8 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
             draft.parameters[position] = (source.shape, source.dtype)
     draft.inputs = [values[i] for i in raw.inputs]
     draft.outputs = [values[i] for i in raw.outputs]
-    tables, cloned = find_tables(raw), dict[int, Value]()
-    if keep_static:
-        tables = Tables(frozenset(), frozenset())
+    tables = Tables(frozenset(), frozenset()) if keep_static else find_tables(raw)
+    cloned: dict[int, Value] = {}
     operators = counted(raw.operators, len(raw.operators), "naming operator")
     for position, operator in enumerate(operators):
         call = Call(

@@ -38,6 +38,7 @@ class Row:
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
         scale: of a GPT, "s", "m" or "l"; a key of a split, too.
+        half_scores: see `dippm.features.kernels.run.Run`.
     """
 
     row_id: str
@@ -55,6 +56,7 @@ class Row:
     latency_ms: float
     mig: MigProfile | None = None
     scale: str = ""
+    half_scores: bool = False
 
     @property
     def kind(self) -> str:
@@ -137,11 +139,15 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
     for row in rows:
         if row.graph != current:
             current, made = row.graph, {}
-        key = (row.precision, row.mode, row.channels_last)
+        key = (row.precision, row.mode, row.channels_last, row.half_scores)
         if key not in made:
             operators = graph(row.graph)
             table = KernelTable.of(
-                operators, row.precision, row.mode, channels_last=row.channels_last
+                operators,
+                row.precision,
+                row.mode,
+                channels_last=row.channels_last,
+                half_scores=row.half_scores,
             )
             made[key] = KernelGraph.of(table, ROUNDS)
         parts.append(_kernels(made[key], row))

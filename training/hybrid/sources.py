@@ -32,6 +32,7 @@ from training.hybrid.examples import Examples, Row, build_examples, join_example
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
 REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
+WIDE_SCORES_TORCH = [2, 5]
 MERGED_TORCH = "torch 2.9"
 """Newer benchmark runs merge the parallel branches of these families before they time them, so the
 graph of the model as built is not the graph that was measured."""
@@ -246,7 +247,15 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         latency_ms=float(record["latency_ms"]),
         mig=profile,
         scale=record["scale"] if isinstance(record.get("scale"), str) else "",
+        half_scores=_half_scores(software),
     )
+
+
+def _half_scores(software: str) -> bool:
+    """Tell whether attention without fused kernels ran in half precision, as before torch 2.5."""
+    name, _, version = software.partition(",")[0].partition(" ")
+    parts = version.split(".")
+    return name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
 
 
 def _save(cache: Path, examples: Examples) -> None:

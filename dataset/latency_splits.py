@@ -23,9 +23,13 @@ from dataset.splits import (
 
 HASHES = Path(__file__).with_name("latency_splits.json")
 ARCHITECTURE_FOLDS, FAMILY_FOLDS = 5, 10
-GPU_GROUPS = {"A100": ("A100-40GB", "A100-80GB", "A100-PCIe-40GB", "A100-PCIe-80GB")}
+GPU_GROUPS = {
+    "A100": ("A100-40GB", "A100-80GB", "A100-PCIe-40GB", "A100-PCIe-80GB"),
+    "H100": ("H100-SXM-80GB", "H100-PCIe-80GB"),
+    "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
+}
 """Variants of one chip are held out together."""
-HELD_OUT_GPUS = ("A100", "RTX-5090")
+HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
 SPLITS = {

@@ -13,11 +13,11 @@ from dataset.collect.campaign import Campaign, mark_killed
 from dataset.collect.errors import CollectError, Stop
 from dataset.collect.options import Options
 from dataset.collect.pace import Pace
-from dataset.collect.pending import Pending, pending_of
+from dataset.collect.plans import Pending, pending_of
 from dataset.collect.progress import Progress, progress
 from dataset.collect.rows import Outcome, make_row, where
 from dataset.collect.store import Store, tell
-from dataset.configuration import Job
+from dataset.plan.configuration import Job
 
 Keep = Callable[[Job, Outcome], None]
 Measure = Callable[[Sequence[Pending], Keep], None]

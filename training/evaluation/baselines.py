@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset.build import gpu_rows, reference_rows
-from dataset.splits import Split
+from dataset.join.splits import Split
+from dataset.measured.reference import gpu_rows, reference_rows
 from dippm.devices import find
 from training.evaluation.metrics import Grouped, bootstrap, grouped_errors
 

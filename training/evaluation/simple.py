@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from training.evaluation.baselines import (
     Baseline,
     BoostedTrees,

@@ -31,7 +31,7 @@ class Row:
     """One measured latency.
 
     Attributes:
-        row_id: of the table, see `dataset.table`.
+        row_id: of the table, see `dataset.measured.table`.
         source: data source.
         table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.

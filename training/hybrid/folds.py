@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from training.evaluation.held_out import HeldOut
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
@@ -257,7 +257,7 @@ def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[n
 
 
 def table_of(examples: Examples) -> pd.DataFrame:
-    """Return the rows as `dataset.latency_splits` wants them."""
+    """Return the rows as `dataset.join.latency_splits` wants them."""
     rows = examples.rows
     return pd.DataFrame(
         {

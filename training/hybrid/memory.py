@@ -23,7 +23,7 @@ import pandas as pd
 import typer
 from scipy.optimize import least_squares
 
-from dataset.graph_store import GraphStore
+from dataset.join.graph_store import GraphStore
 from dippm.devices import find
 from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from rich.progress import Progress
 
-from dataset import gpt, language_models, operators
-from dataset.graph_store import GraphStore
-from dataset.kinship import architecture_id, family_of
-from dataset.sources import read
+from dataset.join.graph_store import GraphStore
+from dataset.join.kinship import architecture_id, family_of
+from dataset.measured import gpt, language_models, operators
+from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
 from dippm.features.kernel_features import KERNEL_FEATURE_VERSION

@@ -19,7 +19,7 @@ import torch
 import typer
 from rich.console import Console
 
-from dataset.splits import by_architecture, random_split
+from dataset.join.splits import by_architecture, random_split
 from dippm.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import GPU, Examples, load_examples, measured_rows
 from training.pmgns.folds import run_fold

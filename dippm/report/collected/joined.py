@@ -1,4 +1,4 @@
-"""What `dataset.own_build` adds to a collected set: graphs and totals of its models."""
+"""What `dataset.build_collected` adds to a collected set: graphs and totals of its models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dippm.errors import DippmError
 
-USUAL = Path("build/own")
+USUAL = Path("build/collected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ def read_joined(folder: Path | None, collected: Path) -> Joined:
     """Read what was joined.
 
     Args:
-        folder: that `dataset.own_build` wrote; None takes "build/own/<name>" if that was made from
-            this very collected folder.
+        folder: that `dataset.build_collected` wrote; None takes "build/collected/<name>" if that
+            was made from this very collected folder.
         collected: folder of the collector.
 
     Raises:
@@ -47,7 +47,7 @@ def read_joined(folder: Path | None, collected: Path) -> Joined:
             return Joined()
         raise DippmError(
             f"{folder} holds nothing joined: {error}",
-            "Give the folder that `python -m dataset.own_build DIR --out FOLDER` wrote.",
+            "Give the folder that `python -m dataset.build_collected DIR --out FOLDER` wrote.",
         ) from error
     if folder is None and Path(manifest["folder"]) != collected.resolve():
         return Joined()

@@ -18,8 +18,8 @@ from dataset.collect.journal import Journal, encode, read_lines
 from dataset.collect.rows import Outcome, make_row
 from dataset.collect.shards import arrow_schema, compact, read_shard, shards, write_shard
 from dataset.collect.store import Store, read_rows
-from dataset.configuration import Point
 from dataset.families.family import Workload
+from dataset.plan.configuration import Point
 from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS
 from dippm.measure.rows import collected

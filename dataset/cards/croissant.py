@@ -18,8 +18,8 @@ from dataset.cards.generated import write_or_check
 from dataset.collected.rows import DATA, folders
 from dippm import __version__
 from dippm.errors import DippmError
+from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS, Column
-from dippm.measure.rows import collected
 
 DATASET = DATA.parent
 FILE = DATASET / "croissant.json"

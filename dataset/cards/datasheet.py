@@ -15,9 +15,9 @@ import pandas as pd
 from dataset.cards.generated import write_or_check
 from dataset.collected.rows import DATA, folders
 from dippm.measure import columns
-from dippm.measure.rows import Collected, collected
+from dippm.measure.collected.joined import Joined
+from dippm.measure.collected.rows import Collected, collected
 from dippm.pretrained.model_card import table
-from dippm.report.collected.joined import Joined
 from dippm.report.collected.summary import summary, used_rows
 
 DATASET = DATA.parent

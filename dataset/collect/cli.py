@@ -110,7 +110,8 @@ def _status(words: list[str]) -> int:
 def _pack(words: list[str]) -> int:
     """Move everything to as few shards as possible, Parquet where pyarrow is installed."""
     from dataset.collect.locks import lock_folder
-    from dataset.collect.store import Store, tell
+    from dataset.collect.progress import tell
+    from dippm.measure.collected.store import Store
 
     folder = _folder("pack", "move every row to Parquet", words)
     if not folder.is_dir():

@@ -27,15 +27,6 @@ class LockedError(CollectError):
     ended = "locked"
 
 
-class StorageError(CollectError, OSError):
-    """A row or shard cannot be written."""
-
-    ended = "storage failed"
-
-    def __str__(self) -> str:
-        return DippmError.__str__(self)
-
-
 class DeviceLostError(CollectError):
     """Workers no longer start, or every one of them dies: the device or its driver is gone."""
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.collect.errors import CollectError
-from dataset.collect.store import Store
 from dataset.plan.configuration import Job, Point, configuration_id
+from dippm.measure.collected.store import Store
 from dippm.measure.columns import Status
 
 

@@ -13,8 +13,8 @@ from dataset.collect.locks import lock_device, lock_folder
 from dataset.collect.options import Options, new_runner, possible
 from dataset.collect.pace import Pace
 from dataset.collect.plans import Pending
+from dataset.collect.progress import tell
 from dataset.collect.session import Keep, make_folder, run
-from dataset.collect.store import tell
 from dataset.plan.configuration import Job
 
 

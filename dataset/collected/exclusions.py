@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dippm.measure.rows import why_not_used
+from dippm.measure.collected.labels import why_not_used
 
 
 def exclusions(rows: pd.DataFrame) -> pd.Series[str]:

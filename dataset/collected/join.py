@@ -16,8 +16,9 @@ from dataset.join.kinship import family_version
 from dataset.join.manifest import counts_of, sha256_of_file, write_json
 from dataset.join.models import TOTALS, describe_all, join
 from dippm.graph.model_graph import GRAPH_VERSION
+from dippm.measure.collected.joined import GRAPHS, MANIFEST, MODELS
+from dippm.measure.collected.rows import Collected, collected
 from dippm.measure.noise import noise_floor
-from dippm.measure.rows import Collected, collected
 
 NESTED = ("parameters", "sizes", "absent", "throttle_reasons", "libraries", "flags")
 FOLDS_OF_FAMILIES = 5
@@ -37,15 +38,15 @@ def build(folder: Path, graphs: Path, out: Path, workers: int = 1) -> dict[str, 
     specs = list(dict.fromkeys(usable["model"].dropna()))
     convert(specs, graphs, workers)
     out.mkdir(parents=True, exist_ok=True)
-    described = list(describe_all(specs, graphs, out / "models.jsonl", workers))
+    described = list(describe_all(specs, graphs, out / MODELS, workers))
     models = pd.DataFrame(described, columns=_columns_of(described))
     table = join(usable[usable["model"].notna()], models)
     _as_text(table).to_parquet(out / "rows.parquet", compression="zstd")
     written = save_splits(table, out / "splits")
     files = {spec: str(raw_graphs.path_of(spec, graphs).resolve()) for spec in table["model"]}
-    write_json(out / "graphs.json", files)
+    write_json(out / GRAPHS, files)
     document = manifest(found, reasons, models, table) | {"splits": written}
-    write_json(out / "manifest.json", document)
+    write_json(out / MANIFEST, document)
     return document
 
 

@@ -15,7 +15,7 @@ from dataset.collected.exclusions import exclusions
 from dataset.measured.table import Source, tidy
 from dippm.devices import find
 from dippm.errors import UnknownNameError
-from dippm.measure.rows import collected
+from dippm.measure.collected.rows import collected
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 LICENCE = "CC-BY-4.0"

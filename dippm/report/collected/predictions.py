@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from dippm import api, devices, graph
 from dippm.conditions import Conditions
 from dippm.errors import ConditionsError, DippmError, UnknownNameError
+from dippm.measure.collected.joined import Joined
 from dippm.pretrained import choice
 from dippm.progress import tell
 from dippm.relax.packed import unpack
 from dippm.relax.raw_graph import RawGraph
-from dippm.report.collected.joined import Joined
 
 if TYPE_CHECKING:
     import pandas as pd

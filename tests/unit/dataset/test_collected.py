@@ -13,9 +13,10 @@ from dataset.join import raw_graphs
 from dataset.join.splits import Split
 from dataset.measured.table import COLUMNS as COMMON
 from dippm.errors import DippmError
+from dippm.measure.collected.errors import RowsNotFoundError
+from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS
 from dippm.measure.noise import noise_floor
-from dippm.measure.rows import RowsNotFoundError, collected
 from tests import collected_rows
 
 
@@ -111,7 +112,7 @@ def test_the_noise_floor_says_how_many_repeats_and_days(folder: Path) -> None:
 
 
 def test_without_repeats_or_labels_the_noise_floor_is_absent_with_a_reason() -> None:
-    from dippm.measure.rows import frame
+    from dippm.measure.collected.rows import frame
 
     single = [row for row in collected_rows.rows(energy=False) if row["repeat"] == 0]
     floors, absent = noise_floor(frame(single))

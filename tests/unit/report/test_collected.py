@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,9 @@ from typer.testing import CliRunner
 from dataset.collected.join import build
 from dippm.cli.app import app
 from dippm.errors import DippmError
-from dippm.measure.rows import collected
+from dippm.measure.collected.joined import Joined, read_joined
+from dippm.measure.collected.rows import collected
 from dippm.report.collected import predictions, summary
-from dippm.report.collected.joined import Joined, read_joined
 from dippm.report.collected.page import report_of, write_page
 from tests import collected_rows
 from tests.browser import NEEDS_CHROMIUM, browse
@@ -57,7 +56,7 @@ def test_every_row_is_counted_once(folder: Path) -> None:
 
 
 def test_size_is_work_where_graphs_are_joined(folder: Path, joined: Path) -> None:
-    found = summary.coverage(summary.used_rows(collected(folder).rows), read_joined(joined, folder))
+    found = summary.coverage(summary.used_rows(collected(folder).rows), read_joined(joined))
     assert found["size"] == "multiply-accumulates per step"
     assert found["rows_without_size"] == 1  # the operator has no graph
 
@@ -79,7 +78,7 @@ def test_predictions_stand_beside_what_was_measured(
     folder: Path, joined: Path, checkpoint_folder: Path
 ) -> None:
     rows = summary.used_rows(collected(folder).rows)
-    compared = predictions.compare(rows, read_joined(joined, folder), checkpoint=checkpoint_folder)
+    compared = predictions.compare(rows, read_joined(joined), checkpoint=checkpoint_folder)
     models = rows[rows["kind"] == "model"]
     latencies = [point for point in compared.points if point.target == "latency_ms"]
     assert sorted(p.measured for p in latencies) == sorted(models["latency_ms"])
@@ -95,7 +94,7 @@ def test_fewer_rows_are_predicted_if_asked_and_that_is_said(
 ) -> None:
     rows = summary.used_rows(collected(folder).rows)
     compared = predictions.compare(
-        rows, read_joined(joined, folder), checkpoint=checkpoint_folder, most_rows=30
+        rows, read_joined(joined), checkpoint=checkpoint_folder, most_rows=30
     )
     assert len({(p.model, p.batch) for p in compared.points}) <= 30
     assert compared.remarks == ("One row in 3 was predicted.",)
@@ -110,23 +109,16 @@ def test_a_checkpoint_that_knows_the_rows_is_marked(folder: Path) -> None:
 def test_a_cpu_is_not_predicted_by_a_checkpoint_for_gpus(joined: Path, tmp_path: Path) -> None:
     records = [row | {"device": "AMD EPYC"} for row in collected_rows.rows()]
     rows = summary.used_rows(collected(collected_rows.write(tmp_path, records)).rows)
-    compared = predictions.compare(rows, read_joined(joined, tmp_path), checkpoint="hybrid-gpu")
+    compared = predictions.compare(rows, read_joined(joined), checkpoint="hybrid-gpu")
     assert compared.points == ()
     (reason,) = compared.absent
     assert "is a CPU" in reason
 
 
-def test_a_joined_folder_of_another_set_is_not_taken(
-    folder: Path, joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(joined, tmp_path / "build" / "collected" / "toy")
-    assert read_joined(None, folder).graphs
-    other = tmp_path / "elsewhere" / "toy"
-    other.mkdir(parents=True)
-    assert read_joined(None, other) == Joined()
+def test_nothing_is_joined_unless_a_folder_is_named(folder: Path) -> None:
+    assert read_joined(None) == Joined()
     with pytest.raises(DippmError, match="nothing joined"):
-        read_joined(other, folder)
+        read_joined(folder)
 
 
 def test_the_page_needs_nothing_else_and_trusts_no_text(page: Path) -> None:

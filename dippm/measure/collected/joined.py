@@ -1,4 +1,4 @@
-"""What `dataset.build_collected` adds to a collected set: graphs and totals of its models."""
+"""What joining adds to a collected set: graphs and totals of its models, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from dippm.errors import DippmError
 
-USUAL = Path("build/collected")
+GRAPHS, MODELS, MANIFEST = "graphs.json", "models.jsonl", "manifest.json"
+"""File of a graph by model; one line for each model; what was left out and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +27,25 @@ class Joined:
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def read_joined(folder: Path | None, collected: Path) -> Joined:
+def read_joined(folder: Path | None) -> Joined:
     """Read what was joined.
 
     Args:
-        folder: that `dataset.build_collected` wrote; None takes "build/collected/<name>" if that
-            was made from this very collected folder.
-        collected: folder of the collector.
+        folder: that `dataset.build_collected` wrote; None for nothing.
 
     Raises:
-        DippmError: if a folder was named that holds nothing joined.
+        DippmError: if the folder holds nothing joined.
     """
-    place = folder or USUAL / collected.resolve().name
+    if folder is None:
+        return Joined()
     try:
-        manifest = json.loads((place / "manifest.json").read_bytes())
-        files = json.loads((place / "graphs.json").read_bytes())
-        lines = (place / "models.jsonl").read_text(encoding="utf-8").splitlines()
+        files = json.loads((folder / GRAPHS).read_bytes())
+        lines = (folder / MODELS).read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
-        if folder is None:
-            return Joined()
         raise DippmError(
             f"{folder} holds nothing joined: {error}",
             "Give the folder that `python -m dataset.build_collected DIR --out FOLDER` wrote.",
         ) from error
-    if folder is None and Path(manifest["folder"]) != collected.resolve():
-        return Joined()
-    records = [json.loads(line) for line in lines]
     totals = {record["model"]: record for record in records if record.get("arch_id")}
     return Joined({model: Path(file) for model, file in files.items()}, totals)

@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import pytest
 
-from dataset.collect import shards as shards_module
-from dataset.collect import store as store_module
-from dataset.collect.errors import CollectError, StorageError
-from dataset.collect.journal import Journal, encode, read_lines
 from dataset.collect.rows import Outcome, make_row
-from dataset.collect.shards import arrow_schema, compact, read_shard, shards, write_shard
-from dataset.collect.store import Store, read_rows
 from dataset.families.family import Workload
 from dataset.plan.configuration import Point
 from dippm.errors import DippmError
+from dippm.measure.collected import shards as shards_module
+from dippm.measure.collected import store as store_module
+from dippm.measure.collected.errors import DamagedRowsError, StorageError
+from dippm.measure.collected.journal import Journal, encode, read_journal
+from dippm.measure.collected.rows import collected
+from dippm.measure.collected.shards import arrow_schema, compact, read_shard, shards, write_shard
+from dippm.measure.collected.store import Store, read_rows
 from dippm.measure.columns import COLUMNS
-from dippm.measure.rows import collected
 
 WORKLOAD = Workload("resnet", {"depth": 18, "block": "basic", "wide": True}, (224, 224))
 MEASURED = {
@@ -62,7 +62,7 @@ def test_a_torn_last_line_is_moved_aside(tmp_path):
     first.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
-    assert len(read_lines(path)) == 2
+    assert len(read_journal(path)[0]) == 2
     again = Journal(path)
     assert (again.count, again.set_aside) == (2, 1)
     assert whole.startswith(path.read_bytes())
@@ -101,8 +101,8 @@ def test_a_row_that_does_not_fit_leaves_the_journal_as_it_was(tmp_path):
 import resource, sys
 sys.path.insert(0, {str(tmp_path.parent)!r})
 from pathlib import Path
-from dataset.collect.journal import Journal, encode, read_lines
-from dataset.collect.errors import StorageError
+from dippm.measure.collected.journal import Journal, encode, read_journal
+from dippm.measure.collected.errors import StorageError
 journal = Journal(Path({str(tmp_path / "journal.jsonl")!r}))
 journal.append({{"row_id": "first"}})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
@@ -111,9 +111,9 @@ try:
 except StorageError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert [r["row_id"] for r in read_lines(journal.path)] == ["first"], journal.path.read_bytes()
+assert [r["row_id"] for r in read_journal(journal.path)[0]] == ["first"], journal.path.read_bytes()
 journal.append({{"row_id": "third"}})
-assert [r["row_id"] for r in read_lines(journal.path)] == ["first", "third"]
+assert [r["row_id"] for r in read_journal(journal.path)[0]] == ["first", "third"]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -164,7 +164,7 @@ def test_shards_are_rolled_as_rows_come(tmp_path, monkeypatch):
     for i in range(10):
         store.append(row(i))
     assert [len(read_shard(path)) for path in shards(tmp_path)] == [4, 4]
-    assert len(read_lines(tmp_path / "journal.jsonl")) == 2
+    assert len(read_journal(tmp_path / "journal.jsonl")[0]) == 2
     assert len(ids(tmp_path)) == 10
     store.close()
     assert [len(read_shard(path)) for path in shards(tmp_path)] == [10]
@@ -186,7 +186,7 @@ def test_a_crash_between_shard_and_journal_neither_doubles_nor_loses(tmp_path, m
     assert ids(tmp_path) == before
     again = open_store(tmp_path)
     assert again.total == 6
-    assert read_lines(tmp_path / "journal.jsonl") == []
+    assert read_journal(tmp_path / "journal.jsonl")[0] == []
     again.append(row(6))
     again.close()
     assert sum(len(read_shard(path)) for path in shards(tmp_path)) == 7
@@ -248,7 +248,7 @@ def test_a_damaged_shard_is_said(tmp_path, name):
     content = gzip.compress(encode(row(0)))
     content = content[:30] + b"damage" + content[36:] if name.endswith("gz") else b"PAR1 no PAR1"
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CollectError, match=rf"{name} cannot be read"):
+    with pytest.raises(DamagedRowsError, match=rf"{name} cannot be read"):
         open_store(tmp_path)
     with pytest.raises(DippmError, match=rf"{name} cannot be read"):
         collected(tmp_path)
@@ -262,7 +262,7 @@ def test_a_shard_that_cannot_be_written_leaves_its_rows_in_the_journal(tmp_path,
         store.append(row(i))
     assert len(store.said) == 2  # at every second row, not at every one
     assert "the rows stay in journal.jsonl" in store.said[0]
-    assert len(read_lines(tmp_path / "journal.jsonl")) == 5
+    assert len(read_journal(tmp_path / "journal.jsonl")[0]) == 5
     (tmp_path / "shard-0000.parquet.part").rmdir()
     store.close()
     assert [path.name for path in shards(tmp_path)] == ["shard-0000.parquet"]

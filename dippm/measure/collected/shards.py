@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.collect.errors import CollectError
-from dataset.collect.journal import Row, encode, sync_folder, write_whole
+from dippm.measure.collected.errors import DamagedRowsError, RowReaderNotInstalledError
+from dippm.measure.collected.journal import Row, encode, sync_folder, write_whole
 from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def has_pyarrow() -> bool:
 
 def shards(folder: Path) -> list[Path]:
     """Return the shards of a folder in the order in which they were written."""
+    if not folder.is_dir():
+        return []
     found = [
         (int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))
     ]
@@ -60,7 +62,8 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
     """Return the rows of a shard, all columns or some.
 
     Raises:
-        CollectError: if it is Parquet and pyarrow is not installed, or it is damaged.
+        RowReaderNotInstalledError: if it is Parquet and pyarrow is not installed.
+        DamagedRowsError: if it cannot be read.
     """
     try:
         if path.suffix == ".gz":
@@ -68,12 +71,12 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
             return [_some(json.loads(line), columns) for line in lines]
         return _read_parquet(path, columns)
     except ImportError as error:
-        raise CollectError(
+        raise RowReaderNotInstalledError(
             f"{path} is Parquet and pyarrow is not installed",
-            "Install pyarrow, or collect into another folder.",
+            "Install pyarrow: pip install 'dippm[measure]'.",
         ) from error
     except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise CollectError(
+        raise DamagedRowsError(
             f"{path} cannot be read: {error}", "Move it away to go on without its rows."
         ) from error
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dataset.collect.errors import CollectError, StorageError
-from dataset.collect.journal import Journal, Row, encode, read_lines, write_whole
-from dataset.collect.shards import compact, read_shard, shards, without_doubles, write_shard
+from dippm.errors import DippmError
+from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected.journal import NAME as JOURNAL
+from dippm.measure.collected.journal import Journal, Row, encode, read_journal, write_whole
+from dippm.measure.collected.shards import compact, read_shard, shards, without_doubles, write_shard
 
-JOURNAL = "journal.jsonl"
 SHARD_ROWS = 500
 MERGED_ROWS = 5000
 KEY = ("row_id", "configuration_id", "repeat", "status", "campaign")
@@ -36,7 +36,7 @@ class Store:
         total: rows in the folder.
 
     Raises:
-        CollectError: if a shard cannot be read.
+        DamagedRowsError: if a shard cannot be read.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Store:
         self._journal.close()
         try:
             compact(self.folder, MERGED_ROWS)
-        except (OSError, CollectError) as error:
+        except (OSError, DippmError) as error:
             self._say(f"shards could not be merged ({error}); they stay as they are")
 
     def _write(self, row: Row) -> None:
@@ -117,21 +117,16 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield every row of a collected folder once, also while a collector writes there.
 
     Raises:
-        CollectError: if a shard cannot be read.
+        DamagedRowsError: if a shard cannot be read.
     """
-    journal = read_lines(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
+    journal, _ = read_journal(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
     in_shards = (row for path in shards(folder) for row in read_shard(path))
     yield from without_doubles(row for rows in (in_shards, iter(journal)) for row in rows)
 
 
 def _drop_rolled(path: Path, in_shards: set[str]) -> None:
     """Finish what a crash between writing a shard and clearing the journal left undone."""
-    rows = read_lines(path)
+    rows, _ = read_journal(path)
     remaining = [row for row in rows if row["row_id"] not in in_shards]
     if len(remaining) < len(rows):
         write_whole(path, b"".join(map(encode, remaining)))
-
-
-def tell(message: str) -> None:
-    """Say something to the person who watches."""
-    print(message, file=sys.stderr, flush=True)

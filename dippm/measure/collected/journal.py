@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dataset.collect.errors import StorageError
+from dippm.measure.collected.errors import StorageError
 
+NAME = "journal.jsonl"
 Row = Mapping[str, Any]
 
 
@@ -59,7 +60,7 @@ class Journal:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is in it."""
-        return read_lines(self.path)
+        return read_journal(self.path)[0]
 
     def clear(self) -> None:
         """Forget all rows; they are in a shard by now."""
@@ -79,10 +80,20 @@ def encode(row: Row) -> bytes:
     return (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole rows of a journal; a torn last line is left out, a missing file is empty."""
-    rows, _ = _split(path.read_bytes() if path.exists() else b"")
-    return rows
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the whole rows of a journal, and its torn lines; a missing file is empty."""
+    rows, damaged = [], []
+    content = path.read_bytes() if path.exists() else b""
+    for line in content.splitlines(keepends=True):
+        try:
+            row = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            damaged.append(line)
+    return rows, damaged
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -113,22 +124,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _split(content: bytes) -> tuple[list[dict[str, Any]], list[bytes]]:
-    rows, damaged = [], []
-    for line in content.splitlines(keepends=True):
-        try:
-            row = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            damaged.append(line)
-    return rows, damaged
-
-
 def _recover(path: Path) -> tuple[list[dict[str, Any]], int]:
-    rows, damaged = _split(path.read_bytes() if path.exists() else b"")
+    rows, damaged = read_journal(path)
     if damaged:
         with path.with_name(f"{path.name}.torn").open("ab") as aside:
             aside.writelines(line.rstrip(b"\n") + b"\n" for line in damaged)

@@ -7,11 +7,15 @@ from dataset.families.family import Parameters, Workload
 from dataset.families.registry import FAMILIES
 from dataset.plan.configuration import Job, Point
 from dataset.plan.queue import again
+from dippm.conditions import Precision
 from dippm.measure.protocol import Phase
 
 CALIBRATION_WITH_POWER = 90
 """So many of the calibration pack; the last ten are bound by their launch."""
-CALIBRATION_MODELS = (
+BOTH: tuple[Precision, ...] = ("fp32", "bf16")
+"""Precisions of the calibration pack."""
+OTHERS: tuple[Precision, ...] = ("bf16", "tf32", "fp16")
+CALIBRATION_MODELS: tuple[tuple[str, Parameters], ...] = (
     ("resnet", {"block": "bottleneck", "depths": "3-4-6-3", "width": 64}),
     ("mobilenet", {"version": 2, "width": 1.0}),
     ("vit", {"patch": 16, "width": 384, "depth": 12, "heads": 6}),
@@ -44,7 +48,7 @@ def calibration_pack() -> list[Job]:
             _workload(case),
             tuple(
                 Point(case.batch, precision=precision, energy=i < CALIBRATION_WITH_POWER)
-                for precision in ("fp32", "bf16")
+                for precision in BOTH
             ),
         )
         for i, case in enumerate(operators.calibration_cases())
@@ -58,11 +62,15 @@ def _workload(case: operators.Case) -> Workload:
 
 def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> Job:
     """Return an operator in single precision and one other; every second map channels-last."""
-    other = ("bf16", "tf32", "fp16")[index % 3]
+    other = OTHERS[index % len(OTHERS)]
     last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
+    chosen: tuple[tuple[Precision, bool], ...] = (
+        ("fp32", index % 6 == 0),
+        (other, index % 6 == 3),
+    )
     points = [
         Point(case.batch, precision, phase=phase, channels_last=last, energy=energy)
-        for precision, energy in (("fp32", index % 6 == 0), (other, index % 6 == 3))
+        for precision, energy in chosen
     ]
     return Job(_workload(case), tuple(points))
 
@@ -70,5 +78,5 @@ def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> J
 def _calibration_model(row: tuple[str, Parameters]) -> Job:
     family, wanted = FAMILIES[row[0]], row[1]
     member = next(p for p in family.grid() if wanted.items() <= p.items())
-    points = tuple(Point(b, precision=precision) for b in (1, 16) for precision in ("fp32", "bf16"))
+    points = tuple(Point(b, precision=precision) for b in (1, 16) for precision in BOTH)
     return Job(Workload(family.name, member, family.sizes(member)[0]), points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +166,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
 def join_examples(parts: Sequence[Examples]) -> Examples:
     """Return one collection out of several."""
 
-    def along(name: str, axis: int = 0) -> NDArray[np.generic]:
+    def along(name: str, axis: int = 0) -> NDArray[Any]:
         return np.concatenate([getattr(p, name) for p in parts], axis=axis)
 
     def starts(name: str) -> NDArray[np.int64]:

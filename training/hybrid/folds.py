@@ -141,10 +141,9 @@ class Runner:
             predicted[GUARDED] = predict_guarded_log_ms(*given, tables=self.tables)
         seconds[TREES] = time.monotonic() - began
         unfinished = self._path(task).with_suffix(".part.npz")
-        np.savez(
-            unfinished, test=task.test, host=_host_ms(self, task.test, network), **predicted,
-            **{f"seconds {name}": value for name, value in seconds.items()},
-        )  # fmt: skip
+        arrays: dict[str, Any] = {f"seconds {name}": value for name, value in seconds.items()}
+        arrays |= {"test": task.test, "host": _host_ms(self, task.test, network), **predicted}
+        np.savez(unfinished, **arrays)
         unfinished.replace(self._path(task))
 
     def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:

@@ -104,7 +104,7 @@ def _started(
     }
     document = json.loads(json.dumps(document))
     if path.is_file():
-        before = json.loads(path.read_text())
+        before: dict[str, Any] = json.loads(path.read_text())
         if {**before, "results": {}} == document:
             return before
     return document

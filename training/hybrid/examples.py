@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Row:
     """One measured latency.
 
     Attributes:
-        row_id: of the table, see `dataset.table`.
+        row_id: of the table, see `dataset.measured.table`.
         source: data source.
         table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.
@@ -171,7 +172,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
 def join_examples(parts: Sequence[Examples]) -> Examples:
     """Return one collection out of several."""
 
-    def along(name: str, axis: int = 0) -> NDArray[np.generic]:
+    def along(name: str, axis: int = 0) -> NDArray[Any]:
         return np.concatenate([getattr(p, name) for p in parts], axis=axis)
 
     def starts(name: str) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from training.evaluation.held_out import HeldOut
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
@@ -140,10 +140,9 @@ class Runner:
             predicted[GUARDED] = predict_guarded_log_ms(*given, tables=self.tables)
         seconds[TREES] = time.monotonic() - began
         unfinished = self._path(task).with_suffix(".part.npz")
-        np.savez(
-            unfinished, test=task.test, host=_host_ms(self, task.test, network), **predicted,
-            **{f"seconds {name}": value for name, value in seconds.items()},
-        )  # fmt: skip
+        arrays: dict[str, Any] = {f"seconds {name}": value for name, value in seconds.items()}
+        arrays |= {"test": task.test, "host": _host_ms(self, task.test, network), **predicted}
+        np.savez(unfinished, **arrays)
         unfinished.replace(self._path(task))
 
     def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:
@@ -258,7 +257,7 @@ def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[n
 
 
 def table_of(examples: Examples) -> pd.DataFrame:
-    """Return the rows as `dataset.latency_splits` wants them."""
+    """Return the rows as `dataset.join.latency_splits` wants them."""
     rows = examples.rows
     return pd.DataFrame(
         {

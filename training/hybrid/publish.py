@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
@@ -198,7 +198,7 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
 def _host(members: Sequence[KernelNetwork], tables: Mapping[str, int]) -> dict[str, float]:
     """Return launch time and copy rate of the machine that is taken if a user names none."""
     known = [m.log_launch_ms[tables[HOST]] if HOST in tables else m.usual for m in members]
-    copy = [m.log_copy for m in members]
+    copy: list[torch.Tensor] = [m.log_copy for m in members]
     launch_ms, rate = (float(torch.stack(logs).mean().exp()) for logs in (known, copy))
     return {"launch_ms": launch_ms, "copy_bytes_per_ms": rate}
 
@@ -208,7 +208,7 @@ def _seen(examples: Examples) -> dict[str, Any]:
     for row in examples.rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
     models = [row for row in examples.rows if row.is_model]
-    kinds = examples.features[:, :N_KINDS].any(axis=0)
+    kinds = np.any(examples.features[:, :N_KINDS], axis=0)
     return {
         "often": {width: _often(examples, width) for width in sorted(set(FORMATS.values()))},
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},

@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dataset.latency_splits import HASHES, hashes_of, latency_splits
+from dataset.join.latency_splits import HASHES, hashes_of, latency_splits
 from training.evaluation.held_out import HeldOut, write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.baselines import baselines

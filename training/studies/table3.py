@@ -19,7 +19,7 @@ import torch
 import typer
 from rich.console import Console
 
-from dataset.splits import by_architecture, random_split
+from dataset.join.splits import by_architecture, random_split
 from dippm.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import GPU, Examples, load_examples, measured_rows
 from training.pmgns.folds import run_fold
@@ -104,7 +104,7 @@ def _started(
     }
     document = json.loads(json.dumps(document))
     if path.is_file():
-        before = json.loads(path.read_text())
+        before: dict[str, Any] = json.loads(path.read_text())
         if {**before, "results": {}} == document:
             return before
     return document

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
 from dippm.features.kernel_features import (
     N_FEATURES,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import Calibration, Device, find
 from dippm.errors import CheckpointError, ConditionsError

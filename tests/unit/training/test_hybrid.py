@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import dippm
-from dataset.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
-from dataset.nodes import GraphBuilder
+from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES

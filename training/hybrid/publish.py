@@ -26,8 +26,9 @@ from training.evaluation.since import errors_since
 from training.hybrid.batches import Batches
 from training.hybrid.examples import Examples
 from training.hybrid.fit import restore
-from training.hybrid.folds import SAGE, TREES, Runner, Task
+from training.hybrid.folds import Runner, Task
 from training.hybrid.latency_intervals import covered, fit_intervals, interval_law_rows
+from training.hybrid.mixture import SAGE, TREES
 from training.hybrid.network import KernelNetwork
 from training.hybrid.novelty import measured_tensors
 from training.hybrid.report import by_family, learners, summary

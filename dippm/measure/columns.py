@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Kind = Literal["text", "integer", "real", "flag", "reals", "json"]
 Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
 
@@ -62,9 +62,10 @@ LATENCY = (
     Column("event_median_ms", "real", "median of them"),
     Column("events_ms", "reals", "every span, in order"),
     Column("queued_ms", "real", "mean time of steps queued without waiting: launches overlap work"),
+    Column("first_call_ms", "real", "the first call, before the warm-up: loads, compiles"),
     Column("warm_up_steps", "integer", "untimed steps before"),
     Column("timed_steps", "integer", "timed steps"),
-    Column("warm_up_settled", "flag", "whether the last two warm-up windows agreed within 1 %"),
+    Column("warm_up_settled", "flag", "whether medians of the last two windows agreed within 1 %"),
 )
 ENERGY = (
     Column("energy_j", "real", "of one step, gross"),

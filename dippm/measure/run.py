@@ -209,13 +209,10 @@ def _latency(timings: Timings) -> dict[str, Any]:
         "event_ms": fmean(events) if events else no_events,
         "event_median_ms": median(events) if events else no_events,
         "events_ms": list(events) if events else no_events,
-        "warm_up_steps": timings.warm_up_steps,
+        "first_call_ms": timings.warm_up.first_call_ms,
+        "warm_up_steps": timings.warm_up.steps,
+        "warm_up_settled": timings.warm_up.settled,
         "timed_steps": len(wall),
-        "warm_up_settled": (
-            Absent("one warm-up window only: its steps are long")
-            if timings.settled is None
-            else timings.settled
-        ),
     }
 
 

@@ -76,6 +76,7 @@ ENERGY = (
     Column("energy_steps", "integer", "steps in the window"),
     Column("energy_method", "text", "counter that the energy comes from"),
     Column("energy_resolution_s", "real", "update period of that counter, as seen"),
+    Column("energy_read_ms", "real", "what reading that counter once costs; no step waits for it"),
 )
 MEMORY = (
     Column("memory_mb", "real", "in use at the peak, context included: NVML on a GPU, else RSS"),

@@ -22,7 +22,15 @@ from dippm.measure.regimes import flags, prepared
 from dippm.measure.sources import gpm, nvml, nvml_processes
 from dippm.measure.sources.registry import open_source
 from dippm.measure.state import StateWatch
-from dippm.measure.timing import CudaStopwatch, Step, Timings, stopwatch, time_queued, time_steps
+from dippm.measure.timing import (
+    CudaStopwatch,
+    Step,
+    Stopwatch,
+    Timings,
+    stopwatch,
+    time_queued,
+    time_steps,
+)
 from dippm.progress import tell
 
 if TYPE_CHECKING:
@@ -126,23 +134,24 @@ class Bench:
             "flags": flags(),
         }
         step_ms = median(timings.wall_ms)
-        columns["queued_ms"] = (
-            time_queued(step, watch, step_ms=step_ms)
-            if isinstance(watch, CudaStopwatch)
-            else Absent("steps on a CPU do not overlap")
-        )
-        return {**columns, **self._energy(step, watch.finish, step_ms, wanted=with_energy)}
+        if isinstance(watch, CudaStopwatch):
+            columns["queued_ms"] = step_ms = time_queued(step, watch, step_ms=step_ms)
+        else:
+            columns["queued_ms"] = Absent("steps on a CPU do not overlap")
+        return {**columns, **self._energy(step, watch, step_ms, wanted=with_energy)}
 
-    def _energy(self, step: Step, finish: Any, step_ms: float, *, wanted: bool) -> dict[str, Any]:
+    def _energy(
+        self, step: Step, watch: Stopwatch, queued_ms: float, *, wanted: bool
+    ) -> dict[str, Any]:
         if isinstance(self.meter, Absent):
             return self._no_energy(self.meter)
         if not wanted or self.settings.energy_window_s <= 0:
             return self._no_energy(Absent("not asked for"))
         tell(f"measuring energy for {self.settings.energy_window_s:g} s")
-        watch = _LoadWatch(self.nvml)
+        load = _LoadWatch(self.nvml)
         self.gpm.read()  # GPM answers for the time between two readings
         seen = energy.measure_energy(
-            step, finish, self.meter, self.settings, step_ms=step_ms, meanwhile=watch.look
+            step, watch, self.meter, self.settings, queued_ms=queued_ms, meanwhile=load.look
         )
         active = self.gpm.read()
         if isinstance(seen, Absent):
@@ -150,7 +159,7 @@ class Bench:
         return {
             **_energy_columns(seen, self.idle_power_w),
             **{name: active.get(name) for name in GPM},
-            "utilization_percent": watch.mean(),
+            "utilization_percent": load.mean(),
         }
 
     def _no_energy(self, reason: Absent) -> dict[str, Any]:
@@ -229,6 +238,7 @@ def _energy_columns(seen: energy.Energy, idle_power_w: float | Absent) -> dict[s
         "energy_steps": seen.steps,
         "energy_method": seen.method,
         "energy_resolution_s": seen.resolution_s,
+        "energy_read_ms": seen.read_ms,
     }
 
 

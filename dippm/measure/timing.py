@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
@@ -62,6 +62,10 @@ class HostStopwatch:
         step()
         return (time.perf_counter_ns() - start) / 1e6, None
 
+    def mark(self) -> Callable[[], object]:
+        """Return what waits for the steps so far: nothing, for they are finished."""
+        return self.finish
+
     def finish(self) -> None:
         """Nothing is in flight."""
 
@@ -74,6 +78,7 @@ class CudaStopwatch:
 
         self._device = device
         self._synchronize = torch.cuda.synchronize
+        self._new_event = torch.cuda.Event
         with torch.cuda.device(device):
             self._first = torch.cuda.Event(enable_timing=True)
             self._last = torch.cuda.Event(enable_timing=True)
@@ -88,6 +93,12 @@ class CudaStopwatch:
         self._synchronize(self._device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6
         return wall_ms, self._first.elapsed_time(self._last)
+
+    def mark(self) -> Callable[[], object]:
+        """Return what waits for the steps that were queued so far, and for no later one."""
+        event = self._new_event()
+        event.record()
+        return cast(Callable[[], object], event.synchronize)
 
     def finish(self) -> None:
         """Wait for everything in flight."""

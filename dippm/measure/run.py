@@ -99,7 +99,7 @@ class Bench:
 
         Args:
             module: on the device; its precision, layout and mode are changed as the regime says.
-            inputs: on the device, batch included, in the order of `forward`.
+            inputs: on the device, batch included, in the order of `forward`; cast in place.
             regime: how it runs.
             with_energy: whether the energy window is spent.
             memory_before_mb: what `memory_mb` said before the module was built.
@@ -112,8 +112,8 @@ class Bench:
             ConditionsError: if the device cannot run the regime.
             torch.OutOfMemoryError: and whatever else the module raises.
         """
-        memory.forget(self.device)
         with prepared(module, inputs, regime, device=self.device) as step:
+            memory.forget(self.device)  # what other types and layouts took is not the model's
             columns = self.measure_step(step, with_energy=with_energy)
         before = Absent("nobody looked") if memory_before_mb is None else memory_before_mb
         return as_row({**columns, "memory_before_mb": before})

@@ -28,6 +28,12 @@ from dippm.measure.timing import Step, Stopwatch
 
 POLL_S = 0.02
 """Between two looks at the counter; a batch of steps is queued for about this long."""
+METHODS = {
+    "energy_j": "NVML total energy counter",
+    "power_instant_w": "mean of NVML's instant power readings",
+    "power_w": "mean of NVML power readings",
+}
+"""What a GPU's energy is read from, the best first: power_w is a mean over a second on Hopper."""
 READS = 5
 """So many readings say what one costs."""
 READ_SHARE = 0.2
@@ -141,10 +147,9 @@ def find_meter(nvml: Source, rapl: Source, *, on_gpu: bool) -> Meter | Absent:
             return Meter(rapl, "package_energy_j", "RAPL package counter")
         return Absent(readings.absent.get("package_energy_j", "no RAPL"))
     readings = nvml.read()
-    if "energy_j" in readings.values:
-        return Meter(nvml, "energy_j", "NVML total energy counter")
-    if "power_w" in readings.values:
-        return Meter(nvml, "power_w", "mean of NVML power readings")
+    for quantity, method in METHODS.items():
+        if quantity in readings.values:
+            return Meter(nvml, quantity, method)
     return Absent(readings.absent.get("energy_j", "no NVML"))
 
 

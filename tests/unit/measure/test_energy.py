@@ -81,6 +81,19 @@ def test_without_an_energy_counter_power_readings_stand_in_and_say_so():
     assert seen.power_w == pytest.approx(80.0, rel=0.01)
 
 
+def test_the_instant_power_is_preferred_to_a_mean_over_a_second():
+    class Hopper(SteppedCounter):
+        def read(self):
+            said = super().read()
+            instant = {"power_instant_w": said.values["power_w"] + 20.0}
+            return Readings(said.time_ns, {**said.values, **instant}, said.absent)
+
+    seen = run(Hopper(80.0, 0.02, has_energy=False), 0.4)
+    assert isinstance(seen, Energy)
+    assert seen.method == "mean of NVML's instant power readings"
+    assert seen.power_w == pytest.approx(100.0, rel=0.01)
+
+
 def test_idle_power_comes_from_the_same_meter():
     assert idle_power(meter(SteppedCounter(60.0, 0.02)), 0.2) == pytest.approx(60.0, rel=0.3)
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 
+from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.provenance import machine
 from dippm.measure.readings import AbsentSource, Readings, Source
 from dippm.measure.sources import gpm, nvml, nvml_processes
@@ -51,9 +52,11 @@ class Gpu:
         others: processes of others, with the memory of all of them in MiB; None is not known.
         clock_mhz, busy_clock_mhz: outside of the energy window, and in it.
         busy_throttle: mask of NVML in the energy window.
-        powers_w: idle before the window, and from then on.
+        power_w: whatever runs.
         period_s: between two updates of the energy counter.
         asked: how often NVML was asked for each quantity.
+        kernels_ns: durations of the kernels of a profiled step; None if the profiler fails.
+        asked_before_profile: `asked` when the profiled step began.
     """
 
     reserved_mb: float = 100.0
@@ -66,6 +69,18 @@ class Gpu:
     power_w: float = 250.0
     period_s: float = 0.005
     asked: Counter[str] = field(default_factory=Counter)
+    kernels_ns: list[int] | None = field(default_factory=lambda: [1000])
+    asked_before_profile: Counter[str] = field(default_factory=Counter)
+
+    def profiled(self, step: Any, *_: Any, before: Any, **__: Any) -> tuple[TracedKernel, ...]:
+        """Answer for the profiler, which needs CUDA."""
+        self.asked_before_profile = self.asked.copy()
+        if self.kernels_ns is None:
+            raise RuntimeError("CUPTI is not there")
+        before()
+        step()
+        call = (("aten::linear",), (0,), "", "forward", None)
+        return tuple(TracedKernel("gemm", *call, 0, ns) for ns in self.kernels_ns)  # type: ignore[arg-type]
 
     def value(self, name: str, *, busy: bool) -> float:
         """Return what NVML says for a quantity."""
@@ -151,6 +166,8 @@ def gpu() -> Iterator[Gpu]:
         mock.patch.multiple(torch.cuda, **answers),
         mock.patch("dippm.measure.counters.open_source", opened),
         mock.patch("dippm.measure.context.open_context"),
+        mock.patch("dippm.measure.kernel_phase.profiled", made.profiled),
+        mock.patch("dippm.measure.run.displacer", return_value=torch.ones(4).sum),
     ):
         try:
             yield made

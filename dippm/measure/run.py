@@ -1,31 +1,52 @@
 """One configuration, measured: the protocol from warm-up to the columns of a row.
 
-    forget caches → first call → warm up until settled → timed steps → memory peaks → energy window
+    forget caches → first call → warm up until settled → timed steps → memory peaks
+    → queued steps → cold steps (operators) → energy window → profiled step
 
 Everything that could not be had stands in "absent" with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dippm.measure import context, memory
+from dippm.measure.cold import NAMES as COLD_NAMES
+from dippm.measure.cold import NOT_COLD, cold_columns, displacer
 from dippm.measure.counters import Counters
 from dippm.measure.energy_phase import energy_columns, no_energy
+from dippm.measure.kernel_phase import Seen, kernel_columns, kernels_of
+from dippm.measure.kernels.record import kernel_ms
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepared
 from dippm.measure.state import StateWatch, host_load
 from dippm.measure.timers import latency_columns
-from dippm.measure.timing import CudaStopwatch, Step, stopwatch, time_queued, time_steps
+from dippm.measure.timing import CudaStopwatch, Step, Stopwatch, stopwatch, time_queued, time_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to measure beside time and memory.
+
+    Attributes:
+        energy: spend an energy window.
+        kernels: profile a step.
+        cold: time steps with cold caches too: operators, which fit into them.
+    """
+
+    energy: bool = True
+    kernels: bool = True
+    cold: bool = False
 
 
 class Bench:
@@ -66,7 +87,7 @@ class Bench:
         inputs: Sequence[torch.Tensor],
         regime: Regime,
         *,
-        with_energy: bool = True,
+        wanted: Wanted | None = None,
         memory_before_mb: float | Absent | None = None,
     ) -> dict[str, Any]:
         """Measure one configuration.
@@ -75,12 +96,13 @@ class Bench:
             module: on the device; its precision, layout and mode are changed as the regime says.
             inputs: on the device, batch included, in the order of `forward`; cast in place.
             regime: how it runs.
-            with_energy: whether the energy window is spent.
+            wanted: what beside time and memory.
             memory_before_mb: what `memory_mb` said before the module was built.
 
         Returns:
-            Columns of `dippm.measure.columns` from timer to provenance, and "absent": reason by
-            column without a value.
+            Columns of `dippm.measure.columns` from timer to provenance; "absent": reason by column
+            without a value; "kernels": the kernel table as JSON-ready rows, see
+            `kernels.record.TracedKernel`, empty if there is none.
 
         Raises:
             ConditionsError: if the device cannot run the regime.
@@ -88,12 +110,21 @@ class Bench:
         """
         with prepared(module, inputs, regime, device=self.device) as step:
             memory.forget(self.device)  # what other types and layouts took is not the model's
-            columns = self.measure_step(step, with_energy=with_energy)
+            marks = module if regime.mode == "eager" else None
+            columns = self.measure_step(step, wanted=wanted or Wanted(), module=marks)
         before = Absent("nobody looked") if memory_before_mb is None else memory_before_mb
         return as_row({**columns, "memory_before_mb": before})
 
-    def measure_step(self, step: Step, *, with_energy: bool) -> dict[str, Any]:
-        """Measure any callable that is one step on the device; columns are values or `Absent`."""
+    def measure_step(
+        self, step: Step, *, wanted: Wanted, module: torch.nn.Module | None = None
+    ) -> dict[str, Any]:
+        """Measure any callable that is one step on the device; columns are values or `Absent`.
+
+        Args:
+            step: what runs.
+            wanted: what beside time and memory.
+            module: whose submodules mark their calls in the profiled step, if they can.
+        """
         fresh, self._fresh = self._fresh, False
         watch = stopwatch(self.device)
         state = StateWatch(self.counters.state)
@@ -116,13 +147,48 @@ class Bench:
             columns["queued_ms"] = queued_ms = time_queued(step, watch, step_ms=queued_ms)
         else:
             columns["queued_ms"] = Absent("steps on a CPU do not overlap")
+        cold, profile_cold = self._cold(step, watch, wanted)
+        energy = self._energy(step, watch, queued_ms, wanted=wanted)
+        return {**columns, **cold, **energy, **self._kernels(step, wanted, module, profile_cold)}
+
+    def _cold(
+        self, step: Step, watch: Stopwatch, wanted: Wanted
+    ) -> tuple[dict[str, Any], Callable[[], object] | Absent]:
+        """Return the columns of cold steps, and what makes a step cold, or why not."""
+        displace = displacer(self.device) if wanted.cold else NOT_COLD
+        if isinstance(displace, Absent):
+            return dict.fromkeys(COLD_NAMES, displace), displace
+        return cold_columns(step, watch, displace, self.settings.timed_steps), displace
+
+    def _energy(
+        self, step: Step, watch: Stopwatch, queued_ms: float, *, wanted: Wanted
+    ) -> dict[str, Any]:
         on_gpu = self.device.type == "cuda"
-        if not with_energy or self.settings.energy_window_s <= 0:
-            return {**columns, **no_energy(Absent("not asked for"), on_gpu=on_gpu)}
-        window = energy_columns(
+        if not wanted.energy or self.settings.energy_window_s <= 0:
+            return no_energy(Absent("not asked for"), on_gpu=on_gpu)
+        return energy_columns(
             step, watch, self.counters, self.settings, queued_ms=queued_ms, on_gpu=on_gpu
         )
-        return {**columns, **window}
+
+    def _kernels(
+        self,
+        step: Step,
+        wanted: Wanted,
+        module: torch.nn.Module | None,
+        displace: Callable[[], object] | Absent,
+    ) -> dict[str, Any]:
+        seen: Seen = Absent("not asked for")
+        cold: Seen = displace if isinstance(displace, Absent) else seen
+        if wanted.kernels:
+            seen = kernels_of(step, self.device, module)
+            if not isinstance(displace, Absent):
+                cold = kernels_of(step, self.device, module, before=displace)
+        rows = () if isinstance(seen, Absent) else seen
+        return {
+            **kernel_columns(seen, self.device),
+            "cold_kernel_ms": cold if isinstance(cold, Absent) else kernel_ms(cold),
+            "kernels": [kernel.to_dict() for kernel in rows],
+        }
 
 
 def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:

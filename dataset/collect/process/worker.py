@@ -31,6 +31,7 @@ from dataset.families.family import Workload
 from dataset.plan.configuration import Point
 from dippm import process
 from dippm.measure.protocol import Regime, Settings
+from dippm.measure.run import Wanted
 
 REGISTRY = "dataset.families.registry"
 BENCH = "dippm.measure.run:Bench"
@@ -82,7 +83,7 @@ class Worker:
             module,
             inputs,
             Regime(asked.precision, asked.mode, asked.phase, asked.channels_last),
-            with_energy=asked.energy,
+            wanted=Wanted(energy=asked.energy, cold=self._is_operator()),
             memory_before_mb=self._memory_before_mb,
         )
         self._module = module

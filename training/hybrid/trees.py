@@ -41,12 +41,12 @@ class TreeSettings:
     """
 
     rounds: int = 150
-    depth: int = 11
+    depth: int = 8
     rate: float = 0.15
     huber: float = 0.15
     prior: float = 0.002
     reach: float = 1.5
-    smallest_leaf: float = 3.0
+    smallest_leaf: float = 10.0
     balance: float = 0.5
     seed: int = 0
 

@@ -86,16 +86,22 @@ def _time(jobs: Sequence[Job], limits: Limits, settings: Settings) -> dict[str, 
 
 
 def stage_table(found: Sequence[Stage], limits: Limits = GPU, settings: Settings = DEFAULTS) -> str:
-    """Return one line for each stage: points, those with energy, when it begins, its rate."""
-    head = ("stage", "jobs", "points", "energy", "from min", "minutes", "points/min")
-    lines, begin_s = ["{:<12}{:>8}{:>8}{:>8}{:>10}{:>10}{:>12}".format(*head)], 0.0
+    """Return a line for each stage: points, those with energy, when it begins, its rate."""
+    heads = ("stage", "jobs", "points", "energy", "begins, min", "takes, min", "points/min")
+    rows: list[tuple[str, ...]] = [heads]
+    begin_s = 0.0
     for stage in found:
         points = [point for job in stage.jobs for point in job.points]
         took_s = sum(job_seconds(job, limits, settings) for job in stage.jobs)
         energy = sum(point.energy for point in points)
-        lines.append(
-            f"{stage.name:<12}{len(stage.jobs):>8}{len(points):>8}{energy:>8}"
-            f"{begin_s / 60:>10.1f}{took_s / 60:>10.1f}{60 * len(points) / took_s:>12.1f}"
-        )
+        counts = (stage.name, len(stage.jobs), len(points), energy)
+        times = (begin_s / 60, took_s / 60, 60 * len(points) / took_s)
+        rows.append((*map(str, counts), *(f"{value:.1f}" for value in times)))
         begin_s += took_s
-    return "\n".join(lines)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    rule = "|".join(["---", *["---:"] * (len(heads) - 1)])
+    return "\n".join(f"| {line} |" for line in lines).replace("\n", f"\n|{rule}|\n", 1)

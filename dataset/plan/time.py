@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataset.families import costs
+from dataset.families.registry import OPERATORS
 from dataset.plan.configuration import Job, Point
 from dataset.plan.limits import Limits, seconds
 from dippm.measure.protocol import Settings
@@ -28,7 +29,10 @@ def _point_seconds(job: Job, point: Point, limits: Limits, settings: Settings) -
         costs.cost(job.workload), point.batch, point.phase, limits=limits, precision=point.precision
     )
     warm_up, queued = max(WARM_UP_S, WARM_UP_STEPS * step), max(QUEUED_S, 2 * step)
-    total = warm_up + settings.timed_steps * step + queued + KERNELS_S + REST_S
+    timed = settings.timed_steps * step + KERNELS_S
+    if job.workload.family in OPERATORS:
+        timed *= 2  # with warm caches, and with cold ones
+    total = warm_up + timed + queued + REST_S
     if point.energy:
         total += settings.energy_window_s + 2 * settings.idle_s + ENERGY_REST_S
     return total + COMPILE_S * (point.mode == "compiled")

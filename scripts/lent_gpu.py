@@ -28,9 +28,14 @@ WORK = "collected"
 def main(argv: Sequence[str] | None = None) -> int:
     """Unpack, collect, pack; return the collector's exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    own, more = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (
-        words, [],
-    )  # fmt: skip
+    own, more = (
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (
+            words,
+            [],
+        )
+    )
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("carried", type=Path, help="what the last command left; may be missing")
     parser.add_argument("out", type=Path, help="empty folder that comes back")

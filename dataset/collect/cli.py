@@ -152,8 +152,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--settle-s", type=_duration, default=DEFAULTS.settle_s, metavar="S")
     add("--timed-steps", type=_positive, default=DEFAULTS.timed_steps, metavar="N")
     add("--disk-wait-s", type=_duration, default=60.0, metavar="S", help="for space on a full disk")
-    add("--jobs-per-worker", type=_positive, metavar="N", help="before a worker is replaced "
-        "(default: 1 on a CPU, where memory is that of the process, else 100)")  # fmt: skip
+    add(
+        "--jobs-per-worker",
+        type=_positive,
+        metavar="N",
+        help="before a worker is replaced "
+        "(default: 1 on a CPU, where memory is that of the process, else 100)",
+    )
     add("--memory-limit-mb", type=_positive, metavar="N", help="for a model on a CPU")
     add("--families", action="append", default=[], metavar="MODULE", help="with more families")
     add("--bench", default="", metavar="MODULE:CLASS", help="in place of dippm.measure.run:Bench")

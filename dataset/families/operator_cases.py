@@ -169,9 +169,15 @@ def _more_convolutions() -> Iterator[Case]:
     ):  # fmt: skip
         for batch in (4, 48):
             yield convolution(
-                batch, 96, 96, (64, 64), kernel=kernel, stride=stride, groups=groups,
+                batch,
+                96,
+                96,
+                (64, 64),
+                kernel=kernel,
+                stride=stride,
+                groups=groups,
                 dilation=dilation,
-            )  # fmt: skip
+            )
     for batch, channels, width, side in ((1, 64, 32, 128), (8, 512, 256, 32), (16, 128, 64, 64)):
         for kernel in (2, 4):
             yield convolution(

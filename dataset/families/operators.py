@@ -86,14 +86,24 @@ def _build_convolution(p: Parameters, sizes: Sizes) -> torch.nn.Module:
     kernel, dilation = int(p["kernel"]), int(p["dilation"])
     if p["transposed"]:
         return nn.ConvTranspose2d(
-            int(p["channels"]), int(p["width"]), kernel, stride=int(p["stride"]),
-            padding=(kernel - 2) // 2, bias=False,
-        )  # fmt: skip
+            int(p["channels"]),
+            int(p["width"]),
+            kernel,
+            stride=int(p["stride"]),
+            padding=(kernel - 2) // 2,
+            bias=False,
+        )
     kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[int(p["dimensions"])]
     return kind(
-        int(p["channels"]), int(p["width"]), kernel, stride=int(p["stride"]),
-        padding=dilation * (kernel // 2), groups=int(p["groups"]), dilation=dilation, bias=False,
-    )  # fmt: skip
+        int(p["channels"]),
+        int(p["width"]),
+        kernel,
+        stride=int(p["stride"]),
+        padding=dilation * (kernel // 2),
+        groups=int(p["groups"]),
+        dilation=dilation,
+        bias=False,
+    )
 
 
 def _build_attention(p: Parameters, sizes: Sizes) -> torch.nn.Module:
@@ -137,9 +147,12 @@ def _build_recurrent(p: Parameters, sizes: Sizes) -> torch.nn.Module:
     from dataset.families.networks.operators import RecurrentLayers
 
     return RecurrentLayers(
-        str(p["cell"]), sizes[1], int(p["width"]), int(p["depth"]),
+        str(p["cell"]),
+        sizes[1],
+        int(p["width"]),
+        int(p["depth"]),
         bidirectional=bool(p["bidirectional"]),
-    )  # fmt: skip
+    )
 
 
 def _build_named(p: Parameters, sizes: Sizes, kind: str) -> torch.nn.Module:

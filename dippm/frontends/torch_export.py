@@ -234,8 +234,11 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
     other = Attempt(attempt.module, replace(attempt.call, leaves=leaves), on_meta=attempt.on_meta)
     program = other.at(marker, watched=True)
     if program is not None and other.watch.placed and not other.watch.misplaced:
-        moved = [x.name or "the input" for x, y in zip(leaves, attempt.call.leaves, strict=True)
-                 if x is not y]  # fmt: skip
+        moved = [
+            x.name or "the input"
+            for x, y in zip(leaves, attempt.call.leaves, strict=True)
+            if x is not y
+        ]
         note = SEQUENCE_FIRST.format(layer=other.watch.placed[0], inputs=", ".join(moved))
         return Exported(program, marker, True, (note,))
     if not misplaced:

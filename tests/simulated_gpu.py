@@ -86,6 +86,7 @@ class SimulatedGpu:
 
     def write(self, folder: Path) -> Path:
         """Write a set as the collector does: rows of models and operators, training, a failure."""
+        folder.mkdir(parents=True, exist_ok=True)
         store = Store(folder, say=lambda _: None)
         for row in self._rows():
             store.append(row)

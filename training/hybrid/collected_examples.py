@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataset.join.graph_store import GraphStore
-from training.hybrid.collected_kernels import KernelTables, Place, rows_of_kernels
+from training.hybrid.collected_kernels import (
+    KernelTables,
+    Place,
+    certain,
+    kernel_tables,
+    rows_of_kernels,
+)
 from training.hybrid.collected_rows import CollectedSet, rows_of
 from training.hybrid.example_cache import VERSION, cached
 from training.hybrid.examples import Examples, GraphLookup, Row
@@ -19,7 +25,7 @@ def load_collected(
     work: Path,
     *,
     tables: KernelTables | None = None,
-    place: Place | None = None,
+    place: Place = certain,
 ) -> Examples:
     """Return the examples of a set: its points in their regimes, and operators amid its models.
 
@@ -27,19 +33,18 @@ def load_collected(
         found: the set.
         graphs: folder of raw graphs.
         work: where examples are kept, by the rows that they are of and by `VERSION`.
-        tables: its kernel tables.
+        tables: its kernel tables; None for those in its folder.
         place: joins them with graphs.
     """
-    tables = tables or {}
+    tables = kernel_tables(found.folder) if tables is None else tables
     digest = _digest([found.digest, *sorted(tables)])
     folder = work / f"{found.source.replace('/', '-')}-{digest}-{VERSION}"
 
     def rows() -> tuple[list[Row], GraphLookup]:
         store = GraphStore(graphs)
         points = rows_of(found, store)
-        if tables and place is not None:
-            points += rows_of_kernels(points, tables, store.__getitem__, place)
-        return points, store.__getitem__
+        nodes = rows_of_kernels(points, tables, store.__getitem__, place=place)
+        return [*points, *nodes], store.__getitem__
 
     return cached(folder, rows)
 

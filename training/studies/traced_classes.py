@@ -41,9 +41,9 @@ CLASSES = _table(
     resize="upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d "
     "upsample_linear1d upsample_nearest3d upsample_trilinear3d grid_sampler_2d "
     "_upsample_bilinear2d_aa _upsample_bicubic2d_aa roi_align",
-    other="fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full "
-    "arange linspace eye scalar_tensor rand randn uniform normal bernoulli _fft_r2c _fft_c2r "
-    "_fft_c2c nonzero multinomial empty_like host_to_device",
+    elementwise="fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones "
+    "new_full arange linspace eye scalar_tensor rand randn uniform normal bernoulli",
+    other="_fft_r2c _fft_c2r _fft_c2c nonzero multinomial empty_like host_to_device",
 )  # fmt: skip
 """By the name of the operator without a trailing underscore. What is missing is element-wise."""
 

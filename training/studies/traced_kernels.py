@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from training.studies import traced_classes
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, replaced
+from training.studies.traced_parts import TracedKernel, parts_of
+
+__all__ = ["TracedKernel", "TracedPrecision", "fake_arguments", "traced"]
 
 TracedPrecision = Literal["fp32", "fp16", "amp"]
 _NOT_LAUNCHED = frozenset(
@@ -26,38 +28,6 @@ _NOT_LAUNCHED = frozenset(
     "_unsafe_view resize_ as_strided_ squeeze_ unsqueeze_ t_ transpose_ set_ device sym_size "
     "is_same_size _local_scalar_dense _assert_async detach_".split()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TracedKernel:
-    """One aten call that launches something.
-
-    Attributes:
-        op: aten name, "attention" for a fused one, "host_to_device" for a transfer.
-        kind: one of KERNEL_CLASSES.
-        read_bytes: of operands, weights included; what an expanded view repeats counts once.
-        weight_bytes: the part of `read_bytes` that parameters and buffers are, and what was
-            computed from them alone.
-        write_bytes: of results.
-        elements: of the largest result.
-        shape: of the first result.
-        path: of the module that calls.
-        launches: kernels of this one call, where that is known not to be one.
-        operands: dtype and shape of each operand, with its strides if it is not dense.
-        result: dtype of the first result, and its strides if it is not dense.
-    """
-
-    op: str
-    kind: str
-    read_bytes: float
-    weight_bytes: float
-    write_bytes: float
-    elements: int
-    shape: tuple[int, ...]
-    path: str = ""
-    launches: int = 1
-    operands: tuple[str, ...] = ()
-    result: str = ""
 
 
 def traced(
@@ -86,7 +56,7 @@ def traced(
             stack.enter_context(cuda_device())
             fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
             fakes.replace(module.eval())
-            positional, given = _arguments(fakes, inputs)
+            positional, given = fake_arguments(fakes, inputs)
             log = _Log(fakes)
             stack.enter_context(fakes.mode)
             stack.enter_context(torch.no_grad())
@@ -97,12 +67,12 @@ def traced(
             stack.enter_context(torch.device("cuda"))
             stack.enter_context(log)
             module(*positional, **given)
-            return log.kernels
+            return [part for kernel in log.kernels for part in parts_of(kernel)]
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-def _arguments(
+def fake_arguments(
     fakes: Fakes, inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Return positional and named arguments as fakes."""

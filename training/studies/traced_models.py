@@ -68,13 +68,13 @@ def trace_of(
 ) -> list[TracedKernel]:
     """Return a model's trace, from the cache if it is there."""
     order = "nhwc" if channels_last else "nchw"
-    path = cache / f"{_stem(spec)}.{batch}.{precision}.{order}.trace.json.gz"
+    path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.trace.json.gz"
     if path.is_file():
         rows = json.loads(gzip.decompress(path.read_bytes()))
         return [_kernel(row) for row in rows]
     module, inputs = module_of(spec, batch)
     kernels = traced(module, inputs, precision, channels_last)
-    _write(path, json.dumps([asdict(kernel) for kernel in kernels]))
+    write_compressed(path, json.dumps([asdict(kernel) for kernel in kernels]))
     return kernels
 
 
@@ -91,7 +91,7 @@ def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
         cache: folder.
         graphs: a folder that `dataset.raw_graphs` filled, to take from what the cache lacks.
     """
-    path = cache / f"{_stem(spec)}.graph{RAW_GRAPH_VERSION}.json.gz"
+    path = cache / f"{stem_of(spec)}.graph{RAW_GRAPH_VERSION}.json.gz"
     if path.is_file():
         return build(_read(path))
     made = _made_before(spec, graphs) if graphs else None
@@ -105,7 +105,7 @@ def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
     module, inputs = module_of(spec, 1)
     shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}
     raw = convert_module(module, InputSpec(shapes))
-    _write(path, raw.to_json())
+    write_compressed(path, raw.to_json())
     return build(raw)
 
 
@@ -124,11 +124,11 @@ def _made_before(spec: str, graphs: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _stem(spec: str) -> str:
+def stem_of(spec: str) -> str:
     return spec.removeprefix("timm:").replace(":", ".")
 
 
-def _write(path: Path, text: str) -> None:
+def write_compressed(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     partial.write_bytes(gzip.compress(text.encode(), 3))

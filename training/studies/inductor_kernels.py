@@ -1,0 +1,291 @@
+"""`compiled`: the kernels that inductor makes of a module for a GPU, without a GPU and Triton.
+
+The module is traced on fake CUDA tensors, lowered and scheduled as on a GPU of `PROPERTIES`; where
+code would be generated, the groups that the scheduler fused are written down instead. This reads
+inductor's insides: it holds for the version of torch that `constraints.txt` pins.
+
+Left out: recurrent layers, which torch.compile runs outside of its graphs, and padding of matrix
+products to a multiple of eight, which inductor decides by measuring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._inductor import compile_fx, config, ir, scheduler
+from torch._inductor.exc import InductorError
+from torch._inductor.graph import GraphLowering
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.virtualized import V
+
+from training.studies.cuda_fakes import Fakes, autocast, cuda_device
+from training.studies.fake_attention import attention_as_one_call
+from training.studies.traced_kernels import TracedPrecision, fake_arguments
+
+CompiledKind = Literal["convolution", "product", "attention", "library", "reduction", "pointwise"]
+PROPERTIES = DeviceProperties(
+    type="cuda",
+    index=0,
+    multi_processor_count=108,
+    cc=80,
+    major=8,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024,
+    warp_size=32,
+)
+"""Of an A100: the scheduler splits reductions by its multiprocessors."""
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """One launch of a compiled module.
+
+    Attributes:
+        kind: "convolution", "product" and "attention" of a library, any other call of a "library",
+            or generated code: a "reduction" if a member reduces, else "pointwise".
+        origins: the aten operators that it runs, by name, sorted.
+        members: nodes of the scheduler that were fused to it.
+        read_bytes: weights included; of a buffer the elements that are read, once.
+        weight_bytes: the part of `read_bytes` that parameters are, and what was computed from
+            them alone.
+        write_bytes: what others read; what only members read stays in registers.
+        shape: of what it iterates over, reduced axes last.
+        reads: buffers that it reads.
+        writes: buffers that it writes.
+    """
+
+    kind: CompiledKind
+    origins: tuple[str, ...]
+    members: int
+    read_bytes: float
+    weight_bytes: float
+    write_bytes: float
+    shape: tuple[int, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def compiled(
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
+    precision: TracedPrecision = "amp",
+    channels_last: bool = False,
+) -> tuple[list[CompiledKernel], int]:
+    """Return what a compiled forward launches in execution order, and of how many graphs.
+
+    Args:
+        module: on any device, "meta" too; its tensors are replaced by fakes for good.
+        inputs: by name, "" for the first positional one, or in order.
+        precision: "fp32", "fp16" (weights too) or "amp" (autocast to float16).
+        channels_last: images and weights of rank 4 are held so.
+
+    Raises:
+        Exception: whatever torch.compile raises.
+    """
+    half = torch.float16 if precision == "amp" else None
+    found: list[CompiledKernel] = []
+    graphs = 0
+
+    def backend(graph: Any, given: Any) -> Any:
+        nonlocal graphs
+        kernels = _scheduled(graph, given)
+        graphs += bool(kernels)
+        found.extend(kernels)
+        return graph.forward
+
+    torch._dynamo.reset()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda_device())
+        fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
+        fakes.replace(module.eval())
+        positional, named = fake_arguments(fakes, inputs)
+        stack.enter_context(fakes.mode)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_as_on_a_gpu())
+        stack.enter_context(attention_as_one_call(half))
+        if half is not None:
+            stack.enter_context(autocast(half))
+        torch.compile(module, backend=backend, dynamic=False)(*positional, **named)
+    return found, graphs
+
+
+@contextlib.contextmanager
+def _as_on_a_gpu() -> Iterator[None]:
+    settings = {
+        "fx_graph_cache": False,
+        "shape_padding": False,
+        "triton.unique_kernel_names": False,
+    }
+    with (
+        patch.object(DeviceProperties, "create", lambda device: PROPERTIES),
+        patch.object(scheduler, "has_triton", lambda *_: True),
+        patch.object(torch._functorch.config, "enable_autograd_cache", False),
+        config.patch(settings),
+    ):
+        yield
+
+
+class _Scheduled(Exception):  # noqa: N818
+    """Raised where code would be generated."""
+
+
+def _scheduled(graph: Any, given: Any) -> list[CompiledKernel]:
+    """Return the kernels of one graph of dynamo; none if it launches nothing."""
+    weights: set[str] = set()
+    kernels: list[CompiledKernel] = []
+
+    def inner(lowered: Any, inputs: Any, **options: Any) -> Any:
+        names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
+        weights.update(names[i] for i in options.get("static_input_idxs", ()))
+        return compile_fx.compile_fx_inner(lowered, inputs, **options)
+
+    def instead_of_code(self: Any, *_: Any) -> Any:
+        self.init_wrapper_code()
+        self._update_scheduler()
+        kernels.extend(_kernels(self, weights))
+        raise _Scheduled
+
+    with patch.object(GraphLowering, "codegen", instead_of_code):
+        try:
+            compile_fx.compile_fx(graph, given, inner_compile=inner)
+        except (_Scheduled, InductorError) as error:
+            if not isinstance(getattr(error, "inner_exception", error), _Scheduled):
+                raise
+    return kernels
+
+
+def _kernels(graph: Any, weights: set[str]) -> list[CompiledKernel]:
+    static = {name for name in graph.graph_inputs if name in weights}
+    kernels = []
+    with V.set_graph_handler(graph):
+        for node in graph.scheduler.nodes:
+            for part in getattr(node, "snodes", [node]) if _is_foreach(node) else [node]:
+                if _launches(part):
+                    kernel = _kernel(part, graph, static)
+                    kernels.append(kernel)
+                    if kernel.weight_bytes == kernel.read_bytes > 0:
+                        static |= set(kernel.writes)
+                elif all(dep.name in static for dep in part.read_writes.reads):
+                    static |= {out.get_name() for out in part.get_outputs()}
+    return kernels
+
+
+def _is_foreach(node: Any) -> bool:
+    return isinstance(node, scheduler.ForeachKernelSchedulerNode)
+
+
+def _launches(node: Any) -> bool:
+    if isinstance(node, scheduler.NopKernelSchedulerNode):
+        return False
+    return not isinstance(node.node, ir.MultiOutput | ir.AssertScalar)
+
+
+def _kernel(node: Any, graph: Any, static: set[str]) -> CompiledKernel:
+    own = {out.get_name() for out in node.get_outputs()}
+    reads: dict[str, float] = {}
+    for dep in node.read_writes.reads:
+        if dep.name not in own and not isinstance(dep, scheduler.WeakDep):
+            reads[dep.name] = reads.get(dep.name, 0.0) + _dep_bytes(dep, graph)
+    reads = {name: min(moved, _held_bytes(name, graph)) for name, moved in reads.items()}
+    written = [out for out in node.get_outputs() if _is_read_outside(out, node)]
+    return CompiledKernel(
+        kind=_kind(node),
+        origins=tuple(sorted(_origins(node))),
+        members=len(node.get_nodes()),
+        read_bytes=sum(reads.values()),
+        weight_bytes=sum(moved for name, moved in reads.items() if name in static),
+        write_bytes=float(sum(_written_bytes(out, graph) for out in written)),
+        shape=_shape(node, graph),
+        reads=tuple(sorted(reads)),
+        writes=tuple(sorted(out.get_name() for out in written)),
+    )
+
+
+def _dep_bytes(dep: Any, graph: Any) -> float:
+    try:
+        return float(dep.numbytes_hint())
+    except (NotImplementedError, AttributeError, KeyError):
+        return _held_bytes(dep.name, graph)
+
+
+def _held_bytes(name: str, graph: Any) -> float:
+    buffer = graph.try_get_buffer(name)
+    if buffer is None:
+        return 0.0
+    return _buffer_bytes(buffer, graph)
+
+
+def _buffer_bytes(buffer: Any, graph: Any) -> float:
+    try:
+        size, dtype = buffer.get_size(), buffer.get_dtype()
+    except (NotImplementedError, AttributeError):
+        return 0.0
+    elements = graph.sizevars.optimization_hint(ir.sympy_product(size), fallback=0)
+    return float(elements * dtype.itemsize)
+
+
+def _written_bytes(out: Any, graph: Any) -> float:
+    if isinstance(out.node.get_output_spec(), ir.MultiOutputLayout):
+        users = [user.node for user in out.users if hasattr(user.node, "get_outputs")]
+        parts = [part for user in users for part in user.get_outputs()]
+        return sum(_buffer_bytes(part.node, graph) for part in parts)
+    return _buffer_bytes(out.node, graph)
+
+
+def _is_read_outside(out: Any, node: Any) -> bool:
+    inside = set(node.get_nodes())
+    return any(user.node not in inside for user in out.users)
+
+
+def _shape(node: Any, graph: Any) -> tuple[int, ...]:
+    if isinstance(node, scheduler.ExternKernelSchedulerNode):
+        sizes: Iterable[Any] = node.node.get_size() if node.node.maybe_get_size() else ()
+    else:
+        sizes = [size for part in node.group[1] for size in _flat(part)]
+    return tuple(int(graph.sizevars.optimization_hint(size, fallback=0)) for size in sizes)
+
+
+def _flat(part: Any) -> list[Any]:
+    return [x for p in part for x in _flat(p)] if isinstance(part, list | tuple) else [part]
+
+
+def _kind(node: Any) -> CompiledKind:
+    if not isinstance(node, scheduler.ExternKernelSchedulerNode):
+        return "reduction" if node.is_reduction() else "pointwise"
+    name = _called(node.node)
+    if "convolution" in name:
+        return "convolution"
+    if name in PRODUCTS:
+        return "product"
+    return "attention" if name == "attention" else "library"
+
+
+def _called(node: Any) -> str:
+    if isinstance(node, ir.Conv | ir.ConvolutionTransposed) if hasattr(ir, "Conv") else False:
+        return "convolution"
+    overload = getattr(node, "op_overload", None)
+    if overload is not None:
+        return str(overload._schema.name.rpartition("::")[2])
+    name = str(getattr(node, "python_kernel_name", "") or "")
+    return name.rpartition(".")[2]
+
+
+def _origins(node: Any) -> set[str]:
+    names = set()
+    for part in node.get_nodes():
+        for origin in getattr(part.node, "origins", ()):
+            target = origin.target
+            names.add(
+                getattr(target, "_overloadpacket", target).__name__
+                if callable(target)
+                else str(target)
+            )
+    return names

@@ -1,0 +1,169 @@
+"""Our compiled kernels beside what torch.compile makes for a GPU, model by model.
+
+    python -m training.studies.inductor_trace resnet18 torchvision:swin_t transformers:bert --list
+
+Inductor's side: the model is traced, lowered, scheduled and fused as for a CUDA device, on fake
+tensors (`compiled`), up to where code would be generated. Schedules and graphs stay in `--cache`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+
+from dippm.conditions import Precision
+from dippm.features.kernel import Kernel
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernels import launched
+from dippm.graph.model_graph import ModelGraph
+from training.studies.inductor_kernels import CompiledKernel, compiled
+from training.studies.kernel_lines import Line, Pair, side_by_side, totals
+from training.studies.kernel_tables import (
+    class_rows,
+    headings,
+    model_rows,
+    shares,
+    terminal_table,
+    write_results,
+)
+from training.studies.traced_kernels import TracedPrecision
+from training.studies.traced_models import graph_of, module_of, stem_of, write_compressed
+
+CACHE = Path("build/kernel_trace")
+KINDS = (
+    "convolution",
+    "product",
+    "attention",
+    "library",
+    "reduction",
+    "pointwise",
+    "pointwise (weights)",
+)
+TITLE = "Our compiled kernels against what inductor schedules"
+NOTE = """`python -m training.studies.inductor_trace --list-of MODELS --summary --graphs GRAPHS \\
+--results training/studies/results/inductor_trace`, MODELS being inductor_models.txt beside this
+file.
+
+Autocast to float16, batch 4, nchw, mode compiled, fused attention. Inductor's side is scheduled for
+a CUDA device with the properties of an A100 on fake tensors (torch 2.13, default options, no
+padding of products). "library" is a call of ATen that inductor does not generate;
+"pointwise (weights)" are kernels that read parameters alone, nearly all of them casts."""
+_REDUCES = ("layer_norm", "group_norm", "softmax", "reduction")
+
+
+def our_lines(graph: ModelGraph, precision: Precision, channels_last: bool) -> list[Line]:
+    """Return DIPPM's compiled kernels in execution order; the graph is at the batch in question."""
+    kernels = launched(graph, precision, "compiled", channels_last=channels_last)
+    return [_our_line(kernel, graph) for kernel in kernels]
+
+
+def _our_line(kernel: Kernel, graph: ModelGraph) -> Line:
+    node = graph.nodes[kernel.node]
+    kind = _our_kind(kernel)
+    if kind == "pointwise" and kernel.weight_bytes and not kernel.read_bytes:
+        kind = "pointwise (weights)"
+    shape = "x".join(map(str, node.out_shapes[0])) if node.out_shapes else ""
+    return Line(
+        kind,
+        float(kernel.launches),
+        kernel.read_bytes + kernel.weight_bytes,
+        kernel.write_bytes,
+        f"{kernel.kind} {node.op} {shape} {node.path}",
+    )
+
+
+def _our_kind(kernel: Kernel) -> str:
+    if kernel.kind.startswith("conv_"):
+        return "convolution"
+    if kernel.kind in ("gemm", "batched_gemm"):
+        return "product"
+    if kernel.kind in ("attention",):
+        return "attention"
+    if kernel.kind in ("recurrent", "other"):
+        return "library"
+    assert kernel.kind in KERNEL_CLASSES
+    return "reduction" if kernel.kind in _REDUCES else "pointwise"
+
+
+def their_lines(kernels: Iterable[CompiledKernel]) -> list[Line]:
+    """Return inductor's kernels in execution order."""
+    lines = []
+    for kernel in kernels:
+        static = kernel.weight_bytes == kernel.read_bytes > 0 and kernel.kind == "pointwise"
+        shape = "x".join(map(str, kernel.shape))
+        text = f"{kernel.members} {shape} {' '.join(kernel.origins)}"
+        kind = "pointwise (weights)" if static else kernel.kind
+        lines.append(Line(kind, 1.0, kernel.read_bytes, kernel.write_bytes, text))
+    return lines
+
+
+def schedule_of(
+    spec: str, batch: int, precision: TracedPrecision, channels_last: bool, cache: Path
+) -> list[CompiledKernel]:
+    """Return inductor's kernels for a model, from the cache if they are there."""
+    order = "nhwc" if channels_last else "nchw"
+    path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.inductor.json.gz"
+    if not path.is_file():
+        module, inputs = module_of(spec, batch)
+        kernels, _ = compiled(module, inputs, precision, channels_last)
+        write_compressed(path, json.dumps([asdict(kernel) for kernel in kernels]))
+    rows = json.loads(gzip.decompress(path.read_bytes()))
+    lists = ("origins", "shape", "reads", "writes")
+    return [CompiledKernel(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
+
+
+def main(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or amp")] = "amp",
+    batch: Annotated[int, typer.Option(help="samples")] = 4,
+    channels_last: Annotated[bool, typer.Option(help="images are held so")] = False,
+    cache: Annotated[Path, typer.Option(help="folder of schedules and graphs")] = CACHE,
+    graphs: Annotated[
+        Path | None, typer.Option(help="of dataset.raw_graphs, to take graphs from")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="both lists side by side")] = False,
+    list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
+    results: Annotated[Path | None, typer.Option(help="stem of result files to write")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="no table for each model")] = False,
+) -> None:
+    """Print kernels and bytes by kind, ours beside inductor's."""
+    warnings.filterwarnings("ignore")
+    console = Console(width=None if Console().is_terminal else 170, highlight=False)
+    found: dict[str, Pair] = {}
+    for spec in [*(models or []), *(list_of.read_text().split() if list_of else [])]:
+        try:
+            known = cast(TracedPrecision, precision)
+            theirs = their_lines(schedule_of(spec, batch, known, channels_last, cache))
+            graph = graph_of(spec, cache, graphs).at_batch(batch)
+            ours = our_lines(graph, known, channels_last)
+        except Exception as error:  # one of a zoo must not stop the others
+            console.print(f"{spec}: {type(error).__name__}: {error}"[:400], markup=False)
+            continue
+        found[spec] = totals(ours), totals(theirs)
+        if listed:
+            console.print("\n".join(side_by_side(ours, theirs)), markup=False, soft_wrap=True)
+        if not summary:
+            rows = class_rows(KINDS, [found[spec]])
+            console.print(terminal_table(spec, headings("kind", "off", "inductor"), rows))
+    if len(found) > 1:
+        names = headings("model", "what differs most", "inductor")
+        console.print(terminal_table("models", names, model_rows(found)))
+        rows = class_rows(KINDS, list(found.values()))
+        console.print(terminal_table("all", headings("kind", "off", "inductor"), rows))
+        console.print(shares(found))
+    if results is not None:
+        write_results(results, TITLE, [NOTE], "inductor", KINDS, found)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,77 @@
+"""`TracedKernel`: one launch of eager PyTorch; and the launches of calls that make several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+_BIASED = 3
+"""Operands of a convolution with its bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedKernel:
+    """One aten call that launches something, or a part of one.
+
+    Attributes:
+        op: aten name, "attention" for a fused one, "host_to_device" for a transfer.
+        kind: one of KERNEL_CLASSES.
+        read_bytes: of operands, weights included; what an expanded view repeats counts once.
+        weight_bytes: the part of `read_bytes` that parameters and buffers are, and what was
+            computed from them alone.
+        write_bytes: of results.
+        elements: of the largest result.
+        shape: of the first result.
+        path: of the module that calls.
+        launches: kernels of this one call, where that is known not to be one.
+        operands: dtype and shape of each operand, with its strides if it is not dense.
+        result: dtype of the first result, and its strides if it is not dense.
+    """
+
+    op: str
+    kind: str
+    read_bytes: float
+    weight_bytes: float
+    write_bytes: float
+    elements: int
+    shape: tuple[int, ...]
+    path: str = ""
+    launches: int = 1
+    operands: tuple[str, ...] = ()
+    result: str = ""
+
+
+def parts_of(kernel: TracedKernel) -> Sequence[TracedKernel]:
+    """Return the kernels of a call: cuDNN's and its bias, a padding's filling and copy.
+
+    Depthwise convolutions are ATen's own kernels, which add their bias themselves.
+    """
+    if kernel.op == "convolution" and len(kernel.operands) == _BIASED:
+        return _biased(kernel)
+    if kernel.op == "constant_pad_nd" and kernel.launches > 1:
+        fill = replace(
+            kernel, kind="elementwise", read_bytes=0.0, weight_bytes=0.0, launches=1, operands=()
+        )
+        return fill, replace(kernel, write_bytes=kernel.read_bytes, launches=1)
+    return (kernel,)
+
+
+def _biased(kernel: TracedKernel) -> Sequence[TracedKernel]:
+    if kernel.kind == "conv_depthwise":
+        return (kernel,)
+    bias = kernel.shape[1] * kernel.write_bytes / kernel.elements
+    alone = replace(
+        kernel,
+        read_bytes=kernel.read_bytes - bias,
+        weight_bytes=kernel.weight_bytes - bias,
+        operands=kernel.operands[:-1],
+    )
+    addition = replace(
+        kernel,
+        op="add_",
+        kind="broadcast",
+        read_bytes=kernel.write_bytes + bias,
+        weight_bytes=bias,
+        operands=(kernel.result, kernel.operands[-1]),
+    )
+    return alone, addition

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import dippm
-from dataset.latency_splits import committed_hashes
+from dataset.join.latency_splits import committed_hashes
 from dippm.devices import all_devices
 from dippm.models.targets import TARGETS
 from dippm.pretrained import DEFAULT, available, find, load

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import dippm
-from dataset.collect.journal import write_whole
+from dippm.measure.collected.campaigns import write_campaign
 from dippm.measure.protocol import Settings
-
-FOLDER = "campaigns"
 
 
 @dataclass(slots=True)
@@ -89,31 +86,7 @@ class Campaign:
         Raises:
             OSError: if it cannot be written.
         """
-        path = folder / FOLDER / f"{self.campaign}.json"
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
-        return path
-
-
-def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
-    """Say of campaigns that never came to their end that they were killed, with their rows.
-
-    Args:
-        folder: the output folder; its lock must be held, so that none of them can be running.
-        statuses: rows by campaign and status.
-
-    Raises:
-        OSError: if a file cannot be written.
-    """
-    for path in sorted((folder / FOLDER).glob("*.json")):
-        try:
-            document = json.loads(path.read_bytes())
-        except ValueError:
-            continue
-        if document.get("ended") == "running":
-            found = dict(statuses.get(path.stem, {}))
-            document |= {"ended": "killed", "statuses": found, "rows": sum(found.values())}
-            write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
+        return write_campaign(folder, self.campaign, self.to_dict())
 
 
 def _command() -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from dataset.collect.errors import CollectError
 from dataset.collect.pace import seconds
-from dataset.collect.plans import PARTS, jobs_of, plan_hash, read_plan, share
+from dataset.collect.plans import plan_hash, read_plan, share
+from dataset.plan.parts import PARTS, jobs_of
 from dippm.errors import DippmError
 from dippm.measure.protocol import Settings
 
@@ -109,7 +110,8 @@ def _status(words: list[str]) -> int:
 def _pack(words: list[str]) -> int:
     """Move everything to as few shards as possible, Parquet where pyarrow is installed."""
     from dataset.collect.locks import lock_folder
-    from dataset.collect.store import Store, tell
+    from dataset.collect.progress import tell
+    from dippm.measure.collected.store import Store
 
     folder = _folder("pack", "move every row to Parquet", words)
     if not folder.is_dir():
@@ -136,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder of rows; is made")
     add("--device", default="cuda:0", help="cuda:N or cpu (default: %(default)s)")
-    add("--part", choices=PARTS, help="of the plan (default: cpu on a CPU, else all)")
+    add("--part", choices=(*PARTS, "all"), help="of the plan (default: cpu on a CPU, else all)")
     add("--plan", type=Path, metavar="FILE", help="a plan of your own, one job a line, for --part")
     add("--budget", type=_duration, metavar="TIME", help="stop after 90s, 8m, 2h")
     add("--limit", type=_positive, metavar="N", help="stop after N rows")

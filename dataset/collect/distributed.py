@@ -20,18 +20,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dataset.collect.campaign import Campaign
-from dataset.collect.errors import CollectError, DeviceLostError, Stop
-from dataset.collect.failures import first_line
+from dataset.collect.errors import CollectError, DeviceLostError, Stop, first_line
 from dataset.collect.locks import lock_device, lock_folder
 from dataset.collect.options import Options, new_runner, possible
 from dataset.collect.pace import Pace
-from dataset.collect.pending import Pending
+from dataset.collect.plans import Pending
+from dataset.collect.process.worker_process import CHECKOUT
 from dataset.collect.rows import Outcome
 from dataset.collect.runner import Runner
 from dataset.collect.session import Keep, make_folder, run
 from dataset.collect.supervisor import interruptible
-from dataset.collect.worker_process import CHECKOUT
-from dataset.configuration import Job, Point
+from dataset.plan.configuration import Job, Point
 
 LOSSES = 5
 """Stations lost in a row, without a row between them, before the cluster counts as lost."""

@@ -1,8 +1,18 @@
-"""What ends a campaign before its plan does."""
+"""What ends a campaign before its plan does, and which status the failure of a model is."""
 
 from __future__ import annotations
 
+import re
+
 from dippm.errors import DippmError
+from dippm.measure.columns import Status
+from dippm.process import is_out_of_memory
+
+DEVICE_FAILED = re.compile(
+    r"CUDA error|CUDA driver error|CU(DNN|BLAS)_STATUS_(EXECUTION|INTERNAL)"
+    r"|no CUDA-capable device|device lost|GPU is lost|fallen off the bus",
+    re.IGNORECASE,
+)
 
 
 class CollectError(DippmError):
@@ -15,15 +25,6 @@ class LockedError(CollectError):
     """Another collector works in this folder or on this device."""
 
     ended = "locked"
-
-
-class StorageError(CollectError, OSError):
-    """A row or shard cannot be written."""
-
-    ended = "storage failed"
-
-    def __str__(self) -> str:
-        return DippmError.__str__(self)
 
 
 class DeviceLostError(CollectError):
@@ -42,3 +43,24 @@ class Stop(Exception):  # noqa: N818 - no error: a budget was spent or someone a
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
+
+
+def classify(error: BaseException) -> tuple[Status, bool]:
+    """Return the status, and whether the process is of no further use.
+
+    A CUDA error other than memory sticks to the context: every later call would fail with it.
+    """
+    text = f"{type(error).__name__}: {error}"
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if is_out_of_memory(error):
+        return "oom", False
+    if "AcceleratorError" in names or DEVICE_FAILED.search(text):
+        return "crash", True
+    return "error", False
+
+
+def first_line(text: str, most: int = 300) -> str:
+    """Return the first line that says something, shortened."""
+    lines = (line.strip() for line in text.splitlines())
+    line = next(filter(None, lines), "no message")
+    return line if len(line) <= most else f"{line[: most - 1]}…"

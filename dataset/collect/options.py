@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dataset.collect.locks import Lock
 from dataset.collect.pace import Pace
+from dataset.collect.process.worker_process import WorkerOptions, WorkerProcess
 from dataset.collect.runner import JOBS_PER_WORKER, Runner
-from dataset.collect.worker_process import WorkerOptions, WorkerProcess
 from dippm.measure.protocol import Settings
 
 RAPL = "/sys/class/powercap/intel-rapl:*/energy_uj"

@@ -1,27 +1,32 @@
-"""Which jobs a campaign runs: parts of the plan, a plan file, a share of them."""
+"""Which jobs a campaign runs: a plan file, a share of the plan, and what has no outcome yet."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.collect.errors import CollectError
-from dataset.configuration import Job
+from dataset.plan.configuration import Job, Point, configuration_id
+from dippm.measure.collected.store import Store
+from dippm.measure.columns import Status
 
-PARTS = ("operators", "inference", "training", "cpu", "all")
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A job with what is left of it.
 
-def jobs_of(part: str, seed: int) -> list[Job]:
-    """Return a part of the plan; "all" is operators, inference, training, in this order."""
-    from dataset import plan
+    Attributes:
+        job: as planned.
+        points: without an outcome, in order.
+        known: statuses of the others.
+    """
 
-    if part == "all":
-        return [
-            job for name in ("operators", "inference", "training") for job in jobs_of(name, seed)
-        ]
-    return list(plan.PARTS[part](seed))
+    job: Job
+    points: tuple[Point, ...]
+    known: Mapping[Point, Status]
 
 
 def read_plan(path: Path) -> list[Job]:
@@ -66,3 +71,21 @@ def plan_hash(jobs: Sequence[Job]) -> str:
     for job in jobs:
         digest.update(json.dumps(job.to_dict(), sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]
+
+
+def pending_of(jobs: Sequence[Job], store: Store, *, retry_failed: bool) -> Iterator[Pending]:
+    """Yield what has no outcome yet; a point that the plan lists twice is measured once."""
+    seen = set()
+    for job in jobs:
+        known: dict[Point, Status] = {}
+        points = []
+        for point in job.points:
+            key = (configuration_id(job.workload, point), point.repeat)
+            status = store.statuses.get(key)
+            if status == "ok" or (status is not None and not retry_failed):
+                known[point] = status  # type: ignore[assignment]
+            elif key not in seen:
+                points.append(point)
+            seen.add(key)
+        if points:
+            yield Pending(job, tuple(points), known)

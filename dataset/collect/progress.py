@@ -142,3 +142,8 @@ def failure(row: dict[str, Any]) -> str:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def tell(message: str) -> None:
+    """Say something to the person who watches, whatever else is shown."""
+    print(message, file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dippm
-from dataset.configuration import Point, configuration_id
 from dataset.families.family import Workload
+from dataset.plan.configuration import Point, configuration_id
 from dippm.measure.columns import COLUMNS, MEASURED, PROVENANCE, SCHEMA_VERSION, Status
 
 NAMES = tuple(column.name for column in COLUMNS)

@@ -9,9 +9,9 @@ from typing import Any
 
 from dataset.collect.errors import DeviceLostError
 from dataset.collect.pace import Pace
+from dataset.collect.process.worker_process import WorkerFailedError, WorkerProcess
 from dataset.collect.rows import Outcome, where
-from dataset.collect.worker_process import WorkerFailedError, WorkerProcess
-from dataset.configuration import Job, Point
+from dataset.plan.configuration import Job, Point
 from dippm.measure.columns import Status
 from dippm.process import TimedOutError
 

@@ -9,15 +9,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dataset.collect.campaign import Campaign, mark_killed
+from dataset.collect.campaign import Campaign
 from dataset.collect.errors import CollectError, Stop
 from dataset.collect.options import Options
 from dataset.collect.pace import Pace
-from dataset.collect.pending import Pending, pending_of
-from dataset.collect.progress import Progress, progress
+from dataset.collect.plans import Pending, pending_of
+from dataset.collect.progress import Progress, progress, tell
 from dataset.collect.rows import Outcome, make_row, where
-from dataset.collect.store import Store, tell
-from dataset.configuration import Job
+from dataset.plan.configuration import Job
+from dippm.measure.collected.campaigns import mark_killed
+from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected.store import Store
 
 Keep = Callable[[Job, Outcome], None]
 Measure = Callable[[Sequence[Pending], Keep], None]
@@ -111,8 +113,9 @@ def _until_end(campaign: Campaign, work: Callable[[], None], shown: Progress) ->
         work()
     except Stop as stop:
         campaign.end(stop.why)
-    except CollectError as error:
-        campaign.end(error.ended, str(error))
+    except (CollectError, StorageError) as error:
+        ended = error.ended if isinstance(error, CollectError) else "storage failed"
+        campaign.end(ended, str(error))
         shown.say(str(error))
     except Exception as error:  # a fault of our own: kept in the file, and told
         campaign.end("error", f"{type(error).__name__}: {error}")

@@ -7,17 +7,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dataset.collect.campaign import FOLDER
 from dataset.collect.errors import CollectError
-from dataset.collect.shards import shards
-from dataset.collect.store import JOURNAL, read_rows
+from dippm.measure.collected.campaigns import FOLDER
+from dippm.measure.collected.journal import NAME as JOURNAL
+from dippm.measure.collected.shards import shards
+from dippm.measure.collected.store import read_rows
 
 
 def status(folder: Path) -> dict[str, Any]:
     """Return counts of rows, files and campaigns.
 
     Raises:
-        CollectError: if the folder is not there or a shard cannot be read.
+        CollectError: if the folder is not there.
+        DamagedRowsError: if a shard cannot be read.
     """
     if not folder.is_dir():
         raise CollectError(f"{folder} is no folder", "Name the folder given to --out.")

@@ -12,10 +12,10 @@ from dataset.collect.campaign import Campaign
 from dataset.collect.locks import lock_device, lock_folder
 from dataset.collect.options import Options, new_runner, possible
 from dataset.collect.pace import Pace
-from dataset.collect.pending import Pending
+from dataset.collect.plans import Pending
+from dataset.collect.progress import tell
 from dataset.collect.session import Keep, make_folder, run
-from dataset.collect.store import tell
-from dataset.configuration import Job
+from dataset.plan.configuration import Job
 
 
 def collect(jobs: Sequence[Job], options: Options, plan: Mapping[str, Any]) -> Campaign:

@@ -54,7 +54,10 @@ def table() -> dict[str, Cost]:
         return {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
-    return {row[0]: Cost(*map(float, row[1:5]), operators=int(row[5])) for row in rows}
+    return {
+        model: Cost(float(gmacs), float(written), float(peak), float(parameters), int(operators))
+        for model, gmacs, written, peak, parameters, operators in rows
+    }
 
 
 def cost(workload: Workload) -> Cost:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
 
 Scalar = int | float | str | bool
-Parameters = Mapping[str, Scalar]
+Parameters = Mapping[str, Any]
+"""Scalars by name; the family knows which name has which type."""
 Sizes = tuple[int, ...]
 Kind = Literal["model", "operator"]
 

@@ -96,7 +96,8 @@ def _build(name: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
         from dataset.families.networks import dense_blocks
 
         depths = {"depths": numbers(str(p["depths"]))} if "depths" in p else {}
-        return getattr(dense_blocks, name)(**{**p, **depths})
+        module: torch.nn.Module = getattr(dense_blocks, name)(**{**p, **depths})
+        return module
 
     return build
 

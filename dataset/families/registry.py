@@ -145,8 +145,9 @@ def _fill(module: torch.nn.Module) -> None:
 
 def _fill_buffers(part: torch.nn.Module) -> None:
     own = dict(part.named_buffers(recurse=False))
-    if hasattr(part, "fill_buffers"):
-        part.fill_buffers()
+    fill = getattr(part, "fill_buffers", None)
+    if fill is not None:
+        fill()
     elif own.keys() <= {"running_mean", "running_var", "num_batches_tracked"}:
         for name, buffer in own.items():
             buffer.fill_(1 if name == "running_var" else 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def grid() -> list[dict[str, Scalar]]:
     """Return plain, grouped and wide members of 10 to 152 layers."""
     plain: dict[str, Scalar] = {"groups": 1, "group_width": 64}
-    classics = [
+    classics: list[dict[str, Scalar]] = [
         {"block": block, "depths": depths, "width": 64, "act": "relu", "se": False, "stem": "7x7"}
         for block, depths in (
             ("basic", "2-2-2-2"),

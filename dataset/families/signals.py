@@ -136,7 +136,8 @@ def _build(name: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
     def build(p: Parameters, sizes: Sizes) -> torch.nn.Module:
         from dataset.families.networks import signals
 
-        return getattr(signals, name)(**p)
+        module: torch.nn.Module = getattr(signals, name)(**p)
+        return module
 
     return build
 

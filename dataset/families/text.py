@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dataset.families.family import Family, InputTensor, Parameters, Scalar, Sizes
 from dataset.families.grids import rotated, spread
@@ -96,7 +96,7 @@ def build_decoder(p: Parameters, sizes: Sizes) -> torch.nn.Module:
     return _build({**p, "causal": True, "output": "scores"}, sizes)
 
 
-def _build(p: dict[str, Scalar], sizes: Sizes) -> torch.nn.Module:
+def _build(p: dict[str, Any], sizes: Sizes) -> torch.nn.Module:
     from dataset.families.networks.text import TextTransformer
 
     hidden = int(int(p["width"]) * float(p.pop("mlp_ratio"))) // 8 * 8

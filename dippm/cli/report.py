@@ -20,7 +20,7 @@ def report(
     html: options.Html = None,
     joined: Annotated[
         Path | None,
-        typer.Option("--joined", help="Output of `dataset.own_build`; build/own/<name of DIR>."),
+        typer.Option("--joined", help="Folder that `dataset.build_collected` wrote of DIR."),
     ] = None,
     checkpoint: options.CheckpointName = None,
     predict: Annotated[

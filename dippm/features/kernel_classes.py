@@ -77,6 +77,7 @@ _CLASSES = (
     KernelClass("gather", **_ANCHOR, reads_what_it_writes=True),
     KernelClass("resize", streams=True),
     KernelClass("other"),
+    KernelClass("conv_depthwise_direct", matrix=True),
 )
 KERNEL_CLASSES: Mapping[str, KernelClass] = {row.name: row for row in _CLASSES}
 """Classes by name, in the order of the table."""

@@ -18,7 +18,7 @@ from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
 
-KERNEL_FEATURE_VERSION = "4"
+KERNEL_FEATURE_VERSION = "5"
 LAUNCH_MS = 0.002
 """Shortest time of a kernel on the device; no kernel of the training data is faster."""
 

@@ -86,11 +86,17 @@ class KernelTable:
         *,
         channels_last: bool = False,
         attention: Attention = "fused",
+        half_scores: bool = False,
     ) -> KernelTable:
-        """Expand a graph into its kernels, see `launched`."""
+        """Expand a graph into its kernels, see `launched` and `Run`."""
         if not graph.batch_is_symbolic:
             kernels = launched(
-                graph, precision, mode, channels_last=channels_last, attention=attention
+                graph,
+                precision,
+                mode,
+                channels_last=channels_last,
+                attention=attention,
+                half_scores=half_scores,
             )
             values = _quantities(kernels)
             return cls._from(
@@ -109,6 +115,7 @@ class KernelTable:
                 mode,
                 channels_last=channels_last,
                 attention=attention,
+                half_scores=half_scores,
             )
             for batch in _PROBES
         )

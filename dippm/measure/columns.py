@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Kind = Literal["text", "integer", "real", "flag", "reals", "json"]
 Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
 
@@ -62,36 +62,50 @@ LATENCY = (
     Column("event_median_ms", "real", "median of them"),
     Column("events_ms", "reals", "every span, in order"),
     Column("queued_ms", "real", "mean time of steps queued without waiting: launches overlap work"),
+    Column("kernel_ms", "real", "sum of the kernels of one profiled step; operators on a CPU"),
+    Column("kernel_launches", "integer", "rows of its kernel table"),
+    Column("kernel_method", "text", "what the profiler saw"),
+    Column("cold_latency_ms", "real", "operators: latency_ms with caches emptied before each step"),
+    Column("cold_event_ms", "real", "event_ms likewise"),
+    Column("cold_kernel_ms", "real", "kernel_ms likewise"),
+    Column("first_call_ms", "real", "the first call, before the warm-up: loads, compiles"),
     Column("warm_up_steps", "integer", "untimed steps before"),
     Column("timed_steps", "integer", "timed steps"),
-    Column("warm_up_settled", "flag", "whether the last two warm-up windows agreed within 1 %"),
+    Column("warm_up_settled", "flag", "whether medians of the last two windows agreed within 1 %"),
 )
 ENERGY = (
     Column("energy_j", "real", "of one step, gross"),
     Column("energy_net_j", "real", "of one step above idle"),
     Column("power_w", "real", "mean board power during the energy window"),
     Column("idle_power_w", "real", "mean board power just before, the context alive"),
+    Column("idle_power_after_w", "real", "just after; the net energy is above the mean of both"),
     Column("energy_window_s", "real", "length of the window"),
     Column("energy_steps", "integer", "steps in the window"),
     Column("energy_method", "text", "counter that the energy comes from"),
     Column("energy_resolution_s", "real", "update period of that counter, as seen"),
+    Column("energy_sm_clock_mhz", "real", "mean over the energy window"),
+    Column("energy_memory_clock_mhz", "real", "mean over it"),
+    Column("energy_temperature_c", "real", "at its end"),
+    Column("energy_throttle_reasons", "json", "names that were active in it, empty if none"),
+    Column("energy_read_ms", "real", "what reading that counter once costs; no step waits for it"),
 )
 MEMORY = (
-    Column("memory_mb", "real", "in use at the peak, context included: NVML on a GPU, else RSS"),
+    Column("memory_mb", "real", "needed at the peak: reserved blocks and context; RSS on a CPU"),
     Column("memory_method", "text", "where `memory_mb` comes from"),
     Column("memory_before_mb", "real", "the same reading before the model was built"),
     Column("memory_allocated_mb", "real", "peak of the allocator: tensors"),
     Column("memory_reserved_mb", "real", "peak of the allocator: cached blocks"),
-    Column("memory_nvml_mb", "real", "peak of the device's memory in use"),
+    Column("memory_context_mb", "real", "of the fresh process on the GPU, before any model"),
+    Column("memory_nvml_mb", "real", "in use on the device after the run; drifts, see context.py"),
     Column("memory_fresh_process", "flag", "whether nothing ran in the process before"),
 )
 STATE = (
     Column("sm_clock_mhz", "real", "mean over the timed steps"),
-    Column("memory_clock_mhz", "real", "mean"),
+    Column("memory_clock_mhz", "real", "mean over them"),
     Column("temperature_c", "real", "after the timed steps"),
     Column("utilization_percent", "real", "mean over the energy window"),
     Column("power_cap_w", "real", "enforced limit"),
-    Column("throttle_reasons", "json", "names that were active, empty if none"),
+    Column("throttle_reasons", "json", "names that were active amid them, empty if none"),
     Column("other_processes", "integer", "processes of others on the device"),
     Column("sm_active_percent", "real", "GPM, over the energy window"),
     Column("sm_occupancy_percent", "real", "GPM"),

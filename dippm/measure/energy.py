@@ -7,11 +7,16 @@ the steps are repeated, the window begins and ends at an update of the counter, 
 
 holds however the steps fall between the updates. Where there is no energy counter, the mean of
 power readings stands for the quotient. Fewer than ten updates give no figure.
+
+The device must not wait for whoever reads: a reading of NVML takes milliseconds, many steps take
+less. So a thread reads, and the next batch of steps is queued before the last one is waited for.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,10 +24,20 @@ from statistics import fmean, median
 
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent, Source
-from dippm.measure.timing import Step
+from dippm.measure.timing import Step, Stopwatch
 
 POLL_S = 0.02
-"""Steps are queued for about this long between two looks at the counter."""
+"""Between two looks at the counter; a batch of steps is queued for about this long."""
+METHODS = {
+    "energy_j": "NVML total energy counter",
+    "power_instant_w": "mean of NVML's instant power readings",
+    "power_w": "mean of NVML power readings",
+}
+"""What a GPU's energy is read from, the best first: power_w is a mean over a second on Hopper."""
+READS = 5
+"""So many readings say what one costs."""
+READ_SHARE = 0.2
+"""Of a core that looking at the counter may take at most."""
 LEAST_UPDATES = 10
 LONGEST_WINDOW = 3.0
 """A window may last so many times as long as asked for, until the counter was updated enough."""
@@ -47,9 +62,10 @@ class Meter:
         """Whether it is an energy counter."""
         return self.quantity.endswith("_j")
 
-    def read(self) -> float | None:
-        """Return J so far, or W now; None if the reading failed."""
-        return self.source.read().values.get(self.quantity)
+    def read(self) -> tuple[float, float | None]:
+        """Return the time in s, and J so far or W now; None if the reading failed."""
+        readings = self.source.read()
+        return readings.time_ns / 1e9, readings.values.get(self.quantity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,7 @@ class Energy:
         step_ms: mean time of a step in the loop, where steps follow each other without pause.
         method: counter that it comes from.
         resolution_s: median time between two updates of the counter.
+        read_ms: what reading the counter once costs.
     """
 
     energy_j: float
@@ -73,6 +90,7 @@ class Energy:
     step_ms: float
     method: str
     resolution_s: float
+    read_ms: float
 
 
 @dataclass(slots=True)
@@ -82,12 +100,43 @@ class _Track:
     updates: list[tuple[float, float]] = field(default_factory=list)
     last: float | None = None
 
-    def add(self, value: float | None) -> None:
+    def add(self, at_s: float, value: float | None) -> None:
         if value is None or value == self.last:
             return
         if self.last is not None:  # the first value is of unknown age
-            self.updates.append((time.monotonic(), value))
+            self.updates.append((at_s, value))
         self.last = value
+
+
+class _Reader(threading.Thread):
+    """Looks at the counter until it is stopped; NVML's calls leave Python to the steps."""
+
+    def __init__(self, meter: Meter, meanwhile: Callable[[], object], pause_s: float) -> None:
+        super().__init__(name="dippm-energy", daemon=True)
+        self.track = _Track()
+        self.error: Exception | None = None
+        self._meter, self._meanwhile, self._pause_s = meter, meanwhile, pause_s
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self.track.add(*self._meter.read())
+                self._meanwhile()
+                self._stopped.wait(self._pause_s)
+        except Exception as error:  # the steps must end too, and say why
+            self.error = error
+
+    def stop(self) -> None:
+        """Wait until the last reading has been made.
+
+        Raises:
+            Exception: whatever a reading raised.
+        """
+        self._stopped.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
 
 
 def find_meter(nvml: Source, rapl: Source, *, on_gpu: bool) -> Meter | Absent:
@@ -98,44 +147,63 @@ def find_meter(nvml: Source, rapl: Source, *, on_gpu: bool) -> Meter | Absent:
             return Meter(rapl, "package_energy_j", "RAPL package counter")
         return Absent(readings.absent.get("package_energy_j", "no RAPL"))
     readings = nvml.read()
-    if "energy_j" in readings.values:
-        return Meter(nvml, "energy_j", "NVML total energy counter")
-    if "power_w" in readings.values:
-        return Meter(nvml, "power_w", "mean of NVML power readings")
+    for quantity, method in METHODS.items():
+        if quantity in readings.values:
+            return Meter(nvml, quantity, method)
     return Absent(readings.absent.get("energy_j", "no NVML"))
 
 
 def measure_energy(
     step: Step,
-    finish: Callable[[], None],
+    watch: Stopwatch,
     meter: Meter,
     settings: Settings,
     *,
-    step_ms: float,
+    queued_ms: float,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Energy | Absent:
     """Repeat a step for a window and return its energy, or the reason why there is none.
 
     Args:
         step: one forward pass, or one training step.
-        finish: waits until the device has done everything.
+        watch: of the device that the step runs on.
         meter: see `find_meter`.
         settings: how long.
-        step_ms: about how long a step takes.
-        meanwhile: called at every look at the counter.
+        queued_ms: about how long a step takes among others that nobody waits for.
+        meanwhile: called at every look at the counter, in another thread.
     """
-    queued = max(1, round(1000 * POLL_S / max(step_ms, 1e-3)))
-    track, steps = _Track(), 0
-    begin = now = time.monotonic()
-    while not _is_enough(track, now - begin, settings.energy_window_s):
-        for _ in range(queued):
-            step()
-        finish()
-        steps += queued
-        track.add(meter.read())
-        meanwhile()
-        now = time.monotonic()
-    return _result(track, meter, steps=steps, seconds=now - begin)
+    read_s = _read_cost(meter)
+    queued = max(1, round(1000 * POLL_S / max(queued_ms, 1e-3)))
+    reader = _Reader(meter, meanwhile, max(POLL_S, read_s / READ_SHARE))
+    in_flight: deque[Callable[[], object]] = deque()
+    steps = 0
+    begin = time.monotonic()
+    reader.start()
+    try:
+        while reader.is_alive() and not _is_enough(
+            reader.track, time.monotonic() - begin, settings.energy_window_s
+        ):
+            for _ in range(queued):
+                step()
+            steps += queued
+            in_flight.append(watch.mark())
+            if len(in_flight) > 1:
+                in_flight.popleft()()
+        watch.finish()
+        seconds = time.monotonic() - begin
+    finally:
+        reader.stop()
+    return _result(reader.track, meter, steps=steps, seconds=seconds, read_s=read_s)
+
+
+def _read_cost(meter: Meter) -> float:
+    """Return how long a reading takes, in s."""
+    costs = []
+    for _ in range(READS):
+        begin = time.perf_counter()
+        meter.read()
+        costs.append(time.perf_counter() - begin)
+    return median(costs)
 
 
 def idle_power(meter: Meter, seconds: float) -> float | Absent:
@@ -143,8 +211,8 @@ def idle_power(meter: Meter, seconds: float) -> float | Absent:
     track, powers = _Track(), []
     begin = time.monotonic()
     while (elapsed := time.monotonic() - begin) < 4 * seconds:
-        value = meter.read()
-        track.add(value)
+        at_s, value = meter.read()
+        track.add(at_s, value)
         powers += [value] if value is not None else []
         if elapsed >= seconds and (not meter.counts or len(track.updates) > 2):
             break
@@ -165,7 +233,9 @@ def _is_enough(track: _Track, elapsed_s: float, window_s: float) -> bool:
     return covered_s >= window_s and len(updates) > LEAST_UPDATES
 
 
-def _result(track: _Track, meter: Meter, *, steps: int, seconds: float) -> Energy | Absent:
+def _result(
+    track: _Track, meter: Meter, *, steps: int, seconds: float, read_s: float
+) -> Energy | Absent:
     updates = track.updates
     if len(updates) <= LEAST_UPDATES:
         return Absent(
@@ -187,4 +257,5 @@ def _result(track: _Track, meter: Meter, *, steps: int, seconds: float) -> Energ
         step_ms=1000 * step_s,
         method=meter.method,
         resolution_s=median(gaps),
+        read_ms=1000 * read_s,
     )

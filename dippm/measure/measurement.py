@@ -16,6 +16,7 @@ from dippm.figures import show
 from dippm.frontends import InputSpec
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
+from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.printable import printable
 from dippm.progress import tell
@@ -39,6 +40,7 @@ class Measurement:
         settings: the protocol.
         columns: see `dippm.measure.columns`; None where a value is absent.
         absent: reason by column.
+        kernels: what one profiled step launched; empty if that is absent.
     """
 
     source: str
@@ -47,6 +49,7 @@ class Measurement:
     settings: Settings
     columns: Mapping[str, Any] = field(repr=False)
     absent: Mapping[str, str] = field(repr=False)
+    kernels: tuple[TracedKernel, ...] = field(default=(), repr=False)
 
     @property
     def latency_ms(self) -> float:
@@ -173,8 +176,9 @@ def measure_model(
         raise _explained(error, source, batch) from error
     finally:
         bench.close()
-    absent = columns.pop("absent")
-    return Measurement(name, batch, regime, settings, {**_identity(), **columns}, absent)
+    absent, kernels = columns.pop("absent"), map(TracedKernel.of, columns.pop("kernels"))
+    columns = {**_identity(), **columns}
+    return Measurement(name, batch, regime, settings, columns, absent, tuple(kernels))
 
 
 def _measure_torch(
@@ -200,7 +204,7 @@ def _measure_session(
     regime: Regime,
     trust: bool,
 ) -> tuple[str, dict[str, Any]]:
-    from dippm.measure.run import as_row
+    from dippm.measure.run import Wanted, as_row
 
     before, start = bench.memory_mb(), time.monotonic()
     on_cpu = bench.device.type == "cpu"
@@ -209,7 +213,7 @@ def _measure_session(
         entry, path, spec, batch=batch, regime=regime, on_cpu=on_cpu, trust=trust
     )
     build_s = time.monotonic() - start
-    columns = bench.measure_step(session.run, with_energy=True)
+    columns = bench.measure_step(session.run, wanted=Wanted(kernels=False))
     own = {"framework": session.framework, "memory_before_mb": before, "build_s": build_s}
     return path.name, as_row({**columns, **own})
 

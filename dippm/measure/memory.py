@@ -1,7 +1,8 @@
 """Memory of a run in three views: tensors, cached blocks, and what the device has in use.
 
-The allocator's peak is what the model needs; the driver's figure is what must fit, with context,
-libraries and blocks that the allocator keeps. On a CPU it is the resident memory of the process.
+The allocator's peak is what the model needs; with the context of a fresh process it is what must
+fit. The driver's figure for the device drifts with the life of the process (see `context`) and
+stands beside it. On a CPU it is the resident memory of the process.
 """
 
 from __future__ import annotations
@@ -43,24 +44,31 @@ def in_use_mb(device: Any, nvml: Source) -> float | Absent:
     return _status_mb("VmRSS")
 
 
-def peaks(device: Any, nvml: Source) -> dict[str, float | Absent]:
+def peaks(
+    device: Any, used_mb: float | Absent, context_mb: float | Absent
+) -> dict[str, float | Absent]:
     """Return the columns of memory since `forget`, each a value in MiB or a reason.
 
-    On a GPU the driver's figure is read after the run: the allocator keeps its blocks, so what is
-    in use then is the peak.
+    Args:
+        device: that ran.
+        used_mb: what the driver says is in use on a GPU after the run: the allocator keeps its
+            blocks, so that is the peak of the process so far.
+        context_mb: see `context.context_mb`.
     """
     if device.type == "cuda":
         import torch
 
-        used = in_use_mb(device, nvml)
+        reserved_mb = torch.cuda.max_memory_reserved(device) / 2**20
         return {
-            "memory_mb": used,
-            "memory_nvml_mb": used,
+            "memory_mb": context_mb if isinstance(context_mb, Absent) else reserved_mb + context_mb,
+            "memory_context_mb": context_mb,
+            "memory_nvml_mb": used_mb,
             "memory_allocated_mb": torch.cuda.max_memory_allocated(device) / 2**20,
-            "memory_reserved_mb": torch.cuda.max_memory_reserved(device) / 2**20,
+            "memory_reserved_mb": reserved_mb,
         }
     return {
         "memory_mb": _status_mb("VmHWM"),
+        "memory_context_mb": NO_GPU,
         "memory_nvml_mb": NO_GPU,
         "memory_allocated_mb": Absent("torch does not count host memory"),
         "memory_reserved_mb": NO_GPU,
@@ -70,7 +78,7 @@ def peaks(device: Any, nvml: Source) -> dict[str, float | Absent]:
 def method(device: Any) -> str:
     """Return where `memory_mb` comes from on a device."""
     if device.type == "cuda":
-        return "NVML memory in use on the device after the run"
+        return "peak of the allocator's blocks and the context of a fresh process"
     return "peak resident memory of the process (VmHWM)"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dippm.measure.rows import why_not_used
+from dippm.measure.collected.labels import why_not_used
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def noise_floor(rows: pd.DataFrame) -> tuple[list[NoiseFloor], Mapping[str, str]
     """Return the noise floors over all families and by family, and reasons for missing targets.
 
     Args:
-        rows: as `dippm.measure.rows.collected` reads them; failed and disturbed ones do not count.
+        rows: as `collected` reads them; failed and disturbed ones do not count.
     """
     usable = rows[[why_not_used(row) is None for row in rows.to_dict("records")]]
     floors, absent = [], {}

@@ -39,9 +39,10 @@ class Settings:
     Attributes:
         warm_up_steps: untimed steps at least.
         timed_steps: timed steps.
-        settle_s: warm-up goes on until two windows agree within 1 %, at most so long.
+        settle_s: warm-up goes on until two windows agree within 1 %, about so long at most. The
+            first call is not part of it.
         energy_window_s: length of the energy window; 0 leaves energy out.
-        idle_s: how long idle power is watched before the energy window.
+        idle_s: how long idle power is watched before the energy window, and after it.
     """
 
     warm_up_steps: int = 5

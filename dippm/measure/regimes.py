@@ -33,13 +33,14 @@ def prepared(
     *,
     device: torch.device,
 ) -> Iterator[Step]:
-    """Yield one step of the module under a regime; the module is changed in place.
+    """Yield one step of the module under a regime; module and inputs are changed in place.
 
     Floating-point parameters and inputs are cast to float16 or bfloat16 if the precision says so,
-    else to float32. A training step is forward, mean square of the outputs as loss, backward, and
-    SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an operator
-    amid a network: its backward pass starts from given gradients instead of a loss, and computes
-    those of the inputs too. A module without parameters has no optimiser.
+    else to float32; whoever holds the inputs holds the cast ones, for a copy in another type would
+    count as the model's memory. A training step is forward, mean square of the outputs as loss,
+    backward, and SGD with momentum; "amp" scales the loss. Inputs that require gradients mark an
+    operator amid a network: its backward pass starts from given gradients instead of a loss, and
+    computes those of the inputs too. A module without parameters has no optimiser.
 
     Raises:
         ConditionsError: if the device cannot run the precision, or there is nothing to train.
@@ -50,7 +51,9 @@ def prepared(
     with ExitStack() as stack:
         stack.enter_context(_tf32(regime.precision))
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(regime.precision, torch.float32)
-        tensors = tuple(_cast(tensor, dtype, regime) for tensor in inputs)
+        tensors = tuple(inputs)
+        for tensor in tensors:
+            _cast(tensor, dtype, regime)
         module.to(dtype)
         _set_layout(module, regime)
         if regime.phase == "train":
@@ -126,16 +129,18 @@ def _autocast(precision: Precision, device: torch.device) -> Any:
     return torch.autocast(device.type, dtype=getattr(torch, AUTOCAST[precision]))
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype, regime: Regime) -> torch.Tensor:
+def _cast(tensor: torch.Tensor, dtype: torch.dtype, regime: Regime) -> None:
+    """Give a floating-point tensor its final type and layout, in place."""
     import torch
 
     if not tensor.is_floating_point():
-        return tensor
-    tensor = tensor.to(dtype)
+        return
+    cast = tensor.detach().to(dtype)
     if regime.channels_last and tensor.dim() in (4, 5):
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        return tensor.contiguous(memory_format=formats[tensor.dim()])
-    return tensor.contiguous()
+        tensor.data = cast.contiguous(memory_format=formats[tensor.dim()])
+    else:
+        tensor.data = cast.contiguous()
 
 
 def _set_layout(module: torch.nn.Module, regime: Regime) -> None:

@@ -1,40 +1,52 @@
 """One configuration, measured: the protocol from warm-up to the columns of a row.
 
-    forget caches → warm up until settled → timed steps → memory peaks → energy window
+    forget caches → first call → warm up until settled → timed steps → memory peaks
+    → queued steps → cold steps (operators) → energy window → profiled step
 
 Everything that could not be had stands in "absent" with its reason.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean, median, quantiles, stdev
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from dippm.measure import energy, memory
-from dippm.measure.columns import ENERGY
+from dippm.measure import context, memory
+from dippm.measure.cold import NAMES as COLD_NAMES
+from dippm.measure.cold import NOT_COLD, cold_columns, displacer
+from dippm.measure.counters import Counters
+from dippm.measure.energy_phase import energy_columns, no_energy
+from dippm.measure.kernel_phase import Seen, kernel_columns, kernels_of
+from dippm.measure.kernels.record import kernel_ms
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
-from dippm.measure.readings import Absent, AbsentSource, Quantity, Source
+from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepared
-from dippm.measure.sources import gpm, nvml, nvml_processes
-from dippm.measure.sources.registry import open_source
-from dippm.measure.state import StateWatch
-from dippm.measure.timing import CudaStopwatch, Step, Timings, stopwatch, time_queued, time_steps
-from dippm.progress import tell
+from dippm.measure.state import StateWatch, host_load
+from dippm.measure.timers import latency_columns
+from dippm.measure.timing import CudaStopwatch, Step, Stopwatch, stopwatch, time_queued, time_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-ON_A_CPU = "measured on a CPU"
-TOO_SHORT = Absent("the window was too short")
-GPM = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
-LOAD_NAMES = ("utilization_percent", *GPM)
-ENERGY_NAMES = tuple(column.name for column in ENERGY)
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to measure beside time and memory.
+
+    Attributes:
+        energy: spend an energy window.
+        kernels: profile a step.
+        cold: time steps with cold caches too: operators, which fit into them.
+    """
+
+    energy: bool = True
+    kernels: bool = True
+    cold: bool = False
 
 
 class Bench:
@@ -45,38 +57,29 @@ class Bench:
         settings: how often and how long.
 
     Attributes:
-        idle_power_w: of the device with this process on it, before its first measurement.
+        context_mb: memory of this process on a GPU before its first model.
     """
 
     def __init__(self, device: torch.device, settings: Settings | None = None) -> None:
-        import torch
-
         self.device, self.settings = device, settings or Settings()
         if device.type == "cuda":
-            torch.cuda.set_device(device)
-            torch.zeros(1, device=device)  # the context is part of what idles
-        self.nvml = _of_gpu("nvml", device, nvml.QUANTITIES)
-        self.processes = _of_gpu("nvml_processes", device, nvml_processes.QUANTITIES)
-        self.gpm = _of_gpu("gpm", device, gpm.QUANTITIES)
-        self._power = _of_gpu("nvml", device, nvml.QUANTITIES, only=("energy_j", "power_w"))
-        self._rapl = open_source("rapl")
-        self._fresh = True
-        self.meter = energy.find_meter(self._power, self._rapl, on_gpu=device.type == "cuda")
-        self.idle_power_w = (
-            energy.idle_power(self.meter, self.settings.idle_s)
-            if isinstance(self.meter, energy.Meter)
-            else self.meter
+            context.open_context(device)  # it is part of what idles
+        self.counters = Counters(device)
+        self.context_mb = (
+            context.context_mb(device, self.counters.used, self.counters.processes)
+            if device.type == "cuda"
+            else memory.NO_GPU
         )
+        self._fresh = True
 
     def close(self) -> None:
         """Close the counters."""
-        for source in (self.nvml, self.processes, self.gpm, self._power, self._rapl):
-            source.close()
+        self.counters.close()
 
     def memory_mb(self) -> float | Absent:
         """Return the memory in use now, in MiB: call it before a model is built."""
         memory.forget(self.device)
-        return memory.in_use_mb(self.device, self.nvml)
+        return memory.in_use_mb(self.device, self.counters.used)
 
     def measure(
         self,
@@ -84,155 +87,108 @@ class Bench:
         inputs: Sequence[torch.Tensor],
         regime: Regime,
         *,
-        with_energy: bool = True,
+        wanted: Wanted | None = None,
         memory_before_mb: float | Absent | None = None,
     ) -> dict[str, Any]:
         """Measure one configuration.
 
         Args:
             module: on the device; its precision, layout and mode are changed as the regime says.
-            inputs: on the device, batch included, in the order of `forward`.
+            inputs: on the device, batch included, in the order of `forward`; cast in place.
             regime: how it runs.
-            with_energy: whether the energy window is spent.
+            wanted: what beside time and memory.
             memory_before_mb: what `memory_mb` said before the module was built.
 
         Returns:
-            Columns of `dippm.measure.columns` from timer to provenance, and "absent": reason by
-            column without a value.
+            Columns of `dippm.measure.columns` from timer to provenance; "absent": reason by column
+            without a value; "kernels": the kernel table as JSON-ready rows, see
+            `kernels.record.TracedKernel`, empty if there is none.
 
         Raises:
             ConditionsError: if the device cannot run the regime.
             torch.OutOfMemoryError: and whatever else the module raises.
         """
-        memory.forget(self.device)
         with prepared(module, inputs, regime, device=self.device) as step:
-            columns = self.measure_step(step, with_energy=with_energy)
+            memory.forget(self.device)  # what other types and layouts took is not the model's
+            marks = module if regime.mode == "eager" else None
+            columns = self.measure_step(step, wanted=wanted or Wanted(), module=marks)
         before = Absent("nobody looked") if memory_before_mb is None else memory_before_mb
         return as_row({**columns, "memory_before_mb": before})
 
-    def measure_step(self, step: Step, *, with_energy: bool) -> dict[str, Any]:
-        """Measure any callable that is one step on the device; columns are values or `Absent`."""
+    def measure_step(
+        self, step: Step, *, wanted: Wanted, module: torch.nn.Module | None = None
+    ) -> dict[str, Any]:
+        """Measure any callable that is one step on the device; columns are values or `Absent`.
+
+        Args:
+            step: what runs.
+            wanted: what beside time and memory.
+            module: whose submodules mark their calls in the profiled step, if they can.
+        """
         fresh, self._fresh = self._fresh, False
         watch = stopwatch(self.device)
-        state = StateWatch(self.nvml, self.processes)
+        state = StateWatch(self.counters.state)
         timings = time_steps(step, watch, self.settings, between=state.look)
+        point = self.counters.point.read()
         columns = {
-            **_latency(timings),
-            **memory.peaks(self.device, self.nvml),
+            **latency_columns(timings),
+            **memory.peaks(self.device, point.get("memory_used_mb"), self.context_mb),
             "memory_method": memory.method(self.device),
             "memory_fresh_process": fresh,
             **state.columns(),
+            "power_cap_w": point.get("power_cap_w"),
+            "other_processes": self.counters.processes.read().get("other_processes"),
+            "host_load": host_load(),
             **machine(self.device),
             "flags": flags(),
         }
-        step_ms = median(timings.wall_ms)
-        columns["queued_ms"] = (
-            time_queued(step, watch, step_ms=step_ms)
-            if isinstance(watch, CudaStopwatch)
-            else Absent("steps on a CPU do not overlap")
-        )
-        return {**columns, **self._energy(step, watch.finish, step_ms, wanted=with_energy)}
-
-    def _energy(self, step: Step, finish: Any, step_ms: float, *, wanted: bool) -> dict[str, Any]:
-        if isinstance(self.meter, Absent):
-            return self._no_energy(self.meter)
-        if not wanted or self.settings.energy_window_s <= 0:
-            return self._no_energy(Absent("not asked for"))
-        tell(f"measuring energy for {self.settings.energy_window_s:g} s")
-        watch = _LoadWatch(self.nvml)
-        self.gpm.read()  # GPM answers for the time between two readings
-        seen = energy.measure_energy(
-            step, finish, self.meter, self.settings, step_ms=step_ms, meanwhile=watch.look
-        )
-        active = self.gpm.read()
-        if isinstance(seen, Absent):
-            return self._no_energy(seen)
-        return {
-            **_energy_columns(seen, self.idle_power_w),
-            **{name: active.get(name) for name in GPM},
-            "utilization_percent": watch.mean(),
-        }
-
-    def _no_energy(self, reason: Absent) -> dict[str, Any]:
-        of_gpu = reason if self.device.type == "cuda" else Absent(ON_A_CPU)
-        return {**dict.fromkeys(ENERGY_NAMES, reason), **dict.fromkeys(LOAD_NAMES, of_gpu)}
-
-
-def _of_gpu(
-    name: str, device: torch.device, quantities: tuple[Quantity, ...], **where: Any
-) -> Source:
-    if device.type != "cuda":
-        return AbsentSource(name, quantities, ON_A_CPU)
-    return open_source(name, device=str(device), **where)
-
-
-@dataclass(slots=True)
-class _LoadWatch:
-    """Mean utilisation over a window, read at most ten times a second."""
-
-    nvml: Source
-    total: float = 0.0
-    count: int = 0
-    due: float = 0.0
-    reason: Absent = TOO_SHORT
-
-    def look(self) -> None:
-        now = time.monotonic()
-        if now < self.due:
-            return
-        self.due = now + 0.1
-        value = self.nvml.read().get("utilization_percent")
-        if isinstance(value, Absent):
-            self.reason = value
+        queued_ms = median(timings.wall_ms)
+        if isinstance(watch, CudaStopwatch):
+            columns["queued_ms"] = queued_ms = time_queued(step, watch, step_ms=queued_ms)
         else:
-            self.total, self.count = self.total + value, self.count + 1
+            columns["queued_ms"] = Absent("steps on a CPU do not overlap")
+        cold, profile_cold = self._cold(step, watch, wanted)
+        energy = self._energy(step, watch, queued_ms, wanted=wanted)
+        return {**columns, **cold, **energy, **self._kernels(step, wanted, module, profile_cold)}
 
-    def mean(self) -> float | Absent:
-        return self.total / self.count if self.count else self.reason
+    def _cold(
+        self, step: Step, watch: Stopwatch, wanted: Wanted
+    ) -> tuple[dict[str, Any], Callable[[], object] | Absent]:
+        """Return the columns of cold steps, and what makes a step cold, or why not."""
+        displace = displacer(self.device) if wanted.cold else NOT_COLD
+        if isinstance(displace, Absent):
+            return dict.fromkeys(COLD_NAMES, displace), displace
+        return cold_columns(step, watch, displace, self.settings.timed_steps), displace
 
+    def _energy(
+        self, step: Step, watch: Stopwatch, queued_ms: float, *, wanted: Wanted
+    ) -> dict[str, Any]:
+        on_gpu = self.device.type == "cuda"
+        if not wanted.energy or self.settings.energy_window_s <= 0:
+            return no_energy(Absent("not asked for"), on_gpu=on_gpu)
+        return energy_columns(
+            step, watch, self.counters, self.settings, queued_ms=queued_ms, on_gpu=on_gpu
+        )
 
-def _latency(timings: Timings) -> dict[str, Any]:
-    wall, events = timings.wall_ms, timings.event_ms
-    no_events = Absent("no CUDA events on this device")
-    return {
-        "timer": "wall",
-        "latency_ms": fmean(wall),
-        "latency_median_ms": median(wall),
-        "latency_sd_ms": stdev(wall) if len(wall) > 1 else Absent("one step only"),
-        "latency_min_ms": min(wall),
-        "latency_p95_ms": (
-            quantiles(wall, n=20, method="inclusive")[-1]
-            if len(wall) > 1
-            else Absent("one step only")
-        ),
-        "latencies_ms": list(wall),
-        "event_ms": fmean(events) if events else no_events,
-        "event_median_ms": median(events) if events else no_events,
-        "events_ms": list(events) if events else no_events,
-        "warm_up_steps": timings.warm_up_steps,
-        "timed_steps": len(wall),
-        "warm_up_settled": (
-            Absent("one warm-up window only: its steps are long")
-            if timings.settled is None
-            else timings.settled
-        ),
-    }
-
-
-def _energy_columns(seen: energy.Energy, idle_power_w: float | Absent) -> dict[str, Any]:
-    net = idle_power_w
-    if not isinstance(net, Absent):
-        net = seen.energy_j - net * seen.step_ms / 1000
-    return {
-        "energy_j": seen.energy_j,
-        "energy_net_j": net,
-        "power_w": seen.power_w,
-        "idle_power_w": idle_power_w,
-        "energy_window_s": seen.window_s,
-        "energy_steps": seen.steps,
-        "energy_method": seen.method,
-        "energy_resolution_s": seen.resolution_s,
-    }
+    def _kernels(
+        self,
+        step: Step,
+        wanted: Wanted,
+        module: torch.nn.Module | None,
+        displace: Callable[[], object] | Absent,
+    ) -> dict[str, Any]:
+        seen: Seen = Absent("not asked for")
+        cold: Seen = displace if isinstance(displace, Absent) else seen
+        if wanted.kernels:
+            seen = kernels_of(step, self.device, module)
+            if not isinstance(displace, Absent):
+                cold = kernels_of(step, self.device, module, before=displace)
+        rows = () if isinstance(seen, Absent) else seen
+        return {
+            **kernel_columns(seen, self.device),
+            "cold_kernel_ms": cold if isinstance(cold, Absent) else kernel_ms(cold),
+            "kernels": [kernel.to_dict() for kernel in rows],
+        }
 
 
 def as_row(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,18 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
+from statistics import median
+from typing import Any, cast
 
 from dippm.measure.protocol import Settings
+from dippm.measure.readings import Absent
 from dippm.progress import tell
 
 AGREEMENT = 0.01
 """Two warm-up windows that differ by less have settled (design: 1 %)."""
+WINDOW_MS = 25.0
+"""A warm-up window lasts at least so long, so two of them give the clocks 50 ms to rise."""
 QUEUE_MS = 100.0
 """About how long queued steps run."""
 
 Step = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What came before the timed steps.
+
+    Attributes:
+        first_call_ms: the call before the warm-up, which loads, compiles and allocates; it is
+            neither a warm-up step nor a timed one.
+        steps: of the warm-up.
+        settled: whether its last two windows agreed, or why there were no two.
+    """
+
+    first_call_ms: float
+    steps: int
+    settled: bool | Absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +45,12 @@ class Timings:
     Attributes:
         wall_ms: each timed step, from its call until the device has finished it.
         event_ms: span between CUDA events around the same steps; empty on a CPU.
-        warm_up_steps: untimed steps before.
-        settled: whether the last two warm-up windows agreed; None if only one fitted into the
-            time that `Settings.settle_s` allows.
+        warm_up: what came before them.
     """
 
     wall_ms: tuple[float, ...]
     event_ms: tuple[float, ...]
-    warm_up_steps: int
-    settled: bool | None
+    warm_up: WarmUp
 
 
 class HostStopwatch:
@@ -45,6 +61,10 @@ class HostStopwatch:
         start = time.perf_counter_ns()
         step()
         return (time.perf_counter_ns() - start) / 1e6, None
+
+    def mark(self) -> Callable[[], object]:
+        """Return what waits for the steps so far: nothing, for they are finished."""
+        return self.finish
 
     def finish(self) -> None:
         """Nothing is in flight."""
@@ -58,6 +78,7 @@ class CudaStopwatch:
 
         self._device = device
         self._synchronize = torch.cuda.synchronize
+        self._new_event = torch.cuda.Event
         with torch.cuda.device(device):
             self._first = torch.cuda.Event(enable_timing=True)
             self._last = torch.cuda.Event(enable_timing=True)
@@ -72,6 +93,12 @@ class CudaStopwatch:
         self._synchronize(self._device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6
         return wall_ms, self._first.elapsed_time(self._last)
+
+    def mark(self) -> Callable[[], object]:
+        """Return what waits for the steps that were queued so far, and for no later one."""
+        event = self._new_event()
+        event.record()
+        return cast(Callable[[], object], event.synchronize)
 
     def finish(self) -> None:
         """Wait for everything in flight."""
@@ -93,7 +120,7 @@ def time_steps(
     *,
     between: Callable[[], object] = lambda: None,
 ) -> Timings:
-    """Warm up, then time single steps.
+    """Run one step for what only the first does, warm up, then time single steps.
 
     Args:
         step: one forward pass, or one training step.
@@ -102,7 +129,7 @@ def time_steps(
         between: called before, amid and after the timed steps, outside of every timed span.
     """
     tell("warming up")
-    warm_up_steps, settled = _warm_up(step, watch, settings)
+    warm_up = _warm_up(step, watch, settings)
     tell(f"timing {settings.timed_steps} steps")
     seen = []
     between()
@@ -113,7 +140,7 @@ def time_steps(
     between()
     wall_ms = tuple(wall for wall, _ in seen)
     event_ms = tuple(event for _, event in seen if event is not None)
-    return Timings(wall_ms, event_ms, warm_up_steps, settled)
+    return Timings(wall_ms, event_ms, warm_up)
 
 
 def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
@@ -131,17 +158,39 @@ def time_queued(step: Step, watch: CudaStopwatch, *, step_ms: float) -> float:
     return (time.perf_counter_ns() - start) / 1e6 / count
 
 
-def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> tuple[int, bool | None]:
-    """Run windows of `warm_up_steps` until two agree or the time is over."""
-    begin = time.monotonic()
-    windows: list[float] = []
+def _warm_up(step: Step, watch: Stopwatch, settings: Settings) -> WarmUp:
+    """Run windows until two agree or the time is over; the first call takes none of that time."""
+    first_call_ms, _ = watch(step)
+    windows: list[list[float]] = []
+    begin, spent_s = time.monotonic(), 0.0
     while len(windows) < 2 or not _agree(windows[-2:]):
-        if windows and time.monotonic() - begin > settings.settle_s:
+        if windows and spent_s > settings.settle_s:
             break
-        windows.append(fmean(watch(step)[0] for _ in range(max(settings.warm_up_steps, 1))))
-    settled = _agree(windows[-2:]) if len(windows) > 1 else None
-    return len(windows) * max(settings.warm_up_steps, 1), settled
+        windows.append(_window(step, watch, settings.warm_up_steps))
+        spent_s = time.monotonic() - begin
+    steps = sum(map(len, windows))
+    settled = _agree(windows[-2:]) if len(windows) > 1 else Absent(_alone(steps, spent_s, settings))
+    return WarmUp(first_call_ms, steps, settled)
 
 
-def _agree(pair: Sequence[float]) -> bool:
-    return abs(pair[0] - pair[1]) <= AGREEMENT * max(pair)
+def _window(step: Step, watch: Stopwatch, least: int) -> list[float]:
+    """Return the times of at least so many steps, which together last long enough."""
+    times: list[float] = []
+    total_ms = 0.0
+    while len(times) < max(least, 1) or total_ms < WINDOW_MS:
+        times.append(watch(step)[0])
+        total_ms += times[-1]
+    return times
+
+
+def _agree(pair: Sequence[Sequence[float]]) -> bool:
+    """Tell whether the medians of two windows do: one late step says nothing about the device."""
+    first, second = map(median, pair)
+    return abs(first - second) <= AGREEMENT * max(first, second)
+
+
+def _alone(steps: int, spent_s: float, settings: Settings) -> str:
+    return (
+        f"one window of {steps} warm-up steps took {spent_s:.2g} s, more than the "
+        f"{settings.settle_s:g} s that the warm-up may last"
+    )

@@ -44,7 +44,6 @@ from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
 from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
-from dippm.models.novelty import MeasuredModels
 from dippm.models.operator_rows import operator_rows
 from dippm.models.order import Order
 from dippm.models.ordered_times import OrderedTimes
@@ -76,8 +75,8 @@ class Hybrid:
     feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}.{LAW_VERSION}"
     tensor_library = "numpy"
 
-    def __init__(self, law: KernelLaw, measured: MeasuredModels, config: Mapping[str, Any]) -> None:
-        self.law, self.measured, self.config = law, measured, config
+    def __init__(self, law: KernelLaw, config: Mapping[str, Any]) -> None:
+        self.law, self.config = law, config
         self.host = Host(**config["host"])
         self.memory = MemoryModel(**config["memory"])
         power = config["power"]
@@ -89,14 +88,13 @@ class Hybrid:
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Build from the arrays of `KernelLaw` and `MeasuredModels` and the configuration.
+        """Build from the arrays of `KernelLaw` and the configuration.
 
         Raises:
             CheckpointError: if the configuration or the arrays are not as they should be.
         """
         check(config, HybridSchema, "the configuration")
-        law = KernelLaw.from_checkpoint(tensors, config)
-        return cls(law, MeasuredModels.from_tensors(tensors), config)
+        return cls(KernelLaw.from_checkpoint(tensors, config), config)
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
         """Predict one point, with its operator table.
@@ -207,7 +205,7 @@ class Hybrid:
             found.extrapolated,
             c.mode == "compiled",
             host.launches,
-            self.measured.novelty(found.shares),
+            found.novelty,
         )
         known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
         half = self.intervals.half_width(described, SEEN if known else UNSEEN)

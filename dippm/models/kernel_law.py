@@ -1,6 +1,8 @@
 """How much slower than its roofline each kernel of a model runs: the learned part of `hybrid`.
 
-An ensemble of graph networks and of boosted trees, averaged in the log. For a table of measurements
+An ensemble of graph networks and of boosted trees, averaged in the log: near what was measured the
+networks speak alone, the further from it the more the trees do, and the less a network may leave
+them. For a table of measurements
 that trained (a GPU, a mode, a software) terms by kernel class add to the law that all share; a GPU
 that was not measured takes those that tables of other GPUs with its kind of memory usually add.
 """
@@ -21,7 +23,7 @@ from dippm.features.kernel_table import KernelTable
 from dippm.models.kernel_network import KernelNetwork, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
-from dippm.models.novelty import shares_of
+from dippm.models.novelty import MeasuredModels, shares_of
 
 Floats = NDArray[np.float64]
 GUARD = 1.2
@@ -31,7 +33,12 @@ not: without it a recurrent model whose architecture was held out came out ten t
 ROWS_AT_ONCE = 2048
 """Kernels × places that the networks see at once: their states stay in the cache of a core."""
 
-LAW_VERSION = "3"
+NEAR, FAR = 0.03, 0.2
+"""Novelty up to which networks speak alone, and from which the trees have their whole weight. A
+quarter of the models whose architecture is held out are nearer than the one to what trains, and a
+quarter of those whose family is held out further than the other."""
+
+LAW_VERSION = "4"
 """Raise it when the law reads other arrays or means something else by them."""
 
 ANY_MEMORY = "any"
@@ -62,14 +69,14 @@ class KernelTimes:
         device_ms: the mean of the members' sums, in the log.
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
-        shares: of roofline time by class of kernels, (classes,).
+        novelty: distance to the nearest measured model, 0 to 1, see `dippm.models.novelty`.
     """
 
     kernel_ms: Floats
     device_ms: float
     spread: float
     extrapolated: float
-    shares: Floats
+    novelty: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,10 @@ class KernelLaw:
     """Networks, trees, and what bounds them.
 
     Attributes:
-        network: its members share `weights[0]`.
-        trees: has `weights[1]`.
-        weights: of the two in the mean; they sum to 1.
+        network: its members share what the trees leave.
+        trees: the other kind of member.
+        network_weight: of the networks in the mean far from what was measured, see `tree_share`.
+        measured: the models that the law was fitted to.
         lowest, highest: log slow-down by class that measured rows had, (classes,).
         terms: by (GPU, mode): log slow-down by class that its newest table adds, (classes,).
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU without terms.
@@ -87,7 +95,8 @@ class KernelLaw:
 
     network: KernelNetwork
     trees: KernelTrees
-    weights: tuple[float, float]
+    network_weight: float
+    measured: MeasuredModels
     lowest: Floats
     highest: Floats
     terms: Mapping[tuple[str, str], Floats]
@@ -113,7 +122,8 @@ class KernelLaw:
         return cls(
             network=KernelNetwork.from_tensors(tensors, law["members"]),
             trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
-            weights=(law["network_weight"], 1.0 - law["network_weight"]),
+            network_weight=law["network_weight"],
+            measured=MeasuredModels.from_tensors(tensors),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
             terms=terms,
@@ -124,8 +134,9 @@ class KernelLaw:
         """Return the times of a model's kernels at each place."""
         size = len(kernels.graph.count)
         if not size:
+            nothing = np.zeros(len(KERNEL_CLASSES))
             return [
-                KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, np.zeros(len(KERNEL_CLASSES)))
+                KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, self.measured.novelty(nothing))
                 for _ in places
             ]
         at_once = max(1, ROWS_AT_ONCE // size)
@@ -137,26 +148,36 @@ class KernelLaw:
         count = kernels.graph.count.astype(np.float64)
         each_look = [roofline_ms(_looks(kernels, p), batch, p.view) for p in places]
         roofline = np.stack(each_look)[:, kernels.look_of]
-        slow = self._log_slowdown(kernels, batch, places, np.log(roofline))
+        shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
+        novelty = np.array([self.measured.novelty(share) for share in shares])
+        slow = self._log_slowdown(kernels, batch, places, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
         added = np.stack([self._added(p.conditions)[kind] for p in places])
         serial = serial_ms(looks, batch)[kernels.look_of]
         each = roofline * np.exp(bounded + added) + serial
-        weights = self._member_weights()
+        weights = self._weights(tree_share(novelty, self.network_weight))
         totals = np.log(np.maximum(each @ count, 1e-12))
-        middle = weights @ totals
-        times = np.exp(np.tensordot(weights, np.log(each), 1))
-        device_ms = np.exp(middle)
+        times = np.exp(np.einsum("md,mdc->dc", weights, np.log(each)))
+        device_ms = np.exp((weights * totals).sum(axis=0))
         times *= (device_ms / np.maximum(times @ count, 1e-12))[:, None]
-        cut = np.abs(np.tensordot(weights, slow - bounded, 1)) > np.log(1.05)
-        spread = np.sqrt(weights @ (totals - middle) ** 2)
+        changed = np.einsum("md,mdc->dc", weights, slow - bounded)
+        cut = np.abs(changed) > np.log(1.05)
         extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
         of_all = times[:, kernels.graph.class_of]
-        shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
         numbers = zip(
-            device_ms.tolist(), spread.tolist(), extrapolated.tolist(), shares, strict=True
+            device_ms.tolist(),
+            self._spread(totals).tolist(),
+            extrapolated.tolist(),
+            novelty.tolist(),
+            strict=True,
         )
         return [KernelTimes(own, *one) for own, one in zip(of_all, numbers, strict=True)]
+
+    def _spread(self, totals: Floats) -> Floats:
+        """Return how far members disagree at each place, all the same wherever it is, (D,)."""
+        weights = self._weights(np.full(totals.shape[1], 1.0 - self.network_weight))
+        middle = (weights * totals).sum(axis=0)
+        return np.asarray(np.sqrt((weights * (totals - middle) ** 2).sum(axis=0)))
 
     def _added(self, conditions: Conditions) -> Floats:
         """Return what measurements of this device add, by class, or usually add on such a one."""
@@ -172,7 +193,12 @@ class KernelLaw:
         return np.asarray(added + np.array(own), dtype=np.float64)
 
     def _log_slowdown(
-        self, kernels: LawKernels, batch: int, places: Sequence[Place], log_roofline: Floats
+        self,
+        kernels: LawKernels,
+        batch: int,
+        places: Sequence[Place],
+        log_roofline: Floats,
+        novelty: Floats,
     ) -> Floats:
         """Return what members and trees say, shape (members + 1, D, C)."""
         features = np.stack(
@@ -196,13 +222,30 @@ class KernelLaw:
         network = self.network.log_slowdown(features, static, kernels).transpose(0, 2, 1)
         looks = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
         trees = looks.reshape(features.shape[:2])[kernels.look_of].T
-        return np.concatenate([guarded(network.astype(np.float64), trees), trees[None]])
+        free = network.astype(np.float64)
+        held = free + distance(novelty)[:, None] * (guarded(free, trees) - free)
+        return np.concatenate([held, trees[None]])
 
-    def _member_weights(self) -> Floats:
-        members: Sequence[float] = [self.weights[0] / len(self.network.members)] * len(
-            self.network.members
-        )
-        return np.array([*members, self.weights[1]])
+    def _weights(self, of_trees: Floats) -> Floats:
+        """Return the weights of members and trees at each place, (members + 1, D)."""
+        members = len(self.network.members)
+        return np.stack([*[(1.0 - of_trees) / members] * members, of_trees])
+
+
+def distance(novelty: Floats) -> Floats:
+    """Return how far from what was measured a novelty is: 0 up to NEAR, 1 from FAR, log between."""
+    step = np.log(np.maximum(novelty, NEAR) / NEAR) / np.log(FAR / NEAR)
+    return np.asarray(np.minimum(step, 1.0), dtype=np.float64)
+
+
+def tree_share(novelty: Floats, network_weight: float) -> Floats:
+    """Return the weight of the trees in the mean.
+
+    Args:
+        novelty: distance to what was measured, any shape.
+        network_weight: what is left for the networks far from it, 0 to 1.
+    """
+    return np.asarray(distance(novelty) * (1.0 - network_weight), dtype=np.float64)
 
 
 def by_class(values: Mapping[str, float]) -> Floats:

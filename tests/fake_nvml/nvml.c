@@ -6,6 +6,7 @@
  *   all 15                       every call on a device does
  *   gpus 2, mig 3                how many GPUs; MIG slices of the first one (places 0, 2, 4, ...)
  *   kinds 2                      the second GPU has another name
+ *   power_instant_mw -1          the driver does not know the field of the instant power
  *   power_mw, energy_mj, ...     figures, see DEFAULTS; energy_mj 0 counts power over time
  *   process PID MIB INSTANCE     on the device, may be repeated; PID "self" is the caller;
  *                                MIB -1 is NVML_VALUE_NOT_AVAILABLE
@@ -27,13 +28,21 @@ typedef struct { char *short_name, *long_name, *unit; } MetricInfo;
 typedef struct { unsigned id; Return result; double value; MetricInfo info; } Metric;
 typedef struct { unsigned version, count; void *first, *second; Metric metrics[1]; } MetricsGet;
 typedef struct { unsigned version, supported; } Support;
+typedef struct {
+    unsigned field, scope;
+    long long at, took;
+    unsigned type;
+    Return result;
+    union { double d; unsigned u; unsigned long long ull; } value;
+} Field;
 typedef struct { double at; long instance; } Sample;
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7 };
 static const struct { const char *key; long long value; } DEFAULTS[] = {
     {"gpus", 1}, {"mig", 0}, {"utilization", 87}, {"memory_utilization", 41},
     {"memory_used_mb", 1500}, {"memory_total_mb", 81559}, {"slice_used_mb", 300},
-    {"slice_total_mb", 9728}, {"power_mw", 250000}, {"energy_mj", 0}, {"energy_period_ms", 100},
+    {"slice_total_mb", 9728}, {"power_mw", 250000}, {"power_instant_mw", 251000},
+    {"energy_mj", 0}, {"energy_period_ms", 100},
     {"sm_clock", 1980}, {"memory_clock", 2619}, {"temperature", 54}, {"power_cap_mw", 700000},
     {"throttle", 0}, {"performance_state", 0}, {"pcie_tx_kb", 2048}, {"pcie_rx_kb", 4096},
     {"gpm", 1}, {"metric_2", 75}, {"metric_3", 40}, {"metric_5", 20}, {"metric_10", 55},
@@ -155,6 +164,16 @@ Return nvmlDeviceGetMemoryInfo_v2(Device device, Memory2 *memory) {
     return OK;
 }
 FIGURE(nvmlDeviceGetPowerUsage, unsigned, "power_mw")
+Return nvmlDeviceGetFieldValues(Device device, int count, Field *fields) {
+    CHECK();
+    for (int i = 0; i < count; i++) {
+        long long instant = ask("power_instant_mw", 0);
+        fields[i].result = fields[i].field != 186 || !instant ? UNSUPPORTED
+                         : instant < 0 ? INVALID : OK;
+        fields[i].value.u = (unsigned)instant;
+    }
+    return OK;
+}
 FIGURE(nvmlDeviceGetEnforcedPowerLimit, unsigned, "power_cap_mw")
 FIGURE(nvmlDeviceGetPowerManagementLimit, unsigned, "power_cap_mw")
 FIGURE(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset.build import gpu_rows, reference_rows
-from dataset.splits import Split
+from dataset.join.splits import Split
+from dataset.measured.reference import gpu_rows, reference_rows
 from dippm.devices import find
 from training.evaluation.metrics import Grouped, bootstrap, grouped_errors
 
@@ -231,7 +231,7 @@ def roofline_columns(rows: pd.DataFrame) -> Floats:
     return np.asarray(rows[names], dtype=float)
 
 
-def with_rooflines(rows: pd.DataFrame, times: Floats, classes: Sequence[str]) -> pd.DataFrame:
+def with_rooflines(rows: pd.DataFrame, times: Floats, classes: Iterable[str]) -> pd.DataFrame:
     """Return the rows with one column for each class of kernels."""
     columns = pd.DataFrame(times, columns=[ROOFLINE_PREFIX + c for c in classes], index=rows.index)
     return pd.concat([rows, columns], axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset import raw_graphs
+from dataset.join import raw_graphs
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, roofline_ms

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from dippm.models.intervals import COVERAGE
 from training.evaluation.held_out import BASELINE, KINDS, half_width
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors

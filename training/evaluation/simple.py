@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from training.evaluation.baselines import (
     Baseline,
     BoostedTrees,
@@ -55,7 +55,8 @@ class PerCondition:
         found = pd.Series(np.nan, index=rows.index)
         for key, part in rows.groupby(CONDITIONS):
             found[part.index] = self.parts.get(key, self.rest).predict(part)
-        return found.to_numpy()
+        values: np.ndarray[Any, np.dtype[np.float64]] = found.to_numpy()
+        return values
 
 
 SIMPLE: Mapping[str, Callable[[], Baseline]] = {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
 from training.evaluation.metrics import grouped_errors
 from training.hybrid.batches import Indices

@@ -5,7 +5,7 @@ Of each GPU held out, ten models or a hundred operators calibrate and all other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import fitted, shared_log_slowdown
+from training.hybrid.mixture import Mixture
 
 N_MODELS, N_OPERATORS = 10, 100
 FEWEST_TESTED = 10
@@ -34,14 +35,12 @@ class _Table:
     rows: Indices
 
 
-def calibrated(
-    runner: Runner, tasks: Sequence[Task], weights: Mapping[str, float]
-) -> list[dict[str, Any]]:
+def calibrated(runner: Runner, tasks: Sequence[Task], mixture: Mixture) -> list[dict[str, Any]]:
     """Return errors by table of a GPU held out: without data, with models, with operators."""
     lines = []
     for task in tasks:
         for table in _tables(runner.examples, task):
-            measured = measured_rows(runner, task, table.rows, weights)
+            measured = measured_rows(runner, task, table.rows, mixture)
             chosen = _spread(measured, N_MODELS)
             rest = [r for i, r in enumerate(measured) if i not in set(chosen)]
             if len(rest) < FEWEST_TESTED:
@@ -49,16 +48,14 @@ def calibrated(
             packs = {"no measurement": [], f"{N_MODELS} models": [measured[i] for i in chosen]}
             mine = _operators_of(runner.examples, task.test, table.gpu)
             if len(mine):
-                packs[f"{len(mine)} operators"] = measured_rows(runner, task, mine, weights)
+                packs[f"{len(mine)} operators"] = measured_rows(runner, task, mine, mixture)
             for pack, rows in packs.items():
                 found = _tested(rest, rows, table.gpu)
                 lines.append({"gpu": table.gpu, "table": table.name, "measured": pack, **found})
     return lines
 
 
-def measured_rows(
-    runner: Runner, task: Task, rows: Indices, weights: Mapping[str, float]
-) -> list[MeasuredRow]:
+def measured_rows(runner: Runner, task: Task, rows: Indices, mixture: Mixture) -> list[MeasuredRow]:
     """Return rows of a GPU held out with what is predicted for each class of kernels.
 
     The terms are those that are usual for such a GPU, since no table of its own trained.
@@ -68,7 +65,7 @@ def measured_rows(
     batch = Batches(examples, runner.tables).take(rows)
     launch_ms = float(network.usual.detach().exp())
     copy_rate = float(network.log_copy.detach().exp())
-    slow = shared_log_slowdown(network, trees, batch, weights)
+    slow = shared_log_slowdown(network, trees, batch, runner.novelty(task, rows), mixture)
     kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
     slow = slow + network.terms.detach().numpy()[batch.table.numpy()[batch.row.numpy()], kind]
     times = np.exp(batch.log_roofline.numpy() + slow) * batch.count.numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,14 @@ class Row:
     """One measured latency.
 
     Attributes:
-        row_id: of the table, see `dataset.table`.
+        row_id: of the table, see `dataset.measured.table`.
         source: data source.
         table: source, GPU, software, mode and machine: rows of one table share their terms.
         graph: key for the graph lookup.
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
         scale: of a GPT, "s", "m" or "l"; a key of a split, too.
+        half_scores: see `dippm.features.kernels.run.Run`.
     """
 
     row_id: str
@@ -55,6 +57,7 @@ class Row:
     latency_ms: float
     mig: MigProfile | None = None
     scale: str = ""
+    half_scores: bool = False
 
     @property
     def kind(self) -> str:
@@ -137,11 +140,15 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
     for row in rows:
         if row.graph != current:
             current, made = row.graph, {}
-        key = (row.precision, row.mode, row.channels_last)
+        key = (row.precision, row.mode, row.channels_last, row.half_scores)
         if key not in made:
             operators = graph(row.graph)
             table = KernelTable.of(
-                operators, row.precision, row.mode, channels_last=row.channels_last
+                operators,
+                row.precision,
+                row.mode,
+                channels_last=row.channels_last,
+                half_scores=row.half_scores,
             )
             made[key] = KernelGraph.of(table, ROUNDS)
         parts.append(_kernels(made[key], row))
@@ -165,7 +172,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
 def join_examples(parts: Sequence[Examples]) -> Examples:
     """Return one collection out of several."""
 
-    def along(name: str, axis: int = 0) -> NDArray[np.generic]:
+    def along(name: str, axis: int = 0) -> NDArray[Any]:
         return np.concatenate([getattr(p, name) for p in parts], axis=axis)
 
     def starts(name: str) -> NDArray[np.int64]:

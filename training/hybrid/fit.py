@@ -190,4 +190,5 @@ def _launch_start(
     for name, position in tables.items():
         kin = [v for n, v in known.items() if n.split()[0] == name.split()[0]]
         start[position] = known.get(name, math.exp(np.median(np.log(kin or [DEFAULT_LAUNCH_MS]))))
-    return np.log(start).astype(np.float32)
+    logs: NDArray[np.float32] = np.log(start).astype(np.float32)
+    return logs

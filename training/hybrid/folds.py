@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from training.evaluation.held_out import HeldOut
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import FitSettings, fit, predict_log_ms
+from training.hybrid.mixture import ALONE, GUARDED, SAGE, TREES, Mean
 from training.hybrid.network import KernelNetwork, NetworkSettings
 from training.hybrid.novelty import novelties, row_shares
 from training.hybrid.trees import (
@@ -30,8 +31,6 @@ from training.hybrid.trees import (
     predict_trees_log_ms,
 )
 
-SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
-GUARDED = "GraphSAGE, guarded by trees"
 LEARNERS = (SAGE, GUARDED, ALONE, TREES)
 SHIPPED = (SAGE, GUARDED, TREES)
 
@@ -141,10 +140,9 @@ class Runner:
             predicted[GUARDED] = predict_guarded_log_ms(*given, tables=self.tables)
         seconds[TREES] = time.monotonic() - began
         unfinished = self._path(task).with_suffix(".part.npz")
-        np.savez(
-            unfinished, test=task.test, host=_host_ms(self, task.test, network), **predicted,
-            **{f"seconds {name}": value for name, value in seconds.items()},
-        )  # fmt: skip
+        arrays: dict[str, Any] = {f"seconds {name}": value for name, value in seconds.items()}
+        arrays |= {"test": task.test, "host": _host_ms(self, task.test, network), **predicted}
+        np.savez(unfinished, **arrays)
         unfinished.replace(self._path(task))
 
     def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:
@@ -157,12 +155,12 @@ class Runner:
             host: NDArray[np.float64] = file["host"]
             return host
 
-    def held_out(self, tasks: Sequence[Task], weights: Mapping[str, float], name: str) -> HeldOut:
-        """Return the predictions of a weighted mean of learners and of all seeds, in the log.
+    def held_out(self, tasks: Sequence[Task], mean: Mean, name: str) -> HeldOut:
+        """Return the predictions of a mean of learners and of all seeds, in the log.
 
         Args:
             tasks: of one split; those of one fold are one ensemble.
-            weights: of the learners; they sum to 1.
+            mean: of the learners.
             name: of the mean, for people.
 
         Returns:
@@ -175,28 +173,30 @@ class Runner:
             folds.setdefault(task.fold, []).append(task)
         parts = []
         for fold, members in folds.items():
-            shares = np.array([w / len(members) for _ in members for w in weights.values()])
-            answers = np.array(
-                [self.log_ms(member)[learner] for member in members for learner in weights]
-            )
-            middle = shares @ answers
+            novelty = self.novelty(members[0])
+            each = [mean.answers(self.log_ms(member), novelty) for member in members]
+            answers, seeds = np.concatenate(each), len(members)
+            middle = (np.tile(mean.shares(novelty) / seeds, (seeds, 1)) * answers).sum(axis=0)
             rows = self._rows(members[0].test, fold, middle)
-            spread = np.sqrt(shares @ (answers - middle) ** 2)
+            alike = np.tile(mean.everywhere() / seeds, seeds)
+            spread = np.sqrt(alike @ (answers - alike @ answers) ** 2)
             host = np.mean([self._host_ms(member) for member in members], axis=0)
             described = {"spread": spread, "host_share": host / np.exp(middle)}
-            parts.append(rows.assign(**described, novelty=self._novelty(members[0])))
+            parts.append(rows.assign(**described, novelty=novelty))
         return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
         return row_shares(self.examples)
 
-    def _novelty(self, task: Task) -> NDArray[np.float64]:
+    def novelty(self, task: Task, rows: Indices | None = None) -> NDArray[np.float64]:
+        """Return the distance of rows under test, or of some of them, to the models that train."""
         key = (task.split, task.fold)
         if key not in self._novelties:
             is_model = self.examples.is_model
             self._novelties[key] = novelties(self._shares, is_model, task.train, task.test)
-        return self._novelties[key]
+        found = self._novelties[key]
+        return found if rows is None else found[np.searchsorted(task.test, rows)]
 
     def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
         rows = [self.examples.rows[i] for i in test]
@@ -257,7 +257,7 @@ def _host_ms(runner: Runner, rows: Indices, network: KernelNetwork) -> NDArray[n
 
 
 def table_of(examples: Examples) -> pd.DataFrame:
-    """Return the rows as `dataset.latency_splits` wants them."""
+    """Return the rows as `dataset.join.latency_splits` wants them."""
     rows = examples.rows
     return pd.DataFrame(
         {

@@ -19,6 +19,7 @@ from training.hybrid.examples import Row
 from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import HeldOutTimes, held_out_times
 from training.hybrid.latency_intervals import half_widths, interval_law_rows, interval_rows
+from training.hybrid.mixture import Mixture
 from training.hybrid.views import VIEWS
 
 FEWEST_TO_FIT = 10
@@ -30,7 +31,7 @@ def held_out_rows(
     runner: Runner,
     helds: Mapping[str, HeldOut],
     tasks: Mapping[str, Sequence[Task]],
-    weights: Mapping[str, float],
+    mixture: Mixture,
 ) -> pd.DataFrame:
     """Return a row for each prediction of each split; see `training.evaluation.held_out.COLUMNS`.
 
@@ -38,11 +39,11 @@ def held_out_rows(
         runner: with finished fits.
         helds: what was predicted, by split.
         tasks: that predicted, by split. Of several seeds the first says where the time goes.
-        weights: of the learners in the mean.
+        mixture: of the learners.
     """
     law_rows = interval_law_rows(runner.examples, helds)
     first = {name: _first_seeds(tasks[name]) for name in helds}
-    of_folds = iter(_in_processes(runner, [t for name in helds for t in first[name]], weights))
+    of_folds = iter(_in_processes(runner, [t for name in helds for t in first[name]], mixture))
     parts = []
     for name, held in helds.items():
         for task in first[name]:
@@ -72,14 +73,14 @@ def _first_seeds(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _in_processes(
-    runner: Runner, tasks: Sequence[Task], weights: Mapping[str, float]
+    runner: Runner, tasks: Sequence[Task], mixture: Mixture
 ) -> Iterator[tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]]:
     """Yield times and baselines of each task, one process per core."""
     everything = np.arange(len(runner.examples.rows))
     inputs = Inputs.of(runner.examples, everything)
     tables = np.array([table_of(row) for row in runner.examples.rows])
     alike = np.array([_alike(row) for row in runner.examples.rows])
-    _SHARED.update(runner=runner, weights=weights, inputs=inputs, tables=tables, alike=alike)
+    _SHARED.update(runner=runner, mixture=mixture, inputs=inputs, tables=tables, alike=alike)
     with Progress() as progress, get_context("fork").Pool() as pool:
         bar = progress.add_task("where time goes, and baselines", total=len(tasks))
         for found in pool.imap(_of_task, tasks):
@@ -89,7 +90,7 @@ def _in_processes(
 
 def _of_task(task: Task) -> tuple[HeldOutTimes, dict[str, NDArray[np.float64]]]:
     torch.set_num_threads(1)
-    times = held_out_times(_SHARED["runner"], task, task.test, _SHARED["weights"])
+    times = held_out_times(_SHARED["runner"], task, task.test, _SHARED["mixture"])
     return times, _baselines(task)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
-from dippm.models.kernel_law import guarded
+from dippm.models.kernel_law import distance, guarded, tree_share
 from training.hybrid.batches import Batch, Batches, Indices
 from training.hybrid.fit import restore
-from training.hybrid.folds import GUARDED, SAGE, TREES, Runner, Task
+from training.hybrid.folds import Runner, Task
+from training.hybrid.mixture import SAGE, TREES, Mixture
 from training.hybrid.network import KernelNetwork
 from training.hybrid.trees import KernelTrees
 
@@ -56,7 +56,7 @@ def fitted(runner: Runner, task: Task) -> tuple[KernelNetwork, KernelTrees]:
 
 @torch.no_grad()
 def shared_log_slowdown(
-    network: KernelNetwork, trees: KernelTrees, batch: Batch, weights: Mapping[str, float]
+    network: KernelNetwork, trees: KernelTrees, batch: Batch, novelty: Floats, mixture: Mixture
 ) -> Floats:
     """Return the log slow-down of each kernel by the law that all tables share, shape (K,).
 
@@ -64,26 +64,29 @@ def shared_log_slowdown(
         network: of a fit.
         trees: of the same.
         batch: of rows.
-        weights: of GUARDED and TREES; they sum to 1.
+        novelty: of its rows, shape (R,).
+        mixture: of the two.
     """
     free = network.log_slowdown(batch).numpy().astype(np.float64)
     by_trees = trees.log_slowdown(batch.features.numpy())
-    return weights[GUARDED] * guarded(free, by_trees) + weights[TREES] * by_trees
+    row = batch.row.numpy()
+    held = free + distance(novelty)[row] * (guarded(free, by_trees) - free)
+    of_trees = tree_share(novelty, mixture.network_weight)[row]
+    return np.asarray(held + of_trees * (by_trees - held))
 
 
-def held_out_times(
-    runner: Runner, task: Task, rows: Indices, weights: Mapping[str, float]
-) -> HeldOutTimes:
+def held_out_times(runner: Runner, task: Task, rows: Indices, mixture: Mixture) -> HeldOutTimes:
     """Return the times of test rows of a task."""
     network, trees = fitted(runner, task)
     batches = Batches(runner.examples, runner.tables)
+    novelty = runner.novelty(task, rows)
     device_ms, compute_share = np.zeros(len(rows)), np.zeros(len(rows))
     costliest: list[tuple[str, ...]] = []
     for first in range(0, len(rows), CHUNK):
         batch = batches.take(rows[first : first + CHUNK])
-        times = _kernel_ms(network, trees, batch, weights)
         row, count = batch.row.numpy(), len(batch.table)
         part = slice(first, first + count)
+        times = _kernel_ms(network, trees, batch, novelty[part], mixture)
         total = np.bincount(row, times, count) + batch.serial_ms.numpy()
         bound = np.where(batch.features[:, _RIDGE].numpy() > 0, times, 0.0)
         device_ms[part] = total
@@ -96,9 +99,9 @@ def held_out_times(
 
 @torch.no_grad()
 def _kernel_ms(
-    network: KernelNetwork, trees: KernelTrees, batch: Batch, weights: Mapping[str, float]
+    network: KernelNetwork, trees: KernelTrees, batch: Batch, novelty: Floats, mixture: Mixture
 ) -> Floats:
-    slow = shared_log_slowdown(network, trees, batch, weights)
+    slow = shared_log_slowdown(network, trees, batch, novelty, mixture)
     known = (batch.table >= 0)[batch.row]
     kind = batch.features[:, :N_KINDS].argmax(dim=1)
     terms = network.terms[batch.table.clamp_min(0)[batch.row], kind] * known

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size

@@ -23,7 +23,7 @@ import pandas as pd
 import typer
 from scipy.optimize import least_squares
 
-from dataset.graph_store import GraphStore
+from dataset.join.graph_store import GraphStore
 from dippm.devices import find
 from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
 
@@ -138,7 +138,8 @@ def fit_model(rows: Sequence[MemorySample]) -> MemoryModel:
     labels = np.log([row.memory_mb for row in rows])
 
     def model(p: np.ndarray) -> MemoryModel:
-        return MemoryModel(*map(float, np.exp(p)), 0.0)
+        context, per_sm, convolution = map(float, np.exp(p))
+        return MemoryModel(context, per_sm, convolution, 0.0)
 
     def residual(p: np.ndarray) -> np.ndarray:
         fitted = model(p)

@@ -65,6 +65,12 @@ class KernelNetwork(nn.Module):
         settings: shape.
     """
 
+    mean: Tensor
+    scale: Tensor
+    static_mean: Tensor
+    static_scale: Tensor
+    usual: Tensor
+
     def __init__(
         self,
         mean: Tensor,

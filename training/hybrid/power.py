@@ -17,7 +17,7 @@ import typer
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dataset.graph_store import GraphStore
+from dataset.join.graph_store import GraphStore
 from dippm.models.power import PowerModel, idle_power_w
 from training.evaluation.metrics import absolute_percentage_errors
 from training.hybrid.power_samples import PowerSample, power_samples

@@ -19,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 
-from dataset import gpt, operators
-from dataset.graph_store import GraphStore
-from dataset.sources import read
+from dataset.join.graph_store import GraphStore
+from dataset.measured import gpt, operators
+from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS
 from dippm.devices import Device, find
 from dippm.features.kernel_features import DeviceView

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dataset.latency_splits import SPLITS
+from dataset.join.latency_splits import SPLITS
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.examples import Examples

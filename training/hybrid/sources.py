@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from rich.progress import Progress
 
-from dataset import gpt, language_models, operators
-from dataset.graph_store import GraphStore
-from dataset.kinship import architecture_id, family_of
-from dataset.sources import read
+from dataset.join.graph_store import GraphStore
+from dataset.join.kinship import architecture_id, family_of
+from dataset.measured import gpt, language_models, operators
+from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
 from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
@@ -32,6 +33,7 @@ from training.hybrid.examples import Examples, Row, build_examples, join_example
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
 REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
+WIDE_SCORES_TORCH = [2, 5]
 MERGED_TORCH = "torch 2.9"
 """Newer benchmark runs merge the parallel branches of these families before they time them, so the
 graph of the model as built is not the graph that was measured."""
@@ -44,7 +46,7 @@ MIGPERF_MODELS = {
 }
 PARAMETER_TOLERANCE = 0.1
 """A zoo renames: where the parameter counts differ by more, today's model is another one."""
-Table = pd.DataFrame
+Table: TypeAlias = pd.DataFrame
 CHUNK = 200
 ARRAYS = tuple(field.name for field in fields(Examples) if field.name != "rows")
 _SHARED: dict[str, Any] = {}
@@ -171,7 +173,7 @@ def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
             if operators.graph_of(record) is None:
                 continue
             key = f"operator:{record['row_id']}"
-            lookup.made[key] = lambda record=record: _graph_of_operator(record)
+            lookup.made[key] = partial(_graph_of_operator, record)
             rows.append(_row(record, key, record["layer"], f"operator {record['operator']}"))
     return rows
 
@@ -227,8 +229,9 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         profile = next(p for p in device.mig_profiles if p.name == slice_name)
     software = record["software"] if isinstance(record["software"], str) else ""
     system = record.get("system")
-    table = (record["source"], record["gpu"], software, record["mode"])
-    table = (*table, system) if isinstance(system, str) else table
+    table = [record["source"], record["gpu"], software, record["mode"]]
+    if isinstance(system, str):
+        table.append(system)
     batch = record.get("batch")
     return Row(
         row_id=record["row_id"],
@@ -239,14 +242,22 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         precision=record["precision"],
         mode=record["mode"],
         channels_last=record["layout"] == "nhwc",
-        batch=int(batch) if pd.notna(batch) else 1,
+        batch=1 if batch is None or pd.isna(batch) else int(batch),
         graph=graph,
         architecture=architecture,
         family=family,
         latency_ms=float(record["latency_ms"]),
         mig=profile,
         scale=record["scale"] if isinstance(record.get("scale"), str) else "",
+        half_scores=_half_scores(software),
     )
+
+
+def _half_scores(software: str) -> bool:
+    """Tell whether attention without fused kernels ran in half precision, as before torch 2.5."""
+    name, _, version = software.partition(",")[0].partition(" ")
+    parts = version.split(".")
+    return name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
 
 
 def _save(cache: Path, examples: Examples) -> None:

@@ -15,7 +15,9 @@ def tree_arrays(booster: xgboost.Booster) -> dict[str, NDArray[Any]]:
     A node's children stand side by side: what is smaller goes left, the rest to the node after it.
     """
     table = booster.trees_to_dataframe().sort_values(["Tree", "Node"])
-    roots, feature, threshold, left, value = [], [], [], [], []
+    roots: list[int] = []
+    feature: list[int] = []
+    threshold, left, value = [], [], []
     for _, tree in table.groupby("Tree", sort=True):
         rows = tree.set_index("ID")
         base = len(feature)

@@ -19,9 +19,9 @@ from rich.progress import track
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dataset.kinship import architecture_id, family_of
-from dataset.location import DataNotFoundError, data_dir
-from dataset.sources.timm import SOURCES
+from dataset.join.kinship import architecture_id, family_of
+from dataset.measured.location import DataNotFoundError, data_dir
+from dataset.measured.sources.timm import SOURCES
 from dippm.features import FEATURE_VERSION, GraphTensors
 from dippm.graph import GRAPH_VERSION, build
 from dippm.models.pmgns_inputs import network_inputs
@@ -40,10 +40,10 @@ class Examples:
     Attributes:
         graphs: encoded at the measured batch.
         targets: (G, T) float32 in physical units, NaN where there is no label.
-        rows: row ids of the measured table, see `dataset.table`.
+        rows: row ids of the measured table, see `dataset.measured.table`.
         models: row names, for instance "timm:resnet50@224".
-        architectures: see `dataset.kinship.architecture_id`.
-        families: see `dataset.kinship.family_of`.
+        architectures: see `dataset.join.kinship.architecture_id`.
+        families: see `dataset.join.kinship.family_of`.
         operators: every canonical operator that occurs.
         graph_version: of the canonical rules.
     """
@@ -67,7 +67,7 @@ class Examples:
         return [self.graphs[i] for i in chosen], self.targets[chosen]
 
     def table(self) -> pd.DataFrame:
-        """Return what the splits of `dataset.splits` need."""
+        """Return what the splits of `dataset.join.splits` need."""
         columns = {
             "row_id": self.rows,
             "source": "timm_infer",

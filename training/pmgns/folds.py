@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
 from training.evaluation.held_out import HeldOut
 from training.pmgns.examples import Examples

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dataset.location import DataNotFoundError
-from dataset.splits import Fold, Split
+from dataset.join.splits import Fold, Split
+from dataset.measured.location import DataNotFoundError
 from dippm.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import Examples, encoded
 
@@ -52,7 +52,7 @@ def load_selection(joined: Path, **wanted: str | None) -> Selection:
     """Choose the rows of a joined folder.
 
     Args:
-        joined: that `dataset.own_build` wrote.
+        joined: that `dataset.build_collected` wrote.
         wanted: values of `CONDITIONS`, "all" for those of `TOLD_APART` that shall be mixed; for
             the others the preferred value, else the most frequent one among the rows that are left.
 
@@ -61,7 +61,7 @@ def load_selection(joined: Path, **wanted: str | None) -> Selection:
     """
     path = joined / "rows.parquet"
     if not path.is_file():
-        raise DataNotFoundError(f"no {path}", "Make it with `python -m dataset.own_build`.")
+        raise DataNotFoundError(f"no {path}", "Make it with `python -m dataset.build_collected`.")
     return select(pd.read_parquet(path), **wanted)
 
 

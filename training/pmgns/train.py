@@ -21,7 +21,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from dataset.splits import by_architecture, random_split
+from dataset.join.splits import by_architecture, random_split
 from dippm.features import FEATURE_VERSION
 from dippm.models.pmgns_network import PmgnsConfig
 from dippm.pretrained import save_checkpoint

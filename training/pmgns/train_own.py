@@ -1,10 +1,10 @@
 """Train `pmgns` and what it is compared with on a set of our own; write the checkpoint.
 
-    python -m training.pmgns.train_own build/own/<device> --out checkpoints/<name>/<version>
+    python -m training.pmgns.train_own build/collected/<device> --out checkpoints/<name>/<version>
 
-The folder is what `python -m dataset.own_build` wrote. GraphSAGE and every simple predictor run on
-all splits; the other networks on S0 and S1. Each finished run is kept, so the command can be
-interrupted and repeated. `--config training/configs/own_small.yaml` is the size of a test run.
+The folder is what `python -m dataset.build_collected` wrote. GraphSAGE and every simple predictor
+run on all splits; the other networks on S0 and S1. Each finished run is kept, so the command can
+be interrupted and repeated. `--config training/configs/own_small.yaml` is the size of a test run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from dataset.location import DataNotFoundError
-from dataset.splits import Split
+from dataset.join.splits import Split
+from dataset.measured.location import DataNotFoundError
 from dippm.cli.output import errors_reported
 from dippm.devices import find
 from dippm.models.pmgns_network import PmgnsConfig
@@ -52,7 +52,7 @@ console = Console(stderr=True)
 
 
 def main(
-    joined: Annotated[Path, typer.Argument(help="Folder that `dataset.own_build` wrote.")],
+    joined: Annotated[Path, typer.Argument(help="Folder that `dataset.build_collected` wrote.")],
     out: Annotated[Path, typer.Option(help="Checkpoint folder to write, <name>/<version>.")],
     config: Annotated[Path, typer.Option(help="Network and training, YAML.")] = Path(
         "training/configs/own.yaml"
@@ -167,7 +167,8 @@ def _split(joined: Path, name: str, selection: Selection) -> Split:
     path = joined / "splits" / selection.conditions["phase"] / f"{name}.json"
     if not path.is_file():
         raise DataNotFoundError(
-            f"no {path}", "`python -m dataset.own_build` writes the splits that the set allows."
+            f"no {path}",
+            "`python -m dataset.build_collected` writes the splits that the set allows.",
         )
     return restricted(Split.load(path), selection.rows)
 
@@ -196,10 +197,10 @@ def _moved(examples: Examples, device: str) -> Examples:
 
 
 def _command(joined: Path, out: Path, splits: Sequence[str]) -> str:
-    name = "/".join(out.resolve().parts[-2:])
+    name, table = "/".join(out.resolve().parts[-2:]), f"build/collected/{joined.name}"
     return (
-        f"python -m dataset.own_build dataset/data/{joined.name} --out build/own/{joined.name}\n"
-        f"python -m training.pmgns.train_own build/own/{joined.name} --splits {','.join(splits)} "
+        f"python -m dataset.build_collected dataset/data/{joined.name} --out {table}\n"
+        f"python -m training.pmgns.train_own {table} --splits {','.join(splits)} "
         f"--out checkpoints/{name}"
     )
 

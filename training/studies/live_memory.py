@@ -38,7 +38,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dataset import raw_graphs
+from dataset.join import raw_graphs
 from dippm.conditions import Precision, precision_of
 from dippm.errors import DippmError
 from dippm.frontends import named

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dataset.graph_store import GraphStore
+from dataset.join.graph_store import GraphStore
 from dippm.graph.liveness import peak_activation_bytes
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MIB

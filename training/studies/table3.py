@@ -3,15 +3,16 @@
     python -m training.studies.table3 --raw RAW_FOLDER
 
 The random split never stands alone: GraphSAGE and the MLP are also run on whole architectures held
-out (S1). Each finished network is kept, so the command can be interrupted and repeated.
+out (S1). Every network is trained from three seeds. Each finished one is kept, so the command can
+be interrupted and repeated.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ import torch
 import typer
 from rich.console import Console
 
-from dataset.splits import by_architecture, random_split
+from dataset.join.splits import by_architecture, random_split
 from dippm.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import GPU, Examples, load_examples, measured_rows
 from training.pmgns.folds import run_fold
@@ -27,6 +28,7 @@ from training.pmgns.trainer import D35_LEARNING_RATE, TrainingConfig
 
 NETWORKS = {"gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP", "sage": "GraphSAGE"}
 GROUPED = ("mlp", "sage")
+SEEDS = (42, 43, 44)
 D35 = {
     "gat": (0.497, 0.379, 0.367),
     "gcn": (0.212, 0.178, 0.175),
@@ -61,19 +63,22 @@ def main(
     )
     table = examples.table()
     s0, s1 = random_split(table), by_architecture(table)
-    jobs = [("S0", s0, s0.folds[0], gnn) for gnn in NETWORKS]
-    jobs += [(f"S1/{f.name}", s1, f, gnn) for f in s1.folds[:s1_folds] for gnn in GROUPED]
+    each = [("S0", s0, s0.folds[0], gnn) for gnn in NETWORKS]
+    each += [(f"S1/{f.name}", s1, f, gnn) for f in s1.folds[:s1_folds] for gnn in GROUPED]
     # The slowest last, so that an interrupted run has as many rows as it can.
-    jobs.sort(key=lambda job: (job[3] not in GROUPED, job[3] == "gat"))
+    each.sort(key=lambda job: (job[3] not in GROUPED, job[3] == "gat"))
+    jobs = [(*job, seed) for seed in SEEDS for job in each]
     path = out / "table3.json"
     document = _started(path, examples, config, data)
-    for name, split, fold, gnn in jobs:
-        if f"{name} {gnn}" in document["results"]:
+    for name, split, fold, gnn, seed in jobs:
+        of_network = document["results"].setdefault(f"{name} {gnn}", {})
+        if str(seed) in of_network:
             continue
-        console.print(f"{name} {NETWORKS[gnn]}")
-        network = PmgnsConfig.variant("paper", gnn=gnn)
-        run = run_fold(examples, split, fold, network, config, folder=runs / name / gnn)
-        document["results"][f"{name} {gnn}"] = run.result
+        console.print(f"{name} {NETWORKS[gnn]}, seed {seed}")
+        network, seeded = PmgnsConfig.variant("paper", gnn=gnn), replace(config, seed=seed)
+        folder = runs / name / gnn / str(seed)
+        run = run_fold(examples, split, fold, network, seeded, folder=folder)
+        of_network[str(seed)] = run.result
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
         (out / "table3.md").write_text(_markdown(document))
@@ -104,7 +109,7 @@ def _started(
     }
     document = json.loads(json.dumps(document))
     if path.is_file():
-        before = json.loads(path.read_text())
+        before: dict[str, Any] = json.loads(path.read_text())
         if {**before, "results": {}} == document:
             return before
     return document
@@ -130,15 +135,18 @@ def _markdown(document: Mapping[str, Any]) -> str:
         "## Random split, 70/15/15, seed 42 (S0): MAPE as a fraction",
         "",
         "| network | training | validation | test | test median | D3.5: training, validation, test "
-        "| learning rate |",
-        "|---|---|---|---|---|---|---|",
+        "| learning rate | seeds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for gnn, name in NETWORKS.items():
         reported = " / ".join(f"{value:.3f}" for value in D35[gnn])
-        if (row := results.get(f"S0 {gnn}")) is None:
-            lines.append(f"| {name} | not run yet | | | | {reported} | |")
+        if not (row := results.get(f"S0 {gnn}")):
+            lines.append(f"| {name} | not run yet | | | | {reported} | | |")
         else:
-            lines.append(f"| {name} | {_cells(row)} | {reported} | {row['learning_rate']:.3g} |")
+            rates = sorted({f"{run['learning_rate']:.3g}" for run in row.values()})
+            lines.append(
+                f"| {name} | {_cells(row)} | {reported} | {', '.join(rates)} | {len(row)} |"
+            )
     lines += [
         "",
         f"## Whole architectures held out (S1, {len(s1)} of 5 folds): MAPE as a fraction",
@@ -146,19 +154,30 @@ def _markdown(document: Mapping[str, Any]) -> str:
         "A random split leaves the same architecture under another name, size or weight tag on both"
         " sides; this one does not.",
         "",
-        "| network | fold | training | validation | test | test median |",
-        "|---|---|---|---|---|---|",
+        "| network | fold | training | validation | test | test median | seeds |",
+        "|---|---|---|---|---|---|---|",
     ]
     for split in s1:
         for gnn in GROUPED:
-            if (row := results.get(f"{split} {gnn}")) is not None:
-                lines.append(f"| {NETWORKS[gnn]} | {split.split('/')[1]} | {_cells(row)} |")
+            if row := results.get(f"{split} {gnn}"):
+                lines.append(
+                    f"| {NETWORKS[gnn]} | {split.split('/')[1]} | {_cells(row)} | {len(row)} |"
+                )
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Mapping[str, Any]) -> str:
-    parts = [f"{row[part]['mape']:.3f}" for part in ("training", "validation", "test")]
-    return " | ".join([*parts, f"{row['test']['median_ape']:.3f}"])
+def _cells(of_seeds: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the means over seeds, each with the range where there is more than one."""
+    columns = [(part, "mape") for part in ("training", "validation", "test")]
+    columns.append(("test", "median_ape"))
+    return " | ".join(
+        _cell([run[part][error] for run in of_seeds.values()]) for part, error in columns
+    )
+
+
+def _cell(values: Sequence[float]) -> str:
+    spread = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{sum(values) / len(values):.3f}{spread}"
 
 
 if __name__ == "__main__":

@@ -84,11 +84,11 @@ def fake_arguments(
     }
 
 
-class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Log(TorchDispatchMode):
     """Writes down the calls that reach the device."""
 
     def __init__(self, fakes: Fakes) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.kernels: list[TracedKernel] = []
         self._weights = {t.untyped_storage()._cdata for t in fakes.weights.values()}
         self._static = {t.untyped_storage()._cdata: t for t in fakes.weights.values()}

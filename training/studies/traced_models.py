@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dataset import raw_graphs
+from dataset.join import raw_graphs
 from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.graph import build

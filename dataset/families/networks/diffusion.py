@@ -50,8 +50,8 @@ class SpatialAttention(nn.Module):
         super().__init__()
         self.norm = nn.GroupNorm(groups_that_fit(width, 32), width)
         self.itself = Attention(width, heads)
-        self.norm2 = self.cross = self.norm3 = self.mlp = None
-        if context_width:
+        self.reads = bool(context_width)
+        if self.reads:
             self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width)
             self.cross = Attention(width, heads, context_width=context_width)
             self.mlp = Mlp(width, 4 * width, act="geglu")
@@ -59,7 +59,7 @@ class SpatialAttention(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:  # noqa: D102
         y = self.norm(x).flatten(2).transpose(1, 2)
         y = y + self.itself(y)
-        if self.cross is not None:
+        if self.reads:
             y = y + self.cross(self.norm2(y), context)
             y = y + self.mlp(self.norm3(y))
         return x + y.transpose(1, 2).unflatten(2, x.shape[2:])

@@ -36,10 +36,18 @@ class RecurrentLayers(nn.Module):
 
 def elementwise(name: str) -> nn.Module:
     """Return a binary or unary element-wise operator."""
-    binary = {"add": torch.add, "multiply": torch.mul, "maximum": torch.maximum}
+    binary: dict[str, Callable[..., Tensor]] = {
+        "add": torch.add,
+        "multiply": torch.mul,
+        "maximum": torch.maximum,
+    }
     if name in binary:
         return Call(binary[name])
-    unary = {"exp": torch.exp, "sqrt_abs": lambda x: x.abs().sqrt(), "square": torch.square}
+    unary: dict[str, Callable[..., Tensor]] = {
+        "exp": torch.exp,
+        "square": torch.square,
+        "sqrt_abs": lambda x: x.abs().sqrt(),
+    }
     return Call(unary[name]) if name in unary else ACTIVATIONS[name]()
 
 

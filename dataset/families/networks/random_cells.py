@@ -75,7 +75,8 @@ class Cell(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         states = [self.enter(x)]
         for sources, parts in zip(self.edges, self.parts, strict=True):
-            terms = [part(states[i]) for i, part in zip(sources, parts, strict=True)]
+            pairs = zip(sources, parts.children(), strict=True)
+            terms = [part(states[i]) for i, part in pairs]
             states.append(terms[0] if len(terms) == 1 else terms[0] + terms[1])
         joined = torch.cat([states[end] for end in self.ends], 1)
         return self.act(self.leave(joined) + states[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+from torch import Tensor, nn
 
 from dataset.families.networks.layers import Convolution, ImageHead, SqueezeExcite, activation
 
@@ -36,7 +36,7 @@ class RegNetBlock(nn.Module):
         )
         self.act = activation(act)
 
-    def forward(self, x):  # noqa: D102
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         return self.act(self.body(x) + self.skip(x))
 
 

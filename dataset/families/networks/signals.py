@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +24,7 @@ class TemporalBlock(nn.Module):
     def __init__(self, width: int, *, kernel: int, dilation: int, norm: str, act: str, gated: bool):
         super().__init__()
         self.gated = gated
-        settings = {"dilation": dilation, "norm_name": norm, "dimensions": 1}
+        settings: dict[str, Any] = {"dilation": dilation, "norm_name": norm, "dimensions": 1}
         outs = 2 * width if gated else width
         self.first = Convolution(width, outs, kernel, act="none" if gated else act, **settings)
         self.second = Convolution(width, width, 1 if gated else kernel, act="none", **settings)
@@ -195,7 +197,8 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:  # noqa: D102
         states = self.norm(self.encoder(self.places1(self.source(source))))
         x = self.places2(self.target(target))
-        for block, between, cross in self.decoder:
+        for layer in self.decoder:
+            block, between, cross = layer.children()
             x = x + cross(between(x), states)
             x = block(x)
         return self.head(x)

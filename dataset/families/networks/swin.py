@@ -12,6 +12,8 @@ from dataset.families.networks.layers import activation
 class WindowAttention(nn.Module):
     """Attention inside windows with a learned bias for each relative position."""
 
+    index: Tensor
+
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__()
         self.heads, self.window = heads, window
@@ -44,6 +46,8 @@ class WindowAttention(nn.Module):
 
 class SwinBlock(nn.Module):
     """Window attention, every second time with windows shifted by a half, and an MLP."""
+
+    mask: Tensor
 
     def __init__(
         self, width: int, heads: int, *, window: int, shift: int, mlp_ratio: float, act: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,7 +30,7 @@ class FieldUNet(nn.Module):
         residual: bool,
     ):
         super().__init__()
-        settings = {"kernel": kernel, "act": act, "norm": norm, "depth": depth}
+        settings: dict[str, Any] = {"kernel": kernel, "act": act, "norm": norm, "depth": depth}
         widths = [width << min(i, 4) for i in range(levels)]
         self.encoder = nn.ModuleList()
         self.shrink = nn.ModuleList()

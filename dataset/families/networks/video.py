@@ -98,7 +98,7 @@ class X3dBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         y = self.mix(self.up(x))
-        if self.squeeze is not None:
+        if self.squeeze is not None and self.excite is not None:
             means = y.mean((2, 3, 4), keepdim=True)
             y = y * self.excite(self.squeeze(means).relu()).sigmoid()
         return self.act(self.down(self.act(y)) + self.skip(x))

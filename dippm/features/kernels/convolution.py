@@ -7,6 +7,7 @@ from math import prod
 
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower, weight_cast
+from dippm.features.kernels.depthwise import is_depthwise, walks_windows
 from dippm.features.kernels.layouts import image_strides, images_last
 from dippm.features.kernels.products import dense_image, macs, product
 from dippm.features.kernels.run import Run
@@ -25,10 +26,14 @@ def convolution(run: Run, call: Call) -> None:
     lower(run, call, source)
     dense_image(run, call, source)
     work = macs(run, call)
+    kind = convolution_class(call.op, window, strides, groups, channels_in)
+    if is_depthwise(call.op, groups, channels_in, channels_out):
+        direct = walks_windows(run, call, source, window, strides)
+        kind = "conv_depthwise_direct" if direct else "conv_depthwise"
     product(
         run,
         call,
-        convolution_class(call.op, window, strides, groups, channels_in),
+        kind,
         shape,
         copies=float(groups),
         flops=2.0 * work,
@@ -61,8 +66,8 @@ def convolution_class(
 def bias(run: Run, call: Call, maker: Call) -> None:
     """Launch what adds the bias that a layer was given.
 
-    A dense layer adds it in its product if its argument is dense. cuDNN's convolutions do not: a
-    pass over the result follows them, but for depthwise ones, which PyTorch runs itself.
+    A dense layer adds it in its product if its argument is dense, and so do depthwise convolutions
+    that PyTorch runs itself. cuDNN's convolutions do not: a pass over the result follows them.
     """
     result, out = maker.outputs[0], call.outputs[0]
     held = run.state(result)
@@ -71,7 +76,7 @@ def bias(run: Run, call: Call, maker: Call) -> None:
     if run.autocast and run.state(parameter).width == 4:
         weight_cast(run, call, parameter)
     run.states[out] = held
-    if made is None or made.kind == "conv_depthwise":
+    if made is None or made.kind == "conv_depthwise_direct":
         return
     if not maker.op.startswith("conv") and run.is_dense(maker.inputs[0]):
         return

@@ -24,7 +24,7 @@ from dippm.graph.operators import operator
 from dippm.graph.rules.quantised import BYTES
 from dippm.progress import counted
 
-KERNEL_VERSION = "7"
+KERNEL_VERSION = "8"
 
 Rule = Callable[[Run, Call], None]
 BY_NAME: Mapping[str, Rule] = {
@@ -56,6 +56,7 @@ def launched(
     *,
     channels_last: bool = False,
     attention: Attention = "fused",
+    half_scores: bool = False,
 ) -> list[Kernel]:
     """Return the kernels of one inference in execution order.
 
@@ -65,9 +66,17 @@ def launched(
         mode: "eager", or "compiled", which fuses chains of element-wise kernels.
         channels_last: images are held so.
         attention: "fused" attention is one kernel, "unfused" its steps, see `in_steps`.
+        half_scores: see `Run`.
     """
     sequence = sequence_of(graph).at_batch(graph.batch)
-    return launched_by(sequence, precision, mode, channels_last=channels_last, attention=attention)
+    return launched_by(
+        sequence,
+        precision,
+        mode,
+        channels_last=channels_last,
+        attention=attention,
+        half_scores=half_scores,
+    )
 
 
 def sequence_of(graph: ModelGraph) -> CallSequence:
@@ -88,11 +97,18 @@ def launched_by(
     *,
     channels_last: bool = False,
     attention: Attention = "fused",
+    half_scores: bool = False,
 ) -> list[Kernel]:
-    """Return the kernels that calls launch; see `launched`."""
+    """Return the kernels that calls launch; see `launched` and `Run`."""
     if attention == "unfused":
         sequence = in_steps(sequence, precision)
-    run = Run(sequence, precision, channels_last)
+    run = Run(
+        sequence,
+        precision,
+        channels_last=channels_last,
+        compiled=mode == "compiled",
+        half_scores=half_scores,
+    )
     makers, readers = _data_flow(sequence)
     for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):
         maker = _biased(call, sequence, makers, readers)

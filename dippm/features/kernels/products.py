@@ -12,7 +12,13 @@ from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.operators import operator
 from dippm.graph.rules.quantised import BYTES
-from dippm.graph.strides import contiguous, dense_in_order, spread, view_strides
+from dippm.graph.strides import (
+    contiguous,
+    dense_in_order,
+    is_channels_last,
+    spread,
+    view_strides,
+)
 
 BATCHED_RANK = 3
 
@@ -156,12 +162,19 @@ def copied(run: Run, call: Call, position: int, elements: float) -> None:
 
 
 def dense_image(run: Run, call: Call, position: int) -> None:
-    """Copy images that have gaps in memory, such as a part of the channels, for a call."""
+    """Copy images that have gaps in memory, such as a part of the channels, for a call.
+
+    The copy holds its channels next to each other if the images do.
+    """
     tensor, held = run.tensor(position), run.state(position)
     if tensor.is_parameter or run.is_dense(position) or len(tensor.shape) < BATCHED_RANK:
         return
     if dense_in_order(tensor.shape, held.strides) != held.strides:
+        last = is_channels_last(tensor.shape, held.strides)
         copied(run, call, position, tensor.size)
+        if last:
+            kept = dense_in_order(tensor.shape, held.strides)
+            run.states[position] = replace(run.states[position], strides=kept)
 
 
 def macs(run: Run, call: Call) -> int:

@@ -45,14 +45,26 @@ class Run:
         sequence: its calls, at the batch in question.
         precision: of the run.
         channels_last: images and weights of convolutions are held so.
+        compiled: a compiler makes the kernels of these calls.
+        half_scores: attention that no fused kernel takes keeps the width of its operands, as in
+            PyTorch before its version 2.5.
         autocast: whether the framework chooses the precision of each call.
         product_width: bytes per element of what a matrix product reads and writes.
         default_width: of parameters and inputs.
         kernels: launched so far.
     """
 
-    def __init__(self, sequence: CallSequence, precision: Precision, channels_last: bool) -> None:
+    def __init__(
+        self,
+        sequence: CallSequence,
+        precision: Precision,
+        *,
+        channels_last: bool,
+        compiled: bool = False,
+        half_scores: bool = False,
+    ) -> None:
         self.sequence, self.precision, self.channels_last = sequence, precision, channels_last
+        self.compiled, self.half_scores = compiled, half_scores
         self.autocast = precision in AUTOCAST
         self.product_width = 2 if precision in (*HALF, *AUTOCAST) else 4
         self.default_width = 2 if precision in HALF else 4

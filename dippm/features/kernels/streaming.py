@@ -77,14 +77,14 @@ def pass_over_memory(run: Run, call: Call) -> None:
 def _made_ready(run: Run, call: Call, operands: list[int]) -> int:
     """Cast and copy operands as the call wants them; return the width of its result."""
     width, is_float = run.promoted(call), run.tensor(call.outputs[0]).is_float
-    if operands and call.op in WANTS_NO_GAPS:
-        dense_image(run, call, operands[0])
     widens = run.widens(call) and is_float
     width = 4 if widens else width
     promotes = run.autocast and call.op in PROMOTED and width == 4
     if (widens and call.op not in TYPED_RESULT) or promotes:
         for position in operands:
             widen(run, call, position)
+    if operands and call.op in WANTS_NO_GAPS:
+        dense_image(run, call, operands[0])
     if operands and _wants_dense(run, call, operands[0]):
         copied(run, call, operands[0], run.tensor(operands[0]).size)
     return width

@@ -15,6 +15,7 @@ REMEDIES = {
     "utilization_percent": "not given while MIG is on, `gpm` is (Hopper and later)",
     "energy_j": "Volta and later count it; else integrate power_w",
     "power_w": "boards for displays may lack a sensor",
+    "power_instant_w": "power_w is a mean over a second on some GPUs",
     "power_cap_w": "boards without power management have none",
 }
 THROTTLE = {
@@ -45,6 +46,16 @@ def _memory(place: Place) -> tuple[float, ...]:
 
 def _power(place: Place) -> tuple[float, ...]:
     return (place.nvml.nvmlDeviceGetPowerUsage(place.board) / 1e3,)
+
+
+def _power_instant(place: Place) -> tuple[float, ...]:
+    nvml = place.nvml
+    answer = nvml.nvmlDeviceGetFieldValues(place.board, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+    if answer.nvmlReturn == nvml.NVML_ERROR_INVALID_ARGUMENT:
+        raise NotHere("the driver is older than this field: update it", lasts=True)
+    if answer.nvmlReturn != nvml.NVML_SUCCESS:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return (answer.value.uiVal / 1e3,)
 
 
 def _energy(place: Place) -> tuple[float, ...]:
@@ -123,6 +134,7 @@ READERS: tuple[tuple[tuple[Quantity, ...], Reader], ...] = (
         _memory,
     ),
     ((_quantity("power_w", "W", "drawn by the board, a mean on some GPUs"),), _power),
+    ((_quantity("power_instant_w", "W", "drawn by the board when it is read"),), _power_instant),
     ((_quantity("energy_j", "J", "since the driver was loaded", counter=True),), _energy),
     ((_quantity("sm_clock_mhz", "MHz", "of the multiprocessors"),), _sm_clock),
     ((_quantity("memory_clock_mhz", "MHz", "of the memory"),), _memory_clock),

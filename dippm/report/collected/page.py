@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError
+from dippm.measure.collected.joined import read_joined
+from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS
-from dippm.measure.rows import collected
 from dippm.progress import tell
 from dippm.report.collected import predictions, summary
-from dippm.report.collected.joined import read_joined
 from dippm.report.collected.predictions import Compared
 from dippm.report.plotted import OFFLINE, render, require_libraries
 
@@ -90,7 +90,7 @@ def report_of(
 
     Args:
         folder: of the collector.
-        joined: see `read_joined`.
+        joined: that `dataset.build_collected` wrote of it; None for no graphs.
         checkpoint: see `predictions.compare`.
         predict: whether models with a graph are predicted.
 
@@ -100,7 +100,7 @@ def report_of(
         DippmError: if a file is damaged.
     """
     tell("reading rows")
-    found, extra = collected(folder), read_joined(joined, folder)
+    found, extra = collected(folder), read_joined(joined)
     found = replace(found, rows=_operators_marked(found.rows))
     tell("summing up")
     figures = summary.summary(found, extra)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from dippm import api, devices, graph
 from dippm.conditions import Conditions
 from dippm.errors import ConditionsError, DippmError, UnknownNameError
+from dippm.measure.collected.joined import Joined
 from dippm.pretrained import choice
 from dippm.progress import tell
 from dippm.relax.packed import unpack
 from dippm.relax.raw_graph import RawGraph
-from dippm.report.collected.joined import Joined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,10 @@ def compare(
     """
     models = rows[(rows["kind"] == "model") & (rows["phase"] == "inference")]
     if not joined.graphs:
-        why = "no graphs: `python -m dataset.own_build DIR` makes them, --joined names its output"
+        why = (
+            "no graphs: `python -m dataset.build_collected DIR` makes them, "
+            "--joined names its output"
+        )
         return Compared(absent={why: len(models)} if len(models) else {"no model was measured": 0})
     chosen = models.sort_values(["model", "batch", "row_id"])
     step = max(1, math.ceil(len(chosen) / most_rows))
@@ -135,7 +138,7 @@ def _points(
         try:
             if model_graph is None:
                 raise ConditionsError(
-                    "no graph of the model", "`python -m dataset.own_build DIR` makes it."
+                    "no graph of the model", "`python -m dataset.build_collected DIR` makes it."
                 )
             (estimates,) = loaded.checkpoint.predictor.predict_many(model_graph, [_conditions(row)])
         except (ConditionsError, UnknownNameError) as error:

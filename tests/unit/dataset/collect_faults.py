@@ -155,7 +155,7 @@ class QuickBench:
     def memory_mb(self):
         return 10.0
 
-    def measure(self, module, inputs, regime, *, with_energy, memory_before_mb):
+    def measure(self, module, inputs, regime, *, wanted, memory_before_mb):
         from dippm.measure.provenance import machine
 
         module(*inputs)

@@ -7,9 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dataset import build, raw_graphs
-from dataset.graph_store import GraphStore
-from dataset.raw_graphs import Outcome
+from dataset import build
+from dataset.join import raw_graphs
+from dataset.join.graph_store import GraphStore
+from dataset.join.models import describe, describe_all, join
+from dataset.join.raw_graphs import Outcome
 
 pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")
 
@@ -51,23 +53,23 @@ def test_a_spec_without_image_size_is_refused() -> None:
 
 def test_models_are_described_once(graphs: Path, tmp_path: Path) -> None:
     cache = tmp_path / "models.jsonl"
-    first = {r["model"]: r for r in build.describe_all([MODEL, ABSENT], graphs, cache, 1)}
+    first = {r["model"]: r for r in describe_all([MODEL, ABSENT], graphs, cache, 1)}
     assert first[MODEL]["family_id"] == "resnet"
     assert first[MODEL]["macs_per_sample"] > 1e6
     assert "arch_id" not in first[ABSENT]
     marked = json.loads(cache.read_text().splitlines()[0]) | {"param_bytes": -7}
     cache.write_text(json.dumps(marked) + "\n")
-    (again,) = build.describe_all([MODEL], graphs, cache, 1)
+    (again,) = describe_all([MODEL], graphs, cache, 1)
     assert again["param_bytes"] == -7
 
 
 def test_rows_without_graph_are_left_out_and_counted(graphs: Path) -> None:
-    records = [build.describe(spec, graphs) for spec in (MODEL, ABSENT)]
+    records = [describe(spec, graphs) for spec in (MODEL, ABSENT)]
     models = pd.DataFrame(records)
     rows = pd.DataFrame(
         {"row_id": ["a", "b", "c"], "source": "x", "model": [MODEL, ABSENT, MODEL], "batch": 2}
     )
-    table = build.join(rows, models)
+    table = join(rows, models)
     assert list(table["row_id"]) == ["a", "c"]
     document = build.manifest(rows, models, table, Path())
     assert document["excluded_rows"] == 1

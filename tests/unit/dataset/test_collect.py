@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dataset.collect.status import status
-from dataset.collect.store import read_rows
+from dippm.measure.collected.store import read_rows
 from dippm.measure.columns import COLUMNS, MEASURED
 
 from .collect_runs import (

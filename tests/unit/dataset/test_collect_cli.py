@@ -10,12 +10,13 @@ import pytest
 
 from dataset.collect.cli import main
 from dataset.collect.errors import CollectError
-from dataset.collect.plans import jobs_of, plan_hash, read_plan, share
-from dataset.collect.shards import shards
-from dataset.collect.store import read_rows
-from dataset.configuration import Job, Point
+from dataset.collect.plans import plan_hash, read_plan, share
 from dataset.families.family import Workload
 from dataset.families.registry import FAMILIES, OPERATORS
+from dataset.plan.configuration import Job, Point
+from dataset.plan.parts import jobs_of
+from dippm.measure.collected.shards import shards
+from dippm.measure.collected.store import read_rows
 
 from .collect_runs import ROOT, collect, finish, start, steady, write_plan
 

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from dataset.collect.errors import Stop
-from dataset.collect.failures import classify, first_line
+from dataset.collect.errors import Stop, classify, first_line
 from dataset.collect.pace import FINISH_S, OVERRUN_S, Pace, seconds
 from dippm.process import describe_exit
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from dataset import croissant, datasheet, own
+from dataset.cards import croissant, datasheet
+from dataset.collected.rows import read
 from dippm.errors import DippmError
 from dippm.measure.columns import COLUMNS
-from tests import own_rows
+from tests import collected_rows
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dataset") / "data"
-    own_rows.write(folder / "toy", own_rows.rows(), in_journal=0)
+    collected_rows.write(folder / "toy", collected_rows.rows(), in_journal=0)
     (folder / "toy" / "journal.jsonl").unlink()
     return folder
 
@@ -43,7 +44,7 @@ def test_every_block_has_a_maker_and_is_marked() -> None:
 
 
 def test_blocks_count_rows_failures_and_repeats(data: Path) -> None:
-    n = len(own_rows.rows())
+    n = len(collected_rows.rows())
     assert f"| {n} | {n - 5} | ok {n - 3}, oom 1, timeout 1, crash 1 |" in datasheet.sets(data)
     assert "| oom | CUDA out of memory" in datasheet.failures(data)
     assert "throttled (sw_thermal_slowdown)" in datasheet.failures(data)
@@ -66,14 +67,14 @@ def test_a_loader_reads_every_row_through_the_croissant_file(data: Path, tmp_pat
     issues = described.metadata.ctx.issues
     assert not issues.errors
     assert not issues.warnings
-    read = {
+    ids = {
         str(value, "utf-8")
         for records in described.metadata.record_sets
         for record in described.records(records.uuid)
         for name, value in record.items()
         if name.endswith("/row_id")
     }
-    assert read == set(own.read(base / "data" / "toy")["row_id"])
+    assert ids == set(read(base / "data" / "toy")["row_id"])
 
 
 def test_shards_of_a_bare_machine_must_be_packed_first(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from dataset import plan
 from dataset.families import costs, registry
 from dataset.families.family import Family, Workload
+from dataset.plan import calibration
 from dippm.errors import UnknownNameError
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepared
@@ -86,7 +86,7 @@ def test_attention_and_recurrence_are_counted_as_a_gpu_runs_them():
 
 @pytest.mark.parametrize("name", registry.OPERATORS)
 def test_the_smallest_operator_runs(name: str):
-    jobs = [j for j in plan.operator_pack() if j.workload.family == name]
+    jobs = [j for j in calibration.operator_pack() if j.workload.family == name]
 
     def elements(job) -> int:
         inputs = registry.make_inputs(job.workload, job.points[0].batch, "meta")
@@ -99,7 +99,9 @@ def test_the_smallest_operator_runs(name: str):
 
 
 def test_every_operator_accepts_its_inputs():
-    for workload in {job.workload.model: job.workload for job in plan.operator_pack()}.values():
+    for workload in {
+        job.workload.model: job.workload for job in calibration.operator_pack()
+    }.values():
         if workload.family != "recurrent":  # on the meta device its steps are taken one by one
             inputs = registry.make_inputs(workload, 1, "meta")
             assert registry.build(workload, "meta")(*inputs).shape
@@ -107,7 +109,7 @@ def test_every_operator_accepts_its_inputs():
 
 @pytest.mark.parametrize("name", registry.OPERATORS)
 def test_an_operator_has_a_gradient_in_training(name: str):
-    steps = [j for j in plan.operator_pack() if j.points[0].phase == "train"]
+    steps = [j for j in calibration.operator_pack() if j.points[0].phase == "train"]
     job = min(
         (j for j in steps if j.workload.family == name),
         key=lambda j: j.points[0].batch * costs.cost(j.workload).written_mb,
@@ -129,9 +131,9 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import torch
-from dataset import plan
+from dataset.plan import queue
 from dataset.families import registry
-job = next(j for j in plan.plan() if j.workload.family == "swin")
+job = next(j for j in queue.plan() if j.workload.family == "swin")
 module = registry.build(job.workload, "cpu")
 with torch.inference_mode():
     print(tuple(module(*registry.make_inputs(job.workload, 1, "cpu")).shape))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dataset import raw_graphs
 from dataset.families import costs, registry
 from dataset.families.family import Family, Workload
-from dataset.kinship import architecture_id, family_of
+from dataset.join import raw_graphs
+from dataset.join.kinship import architecture_id, family_of
 from dippm.graph import ModelGraph, build
 
 QUICK = ("resnet", "swin", "text_decoder", "physics_rnn", "weather_unet", "diffusion_unet")

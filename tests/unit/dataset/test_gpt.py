@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dataset import gpt, raw_graphs, sources
-from dataset.sources import hwgpt
+from dataset.join import raw_graphs
+from dataset.measured import gpt, sources
+from dataset.measured.sources import hwgpt
 from dippm.graph import ModelGraph, build
 
 GPUS = ("a100", "v100")

@@ -7,7 +7,8 @@ import warnings
 import pandas as pd
 import pytest
 
-from dataset import language_models, raw_graphs
+from dataset.join import raw_graphs
+from dataset.measured import language_models
 from dippm.graph import build
 
 ROW = {

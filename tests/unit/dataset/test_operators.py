@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dataset.nodes import make_node
-from dataset.operators import graph_of, layer_keys
+from dataset.measured.nodes import make_node
+from dataset.measured.operators import graph_of, layer_keys
 
 
 @pytest.mark.parametrize(

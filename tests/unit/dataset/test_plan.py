@@ -8,16 +8,17 @@ from itertools import pairwise
 
 import pytest
 
-from dataset import plan
-from dataset.configuration import Job, configuration_id
 from dataset.families import costs, operators
 from dataset.families.family import Workload
 from dataset.families.registry import FAMILIES, family
+from dataset.plan import __main__ as command
+from dataset.plan import calibration, limits, parts, queue, summary
+from dataset.plan.configuration import Job, configuration_id
 
 
 @pytest.fixture(scope="module")
 def inference() -> list[Job]:
-    return plan.plan()
+    return queue.plan()
 
 
 PARTS = ("inference", "training", "cpu", "operators")
@@ -29,7 +30,7 @@ def points(jobs: list[Job]):
 
 def test_the_plan_needs_no_framework():
     code = (
-        "import sys; from dataset import plan; n = len(plan.plan());"
+        "import sys; from dataset.plan import queue; n = len(queue.plan());"
         "heavy = {'torch', 'numpy', 'tvm', 'timm'} & set(sys.modules); print(n, sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -39,8 +40,8 @@ def test_the_plan_needs_no_framework():
 @pytest.mark.parametrize("part", PARTS)
 def test_a_plan_is_the_same_in_another_process(part: str):
     code = (
-        "import hashlib, json; from dataset import plan;"
-        f"jobs = [json.dumps(j.to_dict()) for j in plan.PARTS[{part!r}](3)];"
+        "import hashlib, json; from dataset.plan import parts;"
+        f"jobs = [json.dumps(j.to_dict()) for j in parts.PARTS[{part!r}](3)];"
         "print(hashlib.sha256(''.join(jobs).encode()).hexdigest())"
     )
     runs = [
@@ -57,37 +58,37 @@ def test_a_plan_is_the_same_in_another_process(part: str):
 
 
 def test_another_seed_is_another_plan():
-    assert plan.plan(0)[:50] != plan.plan(1)[:50]
+    assert queue.plan(0)[:50] != queue.plan(1)[:50]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_jobs_survive_their_file(part: str):
-    for job in plan.PARTS[part](0)[:400]:
+    for job in parts.PARTS[part](0)[:400]:
         assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_configuration_comes_once_with_each_repeat(part: str):
-    seen = [(configuration_id(w, p), p.repeat) for w, p in points(plan.PARTS[part](0))]
+    seen = [(configuration_id(w, p), p.repeat) for w, p in points(parts.PARTS[part](0))]
     assert len(seen) == len(set(seen))
 
 
 def test_there_are_more_graphs_than_the_original_data_set_had(inference: list[Job]):
-    figures = plan.summary(inference)
+    figures = summary.summary(inference)
     assert figures["graphs"] >= 10_508
     assert figures["architectures"] >= 750
     assert figures["families"] >= 24
 
 
 def test_training_has_two_samples_at_least():
-    for _, point in points(plan.training_plan()):
+    for _, point in points(queue.training_plan()):
         assert point.phase == "train"
         assert point.batch > 1
 
 
 @pytest.mark.parametrize("part", ["inference", "training"])
 def test_families_take_turns(part: str):
-    jobs = plan.PARTS[part](0)
+    jobs = parts.PARTS[part](0)
     left = Counter(job.workload.family for job in jobs)
     count = dict.fromkeys(left, 0)
     for job in jobs:
@@ -101,10 +102,10 @@ def test_every_prefix_is_balanced(inference: list[Job]):
     for length in (200, 1000, 5000):
         drawn = [point for _, point in points(inference)][:length]
         shares = Counter(point.precision for point in drawn)
-        for precision, share in plan.SHARES.items():
+        for precision, share in queue.SHARES.items():
             assert shares[precision] / length == pytest.approx(share, abs=0.05)
         with_energy = sum(point.energy for point in drawn) / length
-        assert with_energy == pytest.approx(plan.ENERGY_SHARE, abs=0.05)
+        assert with_energy == pytest.approx(queue.ENERGY_SHARE, abs=0.05)
 
 
 def test_repeats_come_after_what_they_repeat(inference: list[Job]):
@@ -135,8 +136,8 @@ def test_points_fit_the_assumed_device(inference: list[Job]):
         cost = costs.cost(job.workload)
         for point in job.points:
             weights_mb = cost.parameters_m * 4
-            assert cost.peak_mb * point.batch + weights_mb <= plan.GPU.memory_mb
-            assert plan.seconds(cost, point.batch, "inference", limits=plan.GPU) <= 2
+            assert cost.peak_mb * point.batch + weights_mb <= limits.GPU.memory_mb
+            assert limits.seconds(cost, point.batch, "inference", limits=limits.GPU) <= 2
 
 
 def test_channels_last_is_for_images_only(inference: list[Job]):
@@ -145,8 +146,8 @@ def test_channels_last_is_for_images_only(inference: list[Job]):
 
 
 def test_the_cpu_plan_is_small():
-    jobs = plan.cpu_plan()
-    figures = plan.summary(jobs)
+    jobs = queue.cpu_plan()
+    figures = summary.summary(jobs)
     assert figures["points"] >= 330
     assert figures["architectures"] >= 150
     assert 0.04 <= figures["repeats"] / figures["points"] <= 0.1
@@ -155,14 +156,16 @@ def test_the_cpu_plan_is_small():
         assert point.precision == "fp32"
         assert point.batch <= 4
         assert not point.energy
-        assert plan.seconds(costs.cost(workload), point.batch, "inference", limits=plan.CPU) < 0.5
+        assert (
+            limits.seconds(costs.cost(workload), point.batch, "inference", limits=limits.CPU) < 0.5
+        )
 
 
 def test_the_calibration_pack_comes_first():
-    pack, calibration = plan.operator_pack(), plan.calibration_pack()
-    assert pack[: len(calibration)] == calibration
-    assert len(calibration) == 105
-    kinds = Counter(family(job.workload.family).kind for job in calibration)
+    pack, first = calibration.operator_pack(), calibration.calibration_pack()
+    assert pack[: len(first)] == first
+    assert len(first) == 105
+    kinds = Counter(family(job.workload.family).kind for job in first)
     assert kinds == {"operator": 100, "model": 5}
     forward = {
         (job.workload.model, point.batch)
@@ -182,9 +185,9 @@ def test_operator_cases_are_distinct():
 
 def test_summary_renders_and_is_json(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setattr(sys, "argv", ["plan", "--part", "cpu", "--json"])
-    plan.main()
+    command.main()
     figures = json.loads(capsys.readouterr().out)
-    assert figures["points"] == plan.summary(plan.cpu_plan())["points"]
+    assert figures["points"] == summary.summary(queue.cpu_plan())["points"]
     monkeypatch.setattr(sys, "argv", ["plan", "--part", "cpu", "--summary"])
-    plan.main()
+    command.main()
     assert "points a minute" in capsys.readouterr().out

@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dataset.location import DataNotFoundError, data_dir
-from dataset.sources import all_sources, read
-from dataset.table import COLUMNS, tidy
+from dataset.measured.location import DataNotFoundError, data_dir
+from dataset.measured.sources import all_sources, read
+from dataset.measured.table import COLUMNS, tidy
 from dippm.devices import all_devices
 from dippm.errors import UnknownNameError
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dataset import splits
-from dataset.splits import Split
+from dataset.join import splits
+from dataset.join.splits import Split
 
 
 @pytest.fixture

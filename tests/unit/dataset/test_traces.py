@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dataset import raw_graphs
-from dataset.traces import why_not
+from dataset.join import raw_graphs
+from dataset.measured.traces import why_not
 from dippm.graph import ModelGraph, build
 
 TRACE: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Mode, Precision
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import KernelTable

@@ -19,7 +19,7 @@ for op, fusible in (("sort", True), ("argsort", False)):
     KERNEL_CLASSES[op] = KernelClass(op, streams=True, fusible=fusible)
     OPERATORS[op] = replace(OPERATORS[op], kernel=op)
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
 from dippm.features.kernel_features import DeviceView, FEATURE_NAMES, kernel_features
 from dippm.features.kernel_table import KernelTable

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
 from dippm.features.kernel_features import (
     N_FEATURES,
@@ -156,14 +156,34 @@ def test_bilinear_upsampling_of_contiguous_images_walks_serially() -> None:
     assert permuted == compiled == 0
 
 
-def test_attention_over_five_axes_is_not_fused() -> None:
+@pytest.mark.parametrize(("leading", "fused"), [((4,), True), ((), False), ((4, 16), False)])
+def test_fused_attention_takes_four_axes(leading: tuple[int, ...], fused: bool) -> None:
+    found = kinds(attention_graph(leading).at_batch(2))
+    assert (found["attention"], found["batched_gemm"]) == ((1, 0) if fused else (0, 2))
+
+
+def test_steps_of_attention_were_narrow_before_torch_2_5_and_add_the_mask_in_place() -> None:
+    graph = attention_graph((), mask=True).at_batch(2)
+    wide, narrow = (launched(graph, "fp16", half_scores=old) for old in (False, True))
+    scores = 2 * 196 * 196
+    for kernels, width in ((wide, 4), (narrow, 2)):
+        first, second = (k for k in kernels if k.kind == "batched_gemm")
+        assert (first.write_bytes, first.unit) == (width * scores, "fp32" if width == 4 else "half")
+        (mask,) = (k for k in kernels if k.kind == "broadcast")
+        assert mask.in_place
+        assert mask.write_bytes == width * scores
+        assert second.k == 196
+    assert sum(k.kind == "cast" for k in wide) == 5
+    assert not any(k.kind == "cast" for k in narrow)
+
+
+def attention_graph(leading: tuple[int, ...], *, mask: bool = False) -> ModelGraph:
     b = GraphBuilder(batch=BATCH)
-    shape = (BATCH, 4, 16, 196, 32)
+    shape = (BATCH, *leading, 196, 32)
     attributes = {
         "heads": 4, "query_length": 196, "key_length": 196, "head_dim": 32, "value_dim": 32,
     }  # fmt: skip
-    b.add("attention", [b.input(shape) for _ in "qkv"], shape, attributes=attributes,
-          absorbed=("sdpa",))  # fmt: skip
-    found = kinds(b.graph(batch_is_symbolic=True).at_batch(2))
-    assert found["batched_gemm"] == 2
-    assert found["attention"] == 0
+    inputs = [b.input(shape) for _ in "qkv"]
+    inputs += [b.input((BATCH, 196, 196))] if mask else []
+    b.add("attention", inputs, shape, attributes=attributes, absorbed=("sdpa",))
+    return b.graph(batch_is_symbolic=True)

@@ -70,15 +70,12 @@ def test_a_parameter_is_cast_once_and_an_activation_for_each_reader() -> None:
     assert Counter(bool(k.weight_bytes) for k in casts) == {True: 1, False: 2}
 
 
-@pytest.mark.parametrize(("groups", "expected"), [(1, 1), (8, 0)])
-def test_a_bias_follows_a_convolution_unless_it_is_depthwise(groups: int, expected: int) -> None:
+def test_a_bias_follows_a_convolution() -> None:
     s = Sketch()
-    y = s.conv(s.input(BATCH, 8, 4, 4), s.weight(8, 8 // groups, 3, 3), BATCH, 8, 4, 4,
-               groups=groups)  # fmt: skip
+    y = s.conv(s.input(BATCH, 8, 4, 4), s.weight(8, 8, 3, 3), BATCH, 8, 4, 4)
     bias = s.call("reshape", [s.weight(8)], 1, 8, 1, 1)
     kernels = eager(s, s.call("add", [y, bias], BATCH, 8, 4, 4))
-    assert kinds(kernels).count("broadcast") == expected
-    assert all(k.in_place for k in kernels if k.kind == "broadcast")
+    assert kinds(kernels) == ["conv_spatial", "broadcast"]
 
 
 def test_a_dense_layer_adds_its_bias_itself() -> None:
@@ -157,3 +154,18 @@ def test_compiled_layers_keep_their_place_between_streams() -> None:
     kernels = eager(s, z, mode="compiled")
     assert len(kernels) == 4
     assert [k.sources for k in kernels] == [(), (0,), (1,), (1, 2)]
+
+
+def test_a_slice_viewed_as_images_is_cast_and_resized_channels_last() -> None:
+    s = Sketch()
+    tokens = s.call(
+        "strided_slice", [s.input(BATCH, 50, 64)], BATCH, 49, 64, axes=[1], begin=[1], end=[50]
+    )
+    turned = s.call("permute_dims", [tokens], BATCH, 64, 49, axes=(0, 2, 1))
+    images = s.call("reshape", [turned], BATCH, 64, 7, 7)
+    larger = s.call("aten.upsample_bilinear2d", [images], BATCH, 64, 14, 14)
+    for precision, expected in (("fp32", ["copy", "resize"]), ("fp16", ["copy", "resize"])):
+        kernels = eager(s, larger, precision=precision)
+        assert kinds(kernels) == expected
+        assert kernels[-1].images_last
+        assert kernels[-1].serial == 0

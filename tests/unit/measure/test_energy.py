@@ -1,6 +1,7 @@
 """The arithmetic of the energy window, on counters whose true power is known."""
 
 import math
+import threading
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dippm.measure.energy import Energy, Meter, find_meter, idle_power, measure_energy
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent, AbsentSource, Quantity, Readings
+from dippm.measure.timing import HostStopwatch
 
 QUANTITIES = (
     Quantity("energy_j", "J", "device", "", counter=True),
@@ -46,7 +48,7 @@ def meter(source: SteppedCounter) -> Meter:
 def run(source: SteppedCounter, window_s: float) -> Energy | Absent:
     settings = Settings(energy_window_s=window_s)
     return measure_energy(
-        lambda: time.sleep(0.002), lambda: None, meter(source), settings, step_ms=2.0
+        lambda: time.sleep(0.002), HostStopwatch(), meter(source), settings, queued_ms=2.0
     )
 
 
@@ -79,6 +81,19 @@ def test_without_an_energy_counter_power_readings_stand_in_and_say_so():
     assert seen.power_w == pytest.approx(80.0, rel=0.01)
 
 
+def test_the_instant_power_is_preferred_to_a_mean_over_a_second():
+    class Hopper(SteppedCounter):
+        def read(self):
+            said = super().read()
+            instant = {"power_instant_w": said.values["power_w"] + 20.0}
+            return Readings(said.time_ns, {**said.values, **instant}, said.absent)
+
+    seen = run(Hopper(80.0, 0.02, has_energy=False), 0.4)
+    assert isinstance(seen, Energy)
+    assert seen.method == "mean of NVML's instant power readings"
+    assert seen.power_w == pytest.approx(100.0, rel=0.01)
+
+
 def test_idle_power_comes_from_the_same_meter():
     assert idle_power(meter(SteppedCounter(60.0, 0.02)), 0.2) == pytest.approx(60.0, rel=0.3)
 
@@ -87,3 +102,77 @@ def test_a_machine_without_counters_has_a_reason():
     nothing = AbsentSource("nvml", QUANTITIES, "no NVIDIA driver here")
     found = find_meter(nothing, AbsentSource("rapl", (), "no RAPL"), on_gpu=True)
     assert found == Absent("no NVIDIA driver here")
+
+
+class PatientCounter(SteppedCounter):
+    """Its first reading amid steps ends when `wanted` more of them were queued."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(100.0, 0.01)
+        self.wanted, self.steps, self.reads_before = wanted, 0, 0
+        self.overlapped: bool | None = None
+        self.changed = threading.Condition()
+
+    def step(self) -> None:
+        with self.changed:
+            self.steps += 1
+            self.changed.notify_all()
+        time.sleep(0.001)
+
+    def read(self) -> Readings:
+        with self.changed:
+            if self.steps == 0:
+                self.reads_before += 1
+            elif self.overlapped is None:
+                enough = self.steps + self.wanted
+                self.overlapped = self.changed.wait_for(lambda: self.steps >= enough, timeout=10)
+        return super().read()
+
+
+def test_steps_go_on_while_the_counter_is_read():
+    source = PatientCounter(wanted=100)
+    settings = Settings(energy_window_s=0.2)
+    measure_energy(source.step, HostStopwatch(), meter(source), settings, queued_ms=1.0)
+    assert source.overlapped is True
+
+
+def test_what_a_reading_costs_is_measured_before_the_first_step():
+    source = PatientCounter(wanted=1)
+    found = meter(source)
+    source.reads_before = 0
+    settings = Settings(energy_window_s=0.2)
+    seen = measure_energy(source.step, HostStopwatch(), found, settings, queued_ms=1.0)
+    assert isinstance(seen, Energy)
+    assert source.reads_before >= 5
+    assert seen.read_ms > 0
+
+
+def test_the_next_batch_is_queued_before_the_last_one_is_waited_for():
+    log: list[str] = []
+
+    class Marking(HostStopwatch):
+        def mark(self):
+            number = log.count("mark")
+            log.append("mark")
+            return lambda: log.append(f"wait {number}")
+
+    def step():
+        log.append("step")
+        time.sleep(0.001)
+
+    settings = Settings(energy_window_s=0.2)
+    measure_energy(step, Marking(), meter(SteppedCounter(100.0, 0.01)), settings, queued_ms=4.0)
+    batch = ["step"] * 5 + ["mark"]  # 20 ms of queued time
+    assert log[:19] == [*batch, *batch, "wait 0", *batch]
+    assert log[19] == "wait 1"
+
+
+def test_an_error_of_the_counter_ends_the_window():
+    class Broken(SteppedCounter):
+        def read(self):
+            if threading.current_thread() is not threading.main_thread():
+                raise ZeroDivisionError
+            return super().read()
+
+    with pytest.raises(ZeroDivisionError):
+        run(Broken(100.0, 0.01), 0.2)

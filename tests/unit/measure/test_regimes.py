@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 
@@ -124,3 +126,22 @@ def test_gradients_of_inputs_are_computed_if_asked_for_and_only_then():
         with prepared(Layer(4, 4), inputs, Regime("bf16", phase="train"), device=CPU) as step:
             step()
             assert len(seen) == wanted
+
+
+@pytest.mark.parametrize("regime", [Regime("bf16"), Regime("bf16", channels_last=True)])
+def test_inputs_in_half_precision_are_in_memory_once(regime):
+    """Held by the caller, as whoever measures holds them."""
+    gc.collect()
+    alive: list[torch.Tensor] = []
+
+    class Counts(torch.nn.Module):
+        def forward(self, x):
+            found = (o for o in gc.get_objects() if type(o) is torch.Tensor)
+            alive.extend({t.data_ptr(): t for t in found if t.shape == (3, 5, 7, 11)}.values())
+            return x
+
+    inputs = (torch.randn(3, 5, 7, 11),)
+    with prepared(Counts(), inputs, regime, device=CPU) as step:
+        step()
+    assert [tensor.dtype for tensor in alive] == [torch.bfloat16]
+    assert inputs[0].dtype == torch.bfloat16

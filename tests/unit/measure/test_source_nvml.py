@@ -55,6 +55,7 @@ def test_values_have_the_units_they_say(ask):
     told = ask("s = open_source('nvml', device=0); tell(first=answer(s), second=answer(s))")
     values = told["first"]["values"]
     assert values["power_w"] == 250
+    assert values["power_instant_w"] == 251
     assert values["power_cap_w"] == 700
     assert values["memory_used_mb"] == 1500
     assert values["memory_total_mb"] == 81559
@@ -82,6 +83,20 @@ def test_a_counter_that_fails_is_absent_alone(ask, code, words):
     )
     assert words in told["absent"]["energy_j"]
     assert "energy_j" not in told["values"]
+    assert told["values"]["power_w"] == 250
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ("power_instant_mw 0", "mean over a second"),  # GPUs before Hopper
+        ("power_instant_mw -1", "driver is older"),
+        ("nvmlDeviceGetFieldValues 13", "driver is older"),
+    ],
+)
+def test_the_instant_power_is_absent_where_the_field_is_not_known(ask, answers, words):
+    told = ask("tell(**answer(open_source('nvml')))", answers)
+    assert words in told["absent"]["power_instant_w"]
     assert told["values"]["power_w"] == 250
 
 
@@ -118,7 +133,7 @@ def test_a_lost_gpu_ends_the_source_with_one_warning(ask):
     assert told["before"]["values"]["power_w"] == 250
     for after in (*told["after"], told["later"]):
         assert after["values"] == {}
-        assert len(after["absent"]) == 14
+        assert len(after["absent"]) == 15
         assert "the GPU is lost" in after["absent"]["power_w"]
     (warning,) = told["caught"]
     assert "lost" in warning

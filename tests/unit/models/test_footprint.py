@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.allocator import MIB, CachingAllocator, reserved_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import physics_sweep as physics
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm import pretrained
 from dippm.conditions import PRECISIONS, Conditions
 from dippm.devices import all_devices, find

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,30 +10,32 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dataset import own_build
+from dataset.collected.join import build
 from dippm.cli.app import app
 from dippm.errors import DippmError
-from dippm.measure.rows import collected
+from dippm.measure.collected.joined import Joined, read_joined
+from dippm.measure.collected.rows import collected
 from dippm.report.collected import predictions, summary
-from dippm.report.collected.joined import Joined, read_joined
 from dippm.report.collected.page import report_of, write_page
-from tests import own_rows
+from tests import collected_rows
 from tests.browser import NEEDS_CHROMIUM, browse
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up set of an A100, so that a shipped checkpoint answers for it."""
-    records = [row | {"device": "A100-40GB", "device_kind": "cuda"} for row in own_rows.rows()]
-    return own_rows.write(tmp_path_factory.mktemp("data") / "toy", records)
+    records = [
+        row | {"device": "A100-40GB", "device_kind": "cuda"} for row in collected_rows.rows()
+    ]
+    return collected_rows.write(tmp_path_factory.mktemp("data") / "toy", records)
 
 
 @pytest.fixture(scope="module")
 def joined(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     graphs = tmp_path_factory.mktemp("graphs")
-    own_rows.write_graphs(graphs)
+    collected_rows.write_graphs(graphs)
     out = tmp_path_factory.mktemp("joined")
-    own_build.build(folder, graphs, out, workers=1)
+    build(folder, graphs, out, workers=1)
     return out
 
 
@@ -47,7 +48,7 @@ def page(folder: Path, joined: Path, checkpoint_folder: Path, tmp_path_factory) 
 
 def test_every_row_is_counted_once(folder: Path) -> None:
     found = summary.summary(collected(folder), Joined())
-    assert found["rows"] == len(own_rows.rows())
+    assert found["rows"] == len(collected_rows.rows())
     assert sum(found["counts"]["status"].values()) == found["rows"]
     assert found["rows_used"] + sum(found["left_out"].values()) == found["rows"]
     covered = sum(map(sum, found["coverage"]["rows"]))
@@ -55,13 +56,13 @@ def test_every_row_is_counted_once(folder: Path) -> None:
 
 
 def test_size_is_work_where_graphs_are_joined(folder: Path, joined: Path) -> None:
-    found = summary.coverage(summary.used_rows(collected(folder).rows), read_joined(joined, folder))
+    found = summary.coverage(summary.used_rows(collected(folder).rows), read_joined(joined))
     assert found["size"] == "multiply-accumulates per step"
     assert found["rows_without_size"] == 1  # the operator has no graph
 
 
 def test_what_is_absent_has_its_reason(tmp_path: Path) -> None:
-    own_rows.write(tmp_path, own_rows.rows(energy=False))
+    collected_rows.write(tmp_path, collected_rows.rows(energy=False))
     found = summary.summary(collected(tmp_path), Joined())
     assert found["distributions"]["energy_j"] == {"absent": "made up without it"}
     assert found["noise_floor_absent"]["energy_j"] == "no row has it"
@@ -70,14 +71,14 @@ def test_what_is_absent_has_its_reason(tmp_path: Path) -> None:
 
 def test_failures_keep_their_reasons(folder: Path) -> None:
     failures = summary.failures(collected(folder).rows)
-    assert {line["status"]: line["reason"] for line in failures} == own_rows.FAILED
+    assert {line["status"]: line["reason"] for line in failures} == collected_rows.FAILED
 
 
 def test_predictions_stand_beside_what_was_measured(
     folder: Path, joined: Path, checkpoint_folder: Path
 ) -> None:
     rows = summary.used_rows(collected(folder).rows)
-    compared = predictions.compare(rows, read_joined(joined, folder), checkpoint=checkpoint_folder)
+    compared = predictions.compare(rows, read_joined(joined), checkpoint=checkpoint_folder)
     models = rows[rows["kind"] == "model"]
     latencies = [point for point in compared.points if point.target == "latency_ms"]
     assert sorted(p.measured for p in latencies) == sorted(models["latency_ms"])
@@ -93,7 +94,7 @@ def test_fewer_rows_are_predicted_if_asked_and_that_is_said(
 ) -> None:
     rows = summary.used_rows(collected(folder).rows)
     compared = predictions.compare(
-        rows, read_joined(joined, folder), checkpoint=checkpoint_folder, most_rows=30
+        rows, read_joined(joined), checkpoint=checkpoint_folder, most_rows=30
     )
     assert len({(p.model, p.batch) for p in compared.points}) <= 30
     assert compared.remarks == ("One row in 3 was predicted.",)
@@ -106,25 +107,18 @@ def test_a_checkpoint_that_knows_the_rows_is_marked(folder: Path) -> None:
 
 
 def test_a_cpu_is_not_predicted_by_a_checkpoint_for_gpus(joined: Path, tmp_path: Path) -> None:
-    records = [row | {"device": "AMD EPYC"} for row in own_rows.rows()]
-    rows = summary.used_rows(collected(own_rows.write(tmp_path, records)).rows)
-    compared = predictions.compare(rows, read_joined(joined, tmp_path), checkpoint="hybrid-gpu")
+    records = [row | {"device": "AMD EPYC"} for row in collected_rows.rows()]
+    rows = summary.used_rows(collected(collected_rows.write(tmp_path, records)).rows)
+    compared = predictions.compare(rows, read_joined(joined), checkpoint="hybrid-gpu")
     assert compared.points == ()
     (reason,) = compared.absent
     assert "is a CPU" in reason
 
 
-def test_a_joined_folder_of_another_set_is_not_taken(
-    folder: Path, joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(joined, tmp_path / "build" / "own" / "toy")
-    assert read_joined(None, folder).graphs
-    other = tmp_path / "elsewhere" / "toy"
-    other.mkdir(parents=True)
-    assert read_joined(None, other) == Joined()
+def test_nothing_is_joined_unless_a_folder_is_named(folder: Path) -> None:
+    assert read_joined(None) == Joined()
     with pytest.raises(DippmError, match="nothing joined"):
-        read_joined(other, folder)
+        read_joined(folder)
 
 
 def test_the_page_needs_nothing_else_and_trusts_no_text(page: Path) -> None:
@@ -148,7 +142,7 @@ def test_the_command_prints_one_document_and_writes_the_page(
     )
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
-    assert document["rows"] == len(own_rows.rows())
+    assert document["rows"] == len(collected_rows.rows())
     assert document["predictions"]["errors"]
     assert written.stat().st_size > 1_000_000
     text = CliRunner().invoke(app, ["report", str(folder), *options])
@@ -164,8 +158,8 @@ def test_a_folder_without_rows_is_an_error_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", ["operator", "oom"])
 def test_a_set_without_a_usable_model_has_a_page(tmp_path: Path, kept: str) -> None:
-    rows = [row for row in own_rows.rows() if kept in (row["kind"], row["status"])]
-    report = report_of(own_rows.write(tmp_path / "toy", rows, in_journal=0))
+    rows = [row for row in collected_rows.rows() if kept in (row["kind"], row["status"])]
+    report = report_of(collected_rows.write(tmp_path / "toy", rows, in_journal=0))
     assert "Noise floor" in report.to_html()
     assert report.compared.points == ()
 

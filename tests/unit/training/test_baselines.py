@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dataset.splits import by_architecture, random_split
+from dataset.join.splits import by_architecture, random_split
 from training.evaluation.baselines import (
     BASELINES,
     ClassMultipliers,

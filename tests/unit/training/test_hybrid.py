@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import dippm
-from dataset.latency_splits import SPLITS, latency_splits
-from dataset.nodes import GraphBuilder
+from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -19,7 +19,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS, LEAST_NOVELTY
-from dippm.models.kernel_law import by_class
+from dippm.models.kernel_law import by_class, distance
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.novelty import MeasuredModels
@@ -36,20 +36,11 @@ from training.evaluation.held_out import (
 from training.hybrid.baselines import NAMES, ROOFLINE, baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.examples import Row, build_examples, join_examples
-from training.hybrid.fit import FitSettings, _draws, restore
-from training.hybrid.folds import (
-    ALONE,
-    GUARDED,
-    LEARNERS,
-    SAGE,
-    TREES,
-    Runner,
-    Settings,
-    Task,
-    table_of,
-)
+from training.hybrid.fit import FitSettings, _draws, predict_log_ms, restore
+from training.hybrid.folds import LEARNERS, Runner, Settings, Task, table_of
 from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.held_out_times import held_out_times
+from training.hybrid.mixture import ALONE, GUARDED, SAGE, TREES, Mixture, Single
 from training.hybrid.network import NetworkSettings
 from training.hybrid.novelty import measured_tensors, row_shares
 from training.hybrid.publish import Evaluation, _often, publish
@@ -188,11 +179,11 @@ def test_variants_of_a_gpu_are_held_out_together(runner, tasks):
     for task in tasks["S3a"]:
         tested = {rows[i].device.name for i in task.test}
         assert not tested & {rows[i].device.name for i in task.train}
-        assert task.fold in ("A100", "RTX-5090")
+        assert task.fold in HELD_OUT_GPUS
 
 
 def test_the_network_learns(runner, tasks):
-    held = runner.held_out(tasks["S0"], {SAGE: 1.0}, SAGE).rows
+    held = runner.held_out(tasks["S0"], Single(SAGE), SAGE).rows
     error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
     usual = (held["latency_ms"].median() / held["latency_ms"] - 1).abs()
     assert error.median() < 0.5 * usual.median()
@@ -206,16 +197,27 @@ def test_an_interrupted_run_goes_on(runner, tasks):
 
 def test_the_mean_of_learners_is_one_in_the_log(runner, tasks):
     log = runner.log_ms(tasks["S0"][0])
-    held = runner.held_out(tasks["S0"], {SAGE: 0.25, TREES: 0.75}, "both").rows
-    expected = np.exp(0.25 * log[SAGE] + 0.75 * log[TREES])
-    assert held["predicted latency_ms"].to_numpy() == pytest.approx(expected)
-    assert (held["spread"] >= 0).all()
+    held = runner.held_out(tasks["S0"], Mixture(0.25), "both").rows
+    far = distance(held["novelty"].to_numpy())
+    network = (1 - far) * log[SAGE] + far * log[GUARDED]
+    expected = (1 - 0.75 * far) * network + 0.75 * far * log[TREES]
+    assert np.log(held["predicted latency_ms"]).to_numpy() == pytest.approx(expected)
+    disagreement = np.sqrt(0.25 * 0.75) * np.abs(network - log[TREES])
+    assert held["spread"].to_numpy() == pytest.approx(disagreement)
+
+
+def test_the_further_from_what_was_measured_the_more_the_trees_say():
+    novelty = np.array([0.0, 0.03, 0.06, 0.2, 1.0])
+    found = Mixture(0.4).shares(novelty)
+    assert found.sum(axis=0) == pytest.approx(np.ones(5))
+    assert found[1, [0, 1, 3, 4]] == pytest.approx([0, 0, 0.6, 0.6])
+    assert 0 < found[1, 2] < 0.6
 
 
 def test_the_weight_of_a_fold_is_chosen_on_the_others(runner, tasks):
     weight, held = choose_weight(runner, tasks["S2-10"])
     assert 0.0 <= weight <= 1.0
-    single = runner.held_out(tasks["S2-10"], {SAGE: 0.5, TREES: 0.5}, "both").rows
+    single = runner.held_out(tasks["S2-10"], Mixture(0.5), "both").rows
     assert held.rows["row_id"].tolist() == single["row_id"].tolist()
 
 
@@ -243,17 +245,17 @@ def test_baselines_stand_on_the_same_rows(runner, tasks):
     assert len({line["n"] for line in lines}) == 1
 
 
-WEIGHTS = {GUARDED: 0.5, TREES: 0.5}
+MIXTURE = Mixture(0.5)
 
 
 @pytest.fixture(scope="module")
 def helds(runner, tasks) -> dict[str, HeldOut]:
-    return {name: runner.held_out(tasks[name], WEIGHTS, "both") for name in ("S1", "S2-10", "S3a")}
+    return {name: runner.held_out(tasks[name], MIXTURE, "both") for name in ("S1", "S2-10", "S3a")}
 
 
 @pytest.fixture(scope="module")
 def rows(runner, tasks, helds) -> pd.DataFrame:
-    return held_out_rows(runner, helds, tasks, WEIGHTS)
+    return held_out_rows(runner, helds, tasks, MIXTURE)
 
 
 def test_every_prediction_of_every_split_is_a_row(rows, helds, tmp_path):
@@ -285,7 +287,7 @@ def test_rows_say_what_they_are_and_what_bounds_them(rows):
 def test_the_kernels_of_a_row_take_what_was_predicted(runner, tasks, helds):
     task = tasks["S2-10"][0]
     held = helds["S2-10"].rows.set_index("position").loc[task.test]
-    times = held_out_times(runner, task, task.test, WEIGHTS)
+    times = held_out_times(runner, task, task.test, MIXTURE)
     predicted_ms = held["predicted latency_ms"].to_numpy()
     host = (held["host_share"].to_numpy() * predicted_ms / times.device_ms) ** OVERLAP_POWER
     wall_ms = times.device_ms * (1 + host) ** (1 / OVERLAP_POWER)
@@ -313,7 +315,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
     mine = wrong["fold"] == wrong["fold"].iloc[0]
     wrong.loc[mine, "predicted latency_ms"] *= 10
     changed = helds | {"S2-10": HeldOut(held.predictor, held.split, wrong, 0.0)}
-    after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, WEIGHTS)
+    after = held_out_rows(runner, changed, {n: tasks[n] for n in changed}, MIXTURE)
     column = half_width(0.9)
     before = rows[rows["split"] == "S2-10"].set_index("row_id")[["fold", column]]
     ratio = after[after["split"] == "S2-10"].set_index("row_id")[column] / before[column]
@@ -326,7 +328,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
 def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("checkpoints") / "hybrid-toy" / "0.1.0"
     _, held = choose_weight(runner, tasks["S2-10"])
-    helds = {"S2-10": held, "S3a": runner.held_out(tasks["S3a"], {SAGE: 1.0}, "shipped mean")}
+    helds = {"S2-10": held, "S3a": runner.held_out(tasks["S3a"], Single(SAGE), "shipped mean")}
     report = {"n": 1, "mape": 0.1, "median_ape": 0.1}
     publish(
         out,
@@ -337,7 +339,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
             helds=helds,
             learners={"shipped mean": list(helds.values())},
             baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),
-            calibrated=calibrated(runner, tasks["S3a"], {GUARDED: 0.5, TREES: 0.5}),
+            calibrated=calibrated(runner, tasks["S3a"], MIXTURE),
             hashes={"S2-10": "0" * 64},
         ),
         power=(
@@ -349,28 +351,33 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
     return out
 
 
-def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint):
+@pytest.mark.parametrize("far", [False, True])
+def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far):
     """Predicted by numpy on merged kernels; known from torch and xgboost, member by member."""
-    rows = runner.examples.rows
-    position = next(i for i, row in enumerate(rows) if row.graph == "deep 96")
-    row = rows[position]
-    chosen = np.array([position])
-    answers = []
-    given = runner.examples, chosen
+    row = next(row for row in runner.examples.rows if row.graph == "deep 96")
+    given = runner.examples, np.array([runner.examples.rows.index(row)])
     fitted = Fitted.load(runner.weights(shipped[0], TREES), SETTINGS.trees)
+    answers = []
     for task in shipped:
         settings = SETTINGS.of_seed(task.seed).fit
         network = restore(runner.weights(task, SAGE), settings, tables=runner.tables)
-        answers.append(float(predict_guarded_log_ms(fitted, *given, network, tables={})[0]))
+        answers.append(
+            predict_guarded_log_ms(fitted, *given, network, tables={})[0]
+            if far
+            else predict_log_ms(network, *given, tables={})[0]
+        )
     first = restore(runner.weights(shipped[0], SAGE), SETTINGS.fit, tables=runner.tables)
     by_trees = predict_trees_log_ms(fitted, *given, first, tables={})[0]
     loaded = dippm.pretrained.load(checkpoint).predictor
     assert isinstance(loaded, Hybrid)
-    predictor = Hybrid(replace(loaded.law, terms={}, usual={}), loaded.measured, loaded.config)
+    unlike = MeasuredModels(np.eye(len(KERNEL_CLASSES), dtype=np.float32)[-1:])
+    measured = unlike if far else loaded.law.measured
+    law = replace(loaded.law, terms={}, usual={}, measured=measured)
+    predictor = Hybrid(law, loaded.config)
     predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
     conditions = Conditions(device=row.device, batch=4, precision="amp")
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
-    expected = 0.5 * np.mean(answers) + 0.5 * by_trees
+    expected = np.mean([np.mean(answers), by_trees]) if far else np.mean(answers)
     assert np.log(found) == pytest.approx(expected, abs=0.02)
 
 
@@ -383,12 +390,12 @@ def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
     for task in tasks["S2-10"]:
         trained = build_examples([rows[i] for i in task.train], graph_of)
         arrays = {name: tensor.numpy() for name, tensor in measured_tensors(trained).items()}
-        measured = MeasuredModels.from_tensors(arrays)
+        predictor.law = replace(predictor.law, measured=MeasuredModels.from_tensors(arrays))
         held = helds["S2-10"].rows.set_index("position").loc[task.test]
         for i, known in held["novelty"].items():
             asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
-            shares = predictor._times(graph_of(rows[i].graph), asked, asked.batch).shares
-            assert measured.novelty(shares) == pytest.approx(known, abs=1e-5)
+            found = predictor._times(graph_of(rows[i].graph), asked, asked.batch)
+            assert found.novelty == pytest.approx(known, abs=1e-5)
 
 
 def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, tasks, helds):
@@ -411,7 +418,7 @@ def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, task
 
 
 def test_measurements_on_a_gpu_held_out_help(runner, tasks):
-    lines = calibrated(runner, tasks["S3a"], {GUARDED: 0.5, TREES: 0.5})
+    lines = calibrated(runner, tasks["S3a"], MIXTURE)
     found = {(line["gpu"], line["measured"]): line["mape"] for line in lines}
     for gpu in ("A100-40GB", "RTX-5090"):
         assert found[gpu, "10 models"] < found[gpu, "no measurement"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dataset.operators import dense, elementwise
+from dataset.measured.operators import dense, elementwise
 from dippm.graph.model_graph import ModelGraph
 from training.hybrid import sources
 

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 import dippm
-from dataset import own_build, raw_graphs
+from dataset.collected import join
+from dataset.join import raw_graphs
 from dippm.errors import ConditionsError, UnknownNameError
 from dippm.graph import build
 from dippm.models.pmgns_network import PmgnsConfig
-from tests import own_rows
+from tests import collected_rows
 from training.evaluation.held_out import HeldOut
 from training.pmgns import report
 from training.pmgns.selection import (
@@ -31,17 +32,17 @@ TRAINING = TrainingConfig(epochs=2, batch_size=16, learning_rate=5e-3, bfloat16=
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("graphs")
-    own_rows.write_graphs(folder)
+    collected_rows.write_graphs(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def joined(graphs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A joined made-up set of the catalogue's CPU, without energy."""
-    records = [row | {"device": "AMD EPYC"} for row in own_rows.rows(energy=False)]
-    folder = own_rows.write(tmp_path_factory.mktemp("data") / "toy", records)
+    records = [row | {"device": "AMD EPYC"} for row in collected_rows.rows(energy=False)]
+    folder = collected_rows.write(tmp_path_factory.mktemp("data") / "toy", records)
     out = tmp_path_factory.mktemp("joined") / "toy"
-    own_build.build(folder, graphs, out, workers=1)
+    join.build(folder, graphs, out, workers=1)
     return out
 
 
@@ -157,7 +158,7 @@ def test_boosted_trees_learn_the_made_up_law(checkpoint: dippm.pretrained.Checkp
 def test_device_cpu_answers_with_intervals_and_reasons(
     checkpoint: dippm.pretrained.Checkpoint, graphs: Path
 ) -> None:
-    raw = raw_graphs.read(own_rows.workload("tinyconv", 12).model, graphs)
+    raw = raw_graphs.read(collected_rows.workload("tinyconv", 12).model, graphs)
     answer = dippm.predict(build(raw), batch=4, device="cpu", checkpoint=checkpoint.path)
     assert answer.latency_ms is not None
     assert answer.intervals["latency_ms"].low <= answer.latency_ms
@@ -178,7 +179,7 @@ def test_device_cpu_answers_with_intervals_and_reasons(
 def test_other_conditions_are_refused(
     checkpoint: dippm.pretrained.Checkpoint, graphs: Path, changed: dict, what: str
 ) -> None:
-    graph = build(raw_graphs.read(own_rows.workload("tinyconv", 12).model, graphs))
+    graph = build(raw_graphs.read(collected_rows.workload("tinyconv", 12).model, graphs))
     arguments = {"device": "cpu", "checkpoint": checkpoint.path, **changed}
     with pytest.raises(ConditionsError, match=what):
         dippm.predict(graph, **arguments)
@@ -187,8 +188,8 @@ def test_other_conditions_are_refused(
 def test_a_device_that_nobody_can_name_is_refused_before_training(
     graphs: Path, tmp_path: Path
 ) -> None:
-    folder = own_rows.write(tmp_path / "toy", own_rows.rows())
-    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    folder = collected_rows.write(tmp_path / "toy", collected_rows.rows())
+    join.build(folder, graphs, tmp_path / "joined", workers=1)
     selection = load_selection(tmp_path / "joined")
     with pytest.raises(UnknownNameError, match="made-up CPU"):
         train_own(
@@ -209,10 +210,12 @@ def test_the_checkpoint_says_what_it_was_trained_on(
 
 def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: Path) -> None:
     """On a GPU only a part of the plan spends time on the energy window."""
-    records = [row | {"device": "A100-40GB", "device_kind": "cuda"} for row in own_rows.rows()]
+    records = [
+        row | {"device": "A100-40GB", "device_kind": "cuda"} for row in collected_rows.rows()
+    ]
     few = [row | {"energy_j": None} if i % 3 else row for i, row in enumerate(records)]
-    folder = own_rows.write(tmp_path / "toy", few)
-    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    folder = collected_rows.write(tmp_path / "toy", few)
+    join.build(folder, graphs, tmp_path / "joined", workers=1)
     selection = load_selection(tmp_path / "joined")
     assert selection.targets == ("memory_mb", "latency_ms", "energy_j")
     labelled = int(selection.rows["energy_j"].notna().sum())
@@ -224,7 +227,7 @@ def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: 
     )  # fmt: skip
     tested = {row["target"]: row["n"] for row in checkpoint.metrics["summary"]}
     assert tested == {"memory_mb": 61, "latency_ms": 61, "energy_j": labelled}
-    graph = build(raw_graphs.read(own_rows.workload("tinymlp", 8).model, graphs))
+    graph = build(raw_graphs.read(collected_rows.workload("tinymlp", 8).model, graphs))
     answer = dippm.predict(graph, batch=2, device="A100", checkpoint=checkpoint.path)
     assert answer.energy_j is not None
     assert answer.mig is not None
@@ -232,7 +235,7 @@ def test_energy_that_few_rows_have_is_learned_from_them(graphs: Path, tmp_path: 
 
 def test_precisions_are_told_apart_if_asked(graphs: Path, tmp_path: Path) -> None:
     """The same models once more in bf16, three times as fast."""
-    records = [row | {"device": "AMD EPYC"} for row in own_rows.rows(energy=False)]
+    records = [row | {"device": "AMD EPYC"} for row in collected_rows.rows(energy=False)]
     faster = [
         row
         | {
@@ -243,8 +246,8 @@ def test_precisions_are_told_apart_if_asked(graphs: Path, tmp_path: Path) -> Non
         }
         for row in records
     ]
-    folder = own_rows.write(tmp_path / "toy", records + faster)
-    own_build.build(folder, graphs, tmp_path / "joined", workers=1)
+    folder = collected_rows.write(tmp_path / "toy", records + faster)
+    join.build(folder, graphs, tmp_path / "joined", workers=1)
     selection = load_selection(tmp_path / "joined", precision="all")
     assert len(selection.rows) == 122
     assert told_apart(selection) == ("bf16", "fp32")
@@ -253,7 +256,7 @@ def test_precisions_are_told_apart_if_asked(graphs: Path, tmp_path: Path) -> Non
         tmp_path / "joined", tmp_path / "x" / "0.1.0", selection=selection, network=network,
         training=replace(TRAINING, epochs=12), splits=["S0"], others=[], runs=tmp_path / "runs",
     )  # fmt: skip
-    graph = build(raw_graphs.read(own_rows.workload("tinydeep", 24).model, graphs))
+    graph = build(raw_graphs.read(collected_rows.workload("tinydeep", 24).model, graphs))
     slow, fast = (
         dippm.predict(graph, batch=4, device="cpu", checkpoint=checkpoint.path, precision=p)
         for p in ("fp32", "bf16")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.nodes import GraphBuilder
+from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -23,9 +23,11 @@ from dippm.models.law_kernels import LawKernels
 from training.hybrid.calibrated import measured_rows
 from training.hybrid.examples import Examples, Row, build_examples
 from training.hybrid.fit import FitSettings, predict_log_ms
-from training.hybrid.folds import GUARDED, SAGE, TREES, Runner, Settings, Task
+from training.hybrid.folds import Runner, Settings, Task
 from training.hybrid.held_out_times import fitted, held_out_times
+from training.hybrid.mixture import GUARDED, SAGE, TREES, Mixture
 from training.hybrid.network import KernelNetwork, NetworkSettings
+from training.hybrid.novelty import measured_tensors
 from training.hybrid.publish import _tensors
 from training.hybrid.trees import KernelTrees, TreeSettings, predict_trees_log_ms
 from training.hybrid.usual_terms import TableTerms, adopt_usual_terms, fitted_tables, usual_terms
@@ -232,20 +234,24 @@ def test_usual_terms_move_every_prediction_for_a_gpu_held_out(runner, fit) -> No
     assert (known[TREES] != by_trees).all()
 
 
-@pytest.mark.parametrize("weights", [{GUARDED: 1.0, TREES: 0.0}, {GUARDED: 0.0, TREES: 1.0}])
+@pytest.mark.parametrize("network_weight", [1.0, 0.4, 0.0])
 @pytest.mark.parametrize("gpu", ["RTX-5090", "A100-40GB"])
-def test_prediction_says_of_a_gpu_held_out_what_training_said(runner, fit, weights, gpu) -> None:
+def test_prediction_says_of_a_gpu_held_out_what_training_said(
+    runner, fit, network_weight, gpu
+) -> None:
     network, trees = fit
     task = fold(runner.examples)
     tables = fitted_tables([network], runner.examples, task.train, runner.tables)
     config = {
-        "members": 1, "network_weight": weights[GUARDED], "tree_depth": SETTINGS.trees.depth,
+        "members": 1, "network_weight": network_weight, "tree_depth": SETTINGS.trees.depth,
         "tree_reach": SETTINGS.trees.reach, "tables": [],
         "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": usual_terms(tables),
     }  # fmt: skip
-    law = KernelLaw.from_checkpoint(_tensors([network], trees), {"law": config})
+    trained = build_examples([runner.examples.rows[i] for i in task.train], stack_of)
+    tensors = _tensors([network], trees) | measured_tensors(trained)
+    law = KernelLaw.from_checkpoint(tensors, {"law": config})
     chosen = of_gpus(runner.examples, gpu)
-    expected = held_out_times(runner, task, chosen, weights).device_ms
+    expected = held_out_times(runner, task, chosen, Mixture(network_weight)).device_ms
     for position, expected_ms in zip(chosen, expected, strict=True):
         row = runner.examples.rows[position]
         kernels = KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
@@ -257,7 +263,7 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(runner, fit, weigh
 
 def test_a_calibration_starts_from_usual_terms(runner, fit) -> None:
     """What it is fitted to is what is predicted without it."""
-    task, weights = fold(runner.examples), {GUARDED: 0.0, TREES: 1.0}
-    expected = held_out_times(runner, task, task.test, weights).device_ms
-    found = measured_rows(runner, task, task.test, weights)
+    task, mixture = fold(runner.examples), Mixture(0.4)
+    expected = held_out_times(runner, task, task.test, mixture).device_ms
+    found = measured_rows(runner, task, task.test, mixture)
     assert [row.class_ms.sum() for row in found] == pytest.approx(expected.tolist(), rel=1e-4)

@@ -1,0 +1,1 @@
+"""What says what the data is: the datasheet and the Croissant description, both generated."""

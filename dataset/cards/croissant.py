@@ -1,0 +1,169 @@
+"""The Croissant description of our committed sets, from the columns and the files themselves.
+
+    python -m dataset.croissant --write        # dataset/croissant.json
+    python -m dataset.croissant --check        # fails if the file is not what would be written
+
+Croissant is JSON-LD that data set catalogues and loaders read: files with their SHA-256, and the
+columns with type and meaning (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.0.html).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from dataset.cards.generated import write_or_check
+from dataset.collected.rows import DATA, folders
+from dippm import __version__
+from dippm.errors import DippmError
+from dippm.measure.collected.rows import collected
+from dippm.measure.columns import COLUMNS, Column
+
+DATASET = DATA.parent
+FILE = DATASET / "croissant.json"
+LICENCE_URL = "https://creativecommons.org/licenses/by/4.0/"
+CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
+TYPES = {
+    "text": "sc:Text",
+    "integer": "sc:Integer",
+    "real": "sc:Float",
+    "flag": "sc:Boolean",
+    "reals": "sc:Float",
+    "json": "sc:Text",
+}
+CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+
+
+def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
+    """Return the Croissant document of the sets in a folder.
+
+    Args:
+        data: with one folder for each device.
+        base: folder that the document will lie in; files are named relative to it.
+
+    Raises:
+        DippmError: if a set has shards that are not Parquet.
+    """
+    sets = folders(data)
+    other = [str(path) for f in sets for path in sorted(f.glob("shard-*.jsonl.gz"))]
+    if other:
+        raise DippmError(
+            f"not Parquet: {', '.join(other)}", "Run `python -m dataset.collect pack DIR` first."
+        )
+    shards = {f: sorted(f.glob("shard-*.parquet")) for f in sets}
+    days = [str(d)[:10] for f in sets for d in collected(f).rows["measured_at"].dropna()]
+    document = {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "name": "dippm-own",
+        "description": "Latency, energy and memory of generated and well-known neural network "
+        "architectures, measured configuration by configuration, failures included. One folder "
+        "for each device; dataset/README.md is the datasheet.",
+        "conformsTo": CONFORMS_TO,
+        "license": LICENCE_URL,
+        "citeAs": "The DIPPM authors: DIPPM, measurements of our own. See CITATION.cff.",
+        "creator": {"@type": "sc:Organization", "name": "The DIPPM authors"},
+        "keywords": ["deep learning", "performance", "latency", "energy", "memory"],
+        "version": __version__,
+        "isLiveDataset": True,
+        "distribution": [_file(path, base) for paths in shards.values() for path in paths],
+        "recordSet": [_records(path) for paths in shards.values() for path in paths],
+    }
+    return {**document, "datePublished": max(days)} if days else document
+
+
+def _file(path: Path, base: Path) -> dict[str, Any]:
+    relative = path.relative_to(base).as_posix()
+    return {
+        "@type": "cr:FileObject",
+        "@id": _id(path),
+        "name": _id(path),
+        "description": f"Measured rows, {path.parent.name}.",
+        "contentUrl": relative,
+        "contentSize": f"{path.stat().st_size} B",
+        "encodingFormat": "application/x-parquet",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def _records(path: Path) -> dict[str, Any]:
+    name = f"rows:{_id(path)}"
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        "description": "One configuration measured once, or why it could not be.",
+        "key": {"@id": f"{name}/row_id"},
+        "field": [_field(column, name, _id(path)) for column in COLUMNS],
+    }
+
+
+def _field(column: Column, records: str, file: str) -> dict[str, Any]:
+    text = column.about + (" (JSON)" if column.kind == "json" else "")
+    return {
+        "@type": "cr:Field",
+        "@id": f"{records}/{column.name}",
+        "name": f"{records}/{column.name}",
+        "description": text,
+        "dataType": TYPES[column.kind],
+        **({"repeated": True} if column.kind == "reals" else {}),
+        "source": {"fileObject": {"@id": file}, "extract": {"column": column.name}},
+    }
+
+
+def _id(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """Return the document as it is written."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the Croissant file, or check that it is up to date."""
+    write_or_check(
+        FILE,
+        lambda: text_of(describe()),
+        command="python -m dataset.croissant",
+        about=main.__doc__,
+    )

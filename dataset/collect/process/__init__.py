@@ -1,0 +1,1 @@
+"""The process that measures, and the collector's end of it."""

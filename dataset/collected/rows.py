@@ -1,0 +1,99 @@
+"""Collected sets: folders that `dataset.collect` wrote, one for each device.
+
+`read` gives the rows as they were measured, failures included. `tidy_rows` and `sources` give the
+usable ones in the schema of `dataset.measured.table`, as any other source.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from dataset.collected.exclusions import exclusions
+from dataset.measured.table import Source, tidy
+from dippm.devices import find
+from dippm.errors import UnknownNameError
+from dippm.measure.collected.rows import collected
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+LICENCE = "CC-BY-4.0"
+ORIGIN = "python -m dataset.collect"
+REPLACED = ["device", "channels_last", "framework"]
+
+
+def folders(data: Path | None = None) -> tuple[Path, ...]:
+    """Return the committed folders, one for each device; `data` is `DATA` if None."""
+    return tuple(sorted({path.parent for path in (data or DATA).glob("*/shard-*")}))
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return all rows of a collected folder, with the columns of `dippm.measure.columns`.
+
+    Raises:
+        RowsNotFoundError: if there are none.
+    """
+    return collected(folder).rows
+
+
+def tidy_rows(folder: Path, name: str | None = None) -> pd.DataFrame:
+    """Return the usable rows in the schema of `dataset.measured.table`, our own columns behind.
+
+    Args:
+        folder: of one device.
+        name: of the source; "own/<folder>" if None.
+    """
+    rows = read(folder)
+    return as_table(rows[exclusions(rows).isna()], name or f"own/{folder.name}")
+
+
+def as_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return rows in the schema of `dataset.measured.table`; `row_id` stays the collector's."""
+    models = rows["kind"] == "model"
+    table = tidy(
+        source,
+        rows.drop(columns=REPLACED),
+        {
+            "gpu": rows["device"].map(_known_as),
+            "timer": "W",
+            "precision": rows["precision"],
+            "mode": rows["mode"],
+            "layout": rows["channels_last"].map({True: "nhwc", False: "nchw"}),
+            "phase": rows["phase"],
+            "software": rows["framework"].str.cat(", cuda " + rows["cuda"], na_rep="").str.strip(),
+            "model": rows["model"].where(models, None),
+            "operator": rows["family"].where(~models, None),
+            "mig_profile": rows["mig_profile"],
+            "n_gpus": 1,
+            "batch": rows["batch"],
+            "latency_ms": rows["latency_ms"],
+            "power_w": rows["power_w"],
+            "memory_mb": rows["memory_mb"],
+        },
+    )
+    return table.assign(row_id=rows["row_id"].to_numpy(), device=rows["device"].to_numpy())
+
+
+def sources(data: Path | None = None) -> dict[str, Source]:
+    """Return the committed sets as sources by name, for instance "own/h100"."""
+    return {
+        f"own/{folder.name}": Source(
+            name=f"own/{folder.name}",
+            folder=folder.name,
+            origin=ORIGIN,
+            licence=LICENCE,
+            timer="W",
+            files=tuple(sorted(path.name for path in folder.glob("shard-*"))),
+            reader=partial(tidy_rows, name=f"own/{folder.name}"),
+        )
+        for folder in folders(data)
+    }
+
+
+def _known_as(device: str) -> str:
+    """Return the catalogue's name; a device that it lacks keeps its own."""
+    try:
+        return find(device).name
+    except UnknownNameError:
+        return device

@@ -1,0 +1,1 @@
+"""What both builds share: graphs, keys and totals of models, splits, manifests."""

@@ -1,0 +1,77 @@
+"""The splits by which the default predictor is judged, and the hashes that bind its errors to them.
+
+Rows of whole models, of single operators and of chains of a few are split together where all have
+the key, so that one fit serves every question of a split. Operators and chains are no families of
+models: where families are held out, all of them train.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from dataset.join.splits import (
+    Split,
+    by_architecture,
+    family_out,
+    one_out,
+    random_split,
+)
+
+HASHES = Path(__file__).with_name("latency_splits.json")
+ARCHITECTURE_FOLDS, FAMILY_FOLDS = 5, 10
+GPU_GROUPS = {
+    "A100": ("A100-40GB", "A100-80GB", "A100-PCIe-40GB", "A100-PCIe-80GB"),
+    "H100": ("H100-SXM-80GB", "H100-PCIe-80GB"),
+    "RTX-3090": ("RTX-3090", "RTX-3090-Ti"),
+}
+"""Variants of one chip are held out together."""
+HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
+LARGEST_SCALE = "l"
+
+SPLITS = {
+    "S0": "S0 random",
+    "S1": "S1 architectures held out",
+    "S2-10": "S2 families held out",
+    "S3a": "S3a GPU held out, with its variants",
+    "S6": "S6 largest GPTs held out",
+}
+"""Names for people."""
+
+
+def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
+    """Return every split of the rows that the default predictor learns from.
+
+    Args:
+        table: "row_id", "source", "gpu", "arch_id", "family_id", "is_model", "scale", and what
+            `dataset.join.splits.sha256_of` reads.
+    """
+    models = table[table["is_model"]]
+    groups = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}
+    grouped = table.assign(gpu=table["gpu"].map(groups).fillna(table["gpu"]))
+    by_gpu = one_out(grouped, "S3a", "gpu")
+    large = table[table["scale"] == LARGEST_SCALE]
+    found = [
+        random_split(table),
+        by_architecture(table, ARCHITECTURE_FOLDS),
+        family_out(models, FAMILY_FOLDS),
+        replace(by_gpu, folds=tuple(f for f in by_gpu.folds if f.name in HELD_OUT_GPUS)),
+    ]
+    if len(large):
+        scale = one_out(table.assign(scale=table["scale"].fillna("")), "S6", "scale")
+        found.append(replace(scale, folds=tuple(f for f in scale.folds if f.name == LARGEST_SCALE)))
+    return {split.name: split for split in found}
+
+
+def hashes_of(splits: dict[str, Split], folder: Path) -> dict[str, str]:
+    """Write every split to a folder and return the SHA-256 of each file."""
+    return {name: split.save(folder / f"{name}.json") for name, split in splits.items()}
+
+
+def committed_hashes() -> dict[str, str]:
+    """Return the hashes that the published errors belong to."""
+    found: dict[str, str] = json.loads(HASHES.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,287 @@
+"""Models by name → raw graphs on disk: the slow half of building the training table.
+
+    python -m dataset.raw_graphs --workers 2
+
+Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
+is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says,
+"kernelbench:<trace>", and "own:family(name=value,...)@sizes" for the workloads of
+`dataset.families`. One file for each, compressed JSON; a model that cannot be converted leaves a
+file with the reason instead, so that a second run does only what is missing. Weights are never
+made: models stand on the meta device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import multiprocessing
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.relax.raw_graph import RawGraph
+from dippm.vision_operators import declare_vision_operators
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BATCH = MARKER_BATCHES[0]
+SOURCES = (
+    "timm_infer",
+    "timm_train",
+    "pytorch_gpu_benchmark",
+    "hwgpt",
+    "kernelbench",
+    "optimum_benchmark",
+)
+MODELS_PER_WORKER = 50
+LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
+MEMORY_MODELS = (
+    "torchvision:vit_b_16@224",
+    *(f"hf:bert-base@{length}" for length in (32, 64, 128, 256, 512)),
+)
+"""Models whose memory MIGPerf measured, besides those of SOURCES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a model: `error` is empty if its graph is on disk."""
+
+    spec: str
+    error: str = ""
+
+
+def cache_dir() -> Path:
+    """Return where raw graphs lie by default: in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dippm" / "raw_graphs"
+
+
+def path_of(spec: str, folder: Path) -> Path:
+    """Return the file of a spec: "resnet50@224.json.gz" for timm, other zoos with their name."""
+    zoo, _, name = spec.rpartition(":")
+    stem = name if zoo in ("", "timm") else f"{zoo}.{name}"
+    if len(stem.encode()) > LONGEST_STEM:
+        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
+        stem = f"{stem.partition('(')[0]}.{digest}"
+    return folder / f"{stem}.json.gz"
+
+
+def error_path_of(spec: str, folder: Path) -> Path:
+    """Return the file that holds the reason if a spec could not be converted."""
+    path = path_of(spec, folder)
+    return path.with_name(path.name + ".err")
+
+
+def read(spec: str, folder: Path) -> RawGraph:
+    """Return the raw graph of a spec.
+
+    Raises:
+        FileNotFoundError: if it was not made, or could not be; the message has the reason.
+    """
+    error, path = error_path_of(spec, folder), path_of(spec, folder)
+    if error.is_file():
+        raise FileNotFoundError(f"{spec} could not be converted: {error.read_text()}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{spec} could not be converted: nobody tried")
+    with gzip.open(path, "rb") as file:
+        return RawGraph.from_json(file.read())
+
+
+def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
+    """Convert a model by name; imports its zoo, torch and TVM.
+
+    Args:
+        spec: its name.
+        data_dir: folder of the measured tables, for the problems of KernelBench.
+
+    Raises:
+        ValueError: if the spec names no known zoo or lacks its image size, or if its graph could
+            not say what was timed.
+        RuntimeError: if the zoo does not know the model.
+    """
+    import torch
+
+    from dippm.relax.torch import ShapeOnlyImporter
+    from dippm.relax.walk import walk
+
+    zoo, _, name = spec.partition(":")
+    if zoo == "own":
+        model, examples = _own(spec)
+        return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
+    if zoo == "kernelbench":
+        model, examples, batch = _problem(name, data_dir)
+        module = ShapeOnlyImporter().import_program(_exported(model, examples))
+        return walk(module, batch, batch_is_symbolic=False)
+    name, _, size = name.partition("@")
+    if not size.isdigit():
+        raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
+    if zoo in ("hf", "gpt"):
+        model = _language_model(name) if zoo == "hf" else _gpt(name)
+        example = torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta")
+    else:
+        model, channels = _model(zoo, name, int(size))
+        example = torch.empty(BATCH, channels, int(size), int(size), device="meta")
+    return walk(ShapeOnlyImporter().import_program(_exported(model, (example,))), BATCH)
+
+
+def build(
+    specs: Iterable[str], folder: Path, workers: int = 2, data_dir: Path | None = None
+) -> Iterator[Outcome]:
+    """Convert what is missing in a folder; yields each model as it is done or was found done.
+
+    A model whose earlier conversion failed is not tried again: delete its ".err" file for that.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    todo = []
+    for spec in specs:
+        error = error_path_of(spec, folder)
+        if path_of(spec, folder).is_file():
+            yield Outcome(spec)
+        elif error.is_file():
+            yield Outcome(spec, error.read_text(encoding="utf-8"))
+        else:
+            todo.append((spec, folder, data_dir))
+    if not todo:
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, maxtasksperchild=MODELS_PER_WORKER) as pool:
+        yield from pool.imap_unordered(_convert_to_file, todo)
+
+
+def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list[str]:
+    """Return the models that the tables of some sources name, without repetition."""
+    from dataset.measured import sources as readers
+
+    names: list[str] = []
+    for source in sources:
+        table = readers.read(source, data_dir)
+        names += NAMES[source](table) if source in NAMES else table["model"].tolist()
+    return list(dict.fromkeys(names))
+
+
+def _sampled_gpts(table: pd.DataFrame) -> list[str]:
+    from dataset.measured import gpt
+
+    architectures = gpt.sampled(table).drop_duplicates("arch_id")
+    return [gpt.key_of(record) for record in architectures.to_dict("records")]
+
+
+def _language_models(table: pd.DataFrame) -> list[str]:
+    from dataset.measured import language_models
+
+    rows = language_models.forward_passes(table)
+    return [*rows["model"], *rows["graph"]]
+
+
+NAMES = {"hwgpt": _sampled_gpts, "optimum_benchmark": _language_models}
+"""Sources whose rows do not name their graphs."""
+
+
+def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
+    spec, folder, data_dir = task
+    warnings.filterwarnings("ignore")
+    path = path_of(spec, folder)
+    partial = path.with_name(path.name + ".part")
+    if path.is_file():  # by another run on the same folder
+        return Outcome(spec)
+    try:
+        text = convert(spec, data_dir).to_json()
+    except Exception as error:  # one model of a zoo must not stop the others
+        reason = f"{type(error).__name__}: {error}"[:1000]
+        error_path_of(spec, folder).write_text(reason, encoding="utf-8")
+        return Outcome(spec, reason)
+    with gzip.open(partial, "wt", compresslevel=3, encoding="utf-8") as file:
+        file.write(text)
+    partial.replace(path)
+    return Outcome(spec)
+
+
+def _exported(model: Any, examples: tuple[Any, ...]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return torch.export.export(model, examples, strict=False)
+
+
+def _own(spec: str) -> tuple[Any, tuple[Any, ...]]:
+    from dataset.families import registry
+    from dataset.families.family import Workload
+
+    workload = Workload.parse(spec)
+    return registry.build(workload, "meta"), registry.make_inputs(workload, BATCH, "meta")
+
+
+def _problem(trace_id: str, data_dir: Path | None) -> tuple[Any, tuple[Any, ...], int]:
+    from dataset.measured import traces
+    from dataset.measured.location import data_dir as found
+
+    trace = traces.problems(found(data_dir) / "kernelbench")[trace_id]
+    if reason := traces.why_not(trace):
+        raise ValueError(reason)
+    return traces.TracedProblem(trace), traces.inputs_of(trace), traces.batch_of(trace)
+
+
+def _gpt(name: str) -> Any:
+    from dataset.measured import gpt
+
+    return gpt.module_of(name)
+
+
+def _language_model(name: str) -> Any:
+    from dataset.measured import language_models
+
+    declare_vision_operators()
+    return language_models.module_of(name)
+
+
+def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
+    import torch
+
+    declare_vision_operators()
+    if zoo == "torchvision":
+        import torchvision
+
+        with torch.device("meta"):
+            return torchvision.models.get_model(name, weights=None).eval(), 3
+    if zoo != "timm":
+        raise ValueError(f"unknown zoo {zoo!r}; known: timm, torchvision")
+    import timm
+
+    try:
+        with torch.device("meta"):
+            model = timm.create_model(name).eval()
+    except RuntimeError as error:
+        if "Unknown model" in str(error):
+            raise
+        model = timm.create_model(name).eval().to("meta")
+    except (NotImplementedError, TypeError, ValueError):
+        # Some models compute tables while they are built, which needs real numbers.
+        model = timm.create_model(name).eval().to("meta")
+    config = model.pretrained_cfg
+    return model, int(config.get("input_size", (3, size, size))[0])
+
+
+def main() -> None:
+    """Convert every model that the measured tables name."""
+    from rich.progress import track
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=cache_dir(), help="folder of the raw graphs")
+    parser.add_argument("--data-dir", type=Path, help="folder of the measured tables")
+    parser.add_argument("--sources", nargs="+", default=SOURCES)
+    parser.add_argument("--specs", nargs="+", help="instead of what the sources name")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
+    specs = arguments.specs or [*named, *MEMORY_MODELS]
+    outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)
+    failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
+    print(f"{len(specs) - len(failed)} graphs in {arguments.out}")
+    for outcome in failed:
+        print(f"not converted: {outcome.spec}: {outcome.error.splitlines()[0][:120]}")

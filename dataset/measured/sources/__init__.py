@@ -1,0 +1,51 @@
+"""Readers, one file per origin. To add one: a module with `SOURCES`, and its name in the list."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+
+from dataset.measured.location import data_dir
+from dataset.measured.table import Source
+from dippm.errors import UnknownNameError
+
+MODULES = (
+    "timm",
+    "pytorch_gpu_benchmark",
+    "hwgpt",
+    "neusight_ops",
+    "aiconfigurator",
+    "vidur",
+    "kernelbench",
+    "flagperf",
+    "migperf",
+    "miso",
+    "optimum_benchmark",
+    "raphischer",
+    "zeus",
+)
+
+
+def all_sources() -> dict[str, Source]:
+    """Return every source by name."""
+    modules = [import_module(f"dataset.measured.sources.{name}") for name in MODULES]
+    return {source.name: source for module in modules for source in module.SOURCES}
+
+
+def read(name: str, folder: Path | str | None = None) -> pd.DataFrame:
+    """Return the measured rows of one source.
+
+    Args:
+        name: of the source.
+        folder: of all tables; see `dataset.measured.location.data_dir`.
+
+    Raises:
+        UnknownNameError: if there is no such source.
+        DataNotFoundError: if its tables are not on this machine.
+    """
+    sources = all_sources()
+    if name not in sources:
+        raise UnknownNameError.of("source", name, sources)
+    return sources[name].read(data_dir(folder))

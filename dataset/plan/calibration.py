@@ -1,0 +1,82 @@
+"""Single operators, and the pack of them and of small models that a GPU is calibrated with."""
+
+from __future__ import annotations
+
+from dataset.families import operators
+from dataset.families.family import Parameters, Workload
+from dataset.families.registry import FAMILIES
+from dataset.plan.configuration import Job, Point
+from dataset.plan.queue import again
+from dippm.conditions import Precision
+from dippm.measure.protocol import Phase
+
+CALIBRATION_WITH_POWER = 90
+"""So many of the calibration pack; the last ten are bound by their launch."""
+BOTH: tuple[Precision, ...] = ("fp32", "bf16")
+"""Precisions of the calibration pack."""
+OTHERS: tuple[Precision, ...] = ("bf16", "tf32", "fp16")
+CALIBRATION_MODELS: tuple[tuple[str, Parameters], ...] = (
+    ("resnet", {"block": "bottleneck", "depths": "3-4-6-3", "width": 64}),
+    ("mobilenet", {"version": 2, "width": 1.0}),
+    ("vit", {"patch": 16, "width": 384, "depth": 12, "heads": 6}),
+    ("text_encoder", {"width": 256, "depth": 4}),
+    ("rnn", {"cell": "lstm"}),
+)
+"""Family and some parameters; the first member that has them, at its first size."""
+
+
+def operator_pack() -> list[Job]:
+    """Return single operators, forward and then backward; the calibration pack comes first.
+
+    Every twentieth is measured once more at the end, for the noise floor.
+    """
+    more = operators.more_cases()
+    forward = [*calibration_pack(), *(_case_job(c, i) for i, c in enumerate(more))]
+    cases = [*operators.calibration_cases(), *more]
+    backward = [_case_job(case, i, phase="train") for i, case in enumerate(cases)]
+    repeated = [again(job, 1) for job in forward[::20]]
+    return [*forward, *backward, *repeated]
+
+
+def calibration_pack() -> list[Job]:
+    """Return the hundred operators and five small models that a GPU is calibrated with.
+
+    Each in single and in half precision, with power for all but the launch-bound ones.
+    """
+    jobs = [
+        Job(
+            _workload(case),
+            tuple(
+                Point(case.batch, precision=precision, energy=i < CALIBRATION_WITH_POWER)
+                for precision in BOTH
+            ),
+        )
+        for i, case in enumerate(operators.calibration_cases())
+    ]
+    return [*jobs, *map(_calibration_model, CALIBRATION_MODELS)]
+
+
+def _workload(case: operators.Case) -> Workload:
+    return Workload(case.family, case.parameters, case.sizes)
+
+
+def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> Job:
+    """Return an operator in single precision and one other; every second map channels-last."""
+    other = OTHERS[index % len(OTHERS)]
+    last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
+    chosen: tuple[tuple[Precision, bool], ...] = (
+        ("fp32", index % 6 == 0),
+        (other, index % 6 == 3),
+    )
+    points = [
+        Point(case.batch, precision, phase=phase, channels_last=last, energy=energy)
+        for precision, energy in chosen
+    ]
+    return Job(_workload(case), tuple(points))
+
+
+def _calibration_model(row: tuple[str, Parameters]) -> Job:
+    family, wanted = FAMILIES[row[0]], row[1]
+    member = next(p for p in family.grid() if wanted.items() <= p.items())
+    points = tuple(Point(b, precision=precision) for b in (1, 16) for precision in BOTH)
+    return Job(Workload(family.name, member, family.sizes(member)[0]), points)

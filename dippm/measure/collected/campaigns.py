@@ -1,0 +1,53 @@
+"""Campaign files: what each start of the collector was asked for, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dippm.measure.collected.journal import write_whole
+
+FOLDER = "campaigns"
+
+
+def write_campaign(folder: Path, name: str, document: Mapping[str, Any]) -> Path:
+    """Write the file of a campaign, replacing an earlier one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = folder / FOLDER / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
+    return path
+
+
+def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """Return the campaigns of a set, oldest first, and which files could not be read."""
+    found, notes = [], []
+    for path in sorted((folder / FOLDER).glob("*.json")):
+        try:
+            found.append({"campaign": path.stem, **json.loads(path.read_bytes())})
+        except (TypeError, ValueError):
+            notes.append(f"{FOLDER}/{path.name} cannot be read")
+    return tuple(found), notes
+
+
+def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
+    """Say of campaigns that never came to their end that they were killed, with their rows.
+
+    Args:
+        folder: the output folder; its lock must be held, so that none of them can be running.
+        statuses: rows by campaign and status.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    for campaign in read_campaigns(folder)[0]:
+        if campaign.get("ended") == "running":
+            name = campaign["campaign"]
+            found = dict(statuses.get(name, {}))
+            ended = {"ended": "killed", "statuses": found, "rows": sum(found.values())}
+            write_campaign(folder, name, {**campaign, **ended})

@@ -1,0 +1,135 @@
+"""The journal: one line of JSON for each row, on the disk before the next point starts.
+
+`kill -9` loses at most the row in flight: a line is written and synced whole, and what a crash of
+the machine left torn is set aside when the journal is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dippm.measure.collected.errors import StorageError
+
+NAME = "journal.jsonl"
+Row = Mapping[str, Any]
+
+
+class Journal:
+    """An append-only file of rows.
+
+    Attributes:
+        path: of the file.
+        count: rows in it.
+        set_aside: damaged lines that were moved away when it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        rows, self.set_aside = _recover(path)
+        self.count = len(rows)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._file).st_size
+        sync_folder(path.parent)
+
+    def append(self, row: Row) -> None:
+        """Write one row and wait until it is on the disk.
+
+        Raises:
+            StorageError: if it is not; the journal is then as it was before.
+        """
+        line = encode(row)
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            with suppress(OSError):  # what stays torn is set aside by the next start
+                os.ftruncate(self._file, self._size)
+            raise StorageError(
+                f"{self.path}: {error.strerror} (a row of {len(line):,} bytes)",
+                "Free space there and start the same command again; it goes on where it stopped.",
+            ) from error
+        self._size += len(line)
+        self.count += 1
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what is in it."""
+        return read_journal(self.path)[0]
+
+    def clear(self) -> None:
+        """Forget all rows; they are in a shard by now."""
+        os.ftruncate(self._file, 0)
+        os.fsync(self._file)
+        self._size = self.count = 0
+
+    def close(self) -> None:
+        """Close the file; an empty one is removed."""
+        os.close(self._file)
+        if not self.count:
+            self.path.unlink(missing_ok=True)
+
+
+def encode(row: Row) -> bytes:
+    """Return the line of a row."""
+    return (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the whole rows of a journal, and its torn lines; a missing file is empty."""
+    rows, damaged = [], []
+    content = path.read_bytes() if path.exists() else b""
+    for line in content.splitlines(keepends=True):
+        try:
+            row = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            damaged.append(line)
+    return rows, damaged
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader or a crash meets the old or the new one, never a part.
+
+    Raises:
+        OSError: if it cannot be written; the old file is untouched.
+    """
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _recover(path: Path) -> tuple[list[dict[str, Any]], int]:
+    rows, damaged = read_journal(path)
+    if damaged:
+        with path.with_name(f"{path.name}.torn").open("ab") as aside:
+            aside.writelines(line.rstrip(b"\n") + b"\n" for line in damaged)
+            aside.flush()
+            os.fsync(aside.fileno())
+        write_whole(path, b"".join(encode(row) for row in rows))
+    return rows, len(damaged)

@@ -1,0 +1,109 @@
+"""A collected set as a table.
+
+A journal that ends in the middle of a line (its writer was killed) loses that line only, and
+`Collected.notes` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import DippmError
+from dippm.measure.collected.campaigns import read_campaigns
+from dippm.measure.collected.errors import RowReaderNotInstalledError, RowsNotFoundError
+from dippm.measure.collected.journal import NAME as JOURNAL
+from dippm.measure.collected.journal import read_journal
+from dippm.measure.collected.shards import read_shard, shards
+from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = tuple(column.name for column in COLUMNS)
+NUMBERS = tuple(column.name for column in COLUMNS if column.kind in ("integer", "real"))
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a folder holds.
+
+    Attributes:
+        folder: where it was read from.
+        rows: one line for each row id, the columns of `dippm.measure.columns`, in the order in
+            which they were measured; JSON columns hold Python objects.
+        campaigns: content of the campaign files, oldest first.
+        files: names of the shards, and of the journal if it had rows of its own.
+        notes: what was wrong with the files, for people.
+    """
+
+    folder: Path
+    rows: pd.DataFrame
+    campaigns: tuple[Mapping[str, Any], ...]
+    files: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def collected(folder: Path) -> Collected:
+    """Read a folder of the collector.
+
+    Raises:
+        RowsNotFoundError: if there are no rows.
+        RowReaderNotInstalledError: if pandas or pyarrow is missing.
+        DamagedRowsError: if a shard is damaged.
+        DippmError: if a row has a newer schema than this version.
+    """
+    _need_libraries()
+    journal, damaged = read_journal(folder / JOURNAL)  # first: its rows may move to a shard
+    files = shards(folder)
+    records = [record for path in files for record in read_shard(path)]
+    campaigns, notes = read_campaigns(folder)
+    if damaged:
+        notes.insert(0, f"{len(damaged)} broken lines of the journal were left out")
+    unique = {str(record["row_id"]): record for record in [*records, *journal]}
+    if not unique:
+        raise RowsNotFoundError(
+            f"no measured rows in {folder}",
+            "Give a folder that `python -m dataset.collect --out DIR` has written.",
+        )
+    repeated = len(records) - len({record["row_id"] for record in records})
+    if repeated:
+        notes.append(f"{repeated} rows stand in the shards twice; each was read once")
+    names = [path.name for path in files]
+    if set(unique) - {str(record["row_id"]) for record in records}:
+        names.append(JOURNAL)
+    return Collected(folder, frame(unique.values()), campaigns, tuple(names), tuple(notes))
+
+
+def frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table with exactly the columns of `dippm.measure.columns`.
+
+    Raises:
+        DippmError: if a row has a newer schema than this version.
+    """
+    import pandas as pd
+
+    rows = [{name: record.get(name) for name in NAMES} for record in records]
+    newest = max((row["schema_version"] or 0 for row in rows), default=0)
+    if newest > SCHEMA_VERSION:
+        raise DippmError(
+            f"the rows have schema {newest}, this version reads up to {SCHEMA_VERSION}",
+            "Upgrade DIPPM.",
+        )
+    table = pd.DataFrame(rows, columns=list(NAMES)).astype("object")
+    table = table.where(table.notna(), None)
+    for name in NUMBERS:
+        table[name] = pd.to_numeric(table[name])
+    return table.sort_values("measured_at", kind="stable").reset_index(drop=True)
+
+
+def _need_libraries() -> None:
+    missing = [name for name in ("pandas", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise RowReaderNotInstalledError(
+            f"reading measured rows needs {' and '.join(missing)}",
+            "Install what reports need: pip install 'dippm[report]'.",
+        )

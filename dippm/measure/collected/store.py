@@ -1,0 +1,132 @@
+"""`Store`: the folder of a collected set, journal and shards together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import DippmError
+from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected.journal import NAME as JOURNAL
+from dippm.measure.collected.journal import Journal, Row, encode, read_journal, write_whole
+from dippm.measure.collected.shards import compact, read_shard, shards, without_doubles, write_shard
+
+SHARD_ROWS = 500
+MERGED_ROWS = 5000
+KEY = ("row_id", "configuration_id", "repeat", "status", "campaign")
+Key = tuple[str, int]
+Say = Callable[[str], None]
+
+
+class Store:
+    """Keeps rows; knows which points have an outcome.
+
+    Args:
+        folder: is made if it is missing; its lock must be held.
+        say: where troubles are told.
+        wait_s: how long a full disk is waited for before giving up.
+        stopping: whether somebody asked to stop, which ends the wait.
+
+    Attributes:
+        statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
+        campaigns: rows by campaign and status.
+        total: rows in the folder.
+
+    Raises:
+        DamagedRowsError: if a shard cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        say: Say,
+        wait_s: float = 60.0,
+        stopping: Callable[[], bool] = bool,
+    ) -> None:
+        self.folder, self._say, self._wait_s, self._stopping = folder, say, wait_s, stopping
+        kept = [row for path in shards(folder) for row in read_shard(path, KEY)]
+        _drop_rolled(folder / JOURNAL, {row["row_id"] for row in kept})
+        self._journal = Journal(folder / JOURNAL)
+        if self._journal.set_aside:
+            say(f"{self._journal.set_aside} damaged lines were moved to {JOURNAL}.torn")
+        self.statuses: dict[Key, str] = {}
+        self.campaigns: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        rows = list(without_doubles([*kept, *self._journal.rows()]))
+        self.total = len(rows)
+        for row in rows:
+            self._note(row)
+
+    def append(self, row: Row) -> None:
+        """Put a row on the disk; wait for space if there is none.
+
+        Raises:
+            StorageError: if it is still not there after the wait; the row is lost, no other is.
+        """
+        self._write(row)
+        self._note(row)
+        self.total += 1
+        if self._journal.count % SHARD_ROWS == 0:
+            self.roll()
+
+    def roll(self) -> None:
+        """Move the journal's rows to a shard; a failure is told and leaves them where they are."""
+        if not self._journal.count:
+            return
+        try:
+            write_shard(self.folder, self._journal.rows())
+        except OSError as error:
+            self._say(f"no shard could be written ({error}); the rows stay in {JOURNAL}")
+            return
+        self._journal.clear()
+
+    def close(self) -> None:
+        """Leave few, small files: everything in shards, neighbouring small ones merged."""
+        self.roll()
+        self._journal.close()
+        try:
+            compact(self.folder, MERGED_ROWS)
+        except (OSError, DippmError) as error:
+            self._say(f"shards could not be merged ({error}); they stay as they are")
+
+    def _write(self, row: Row) -> None:
+        deadline = time.monotonic() + self._wait_s
+        told = False
+        while True:
+            try:
+                return self._journal.append(row)
+            except StorageError as error:
+                if time.monotonic() >= deadline or self._stopping():
+                    raise
+                if not told:
+                    self._say(f"{error.message}; waiting {self._wait_s:.0f} s for space")
+                told = True
+                time.sleep(0.5)
+
+    def _note(self, row: Row) -> None:
+        self.campaigns[row["campaign"]][row["status"]] += 1
+        key = (row["configuration_id"], row["repeat"])
+        if self.statuses.get(key) != "ok":
+            self.statuses[key] = row["status"]
+
+
+def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield every row of a collected folder once, also while a collector writes there.
+
+    Raises:
+        DamagedRowsError: if a shard cannot be read.
+    """
+    journal, _ = read_journal(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
+    in_shards = (row for path in shards(folder) for row in read_shard(path))
+    yield from without_doubles(row for rows in (in_shards, iter(journal)) for row in rows)
+
+
+def _drop_rolled(path: Path, in_shards: set[str]) -> None:
+    """Finish what a crash between writing a shard and clearing the journal left undone."""
+    rows, _ = read_journal(path)
+    remaining = [row for row in rows if row["row_id"] not in in_shards]
+    if len(remaining) < len(rows):
+        write_whole(path, b"".join(map(encode, remaining)))

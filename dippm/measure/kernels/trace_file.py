@@ -1,0 +1,190 @@
+"""A profiler's trace → kernels, each with the operators that launched it.
+
+The format is Chrome's: "cpu_op" events nest by time within a thread; a "kernel" has the
+"External id" of the innermost operator that launched it. A backward operator has the
+"Sequence number" of the forward operator whose gradient it computes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dippm.measure.kernels.paths import MARK
+from dippm.measure.kernels.record import Part, TracedKernel
+
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+ON_HOST = frozenset({"cpu_op", "user_annotation"})
+BACKWARD = "autograd::engine::evaluate_function: "
+OPTIMIZER = "Optimizer.step#"
+
+Event = Mapping[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One call of the framework; `inside_ns` is the time of the calls right inside."""
+
+    name: str
+    start_ns: int
+    ns: int
+    parent: _Call | None
+    external: int | None
+    sequence: int | None
+    path: str | None
+    part: Part
+    inside_ns: int = 0
+    instance: int = -1
+
+    @property
+    def chain(self) -> tuple[_Call, ...]:
+        around: list[_Call] = [self]
+        while around[-1].parent is not None:
+            around.append(around[-1].parent)
+        return tuple(reversed(around))
+
+
+def read(trace: bytes, *, on_gpu: bool = False, has_paths: bool = True) -> tuple[TracedKernel, ...]:
+    """Return the kernels of a trace in order of their start.
+
+    Args:
+        trace: JSON in Chrome's format, as torch's profiler writes it.
+        on_gpu: whether a GPU ran the step. On a CPU each call of an operator is a kernel, whose
+            duration is without the calls inside.
+        has_paths: whether modules marked their calls.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        events = [e for e in json.loads(trace)["traceEvents"] if e.get("ph") == "X"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no trace of a profiler: {error}") from error
+    calls = _calls([e for e in events if e.get("cat") in ON_HOST], has_paths=has_paths)
+    forward = _forward(calls)
+    if on_gpu:
+        by_id = {call.external: call for call in calls if call.external is not None}
+        on_device = (e for e in events if e.get("cat") in ON_DEVICE)
+        kernels = [_of_device(event, by_id, forward) for event in on_device]
+    else:
+        kernels = [_of_host(call, forward) for call in calls]
+    begin = min((kernel.start_ns for kernel in kernels), default=0)
+    ordered = sorted(kernels, key=lambda kernel: kernel.start_ns)
+    return tuple(replace(kernel, start_ns=kernel.start_ns - begin) for kernel in ordered)
+
+
+def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
+    """Return the operators in order of their start; marks of modules become their paths."""
+    threads: dict[Any, list[Event]] = defaultdict(list)
+    for event in events:
+        threads[event.get("tid")].append(event)
+    calls = [
+        call for thread in threads.values() for call in _nested(thread, "" if has_paths else None)
+    ]
+    calls.sort(key=lambda call: call.start_ns)
+    for number, call in enumerate(calls):
+        call.instance = number
+    return calls
+
+
+def _nested(events: Iterable[Event], path: str | None) -> Iterator[_Call]:
+    """Yield the operators of one thread, each in the one around it."""
+    around: list[tuple[int, str | None, Part, _Call | None]] = []
+    for event in sorted(events, key=lambda e: (_ns(e["ts"]), -_ns(e["dur"]))):
+        start_ns, ns, name = _ns(event["ts"]), _ns(event["dur"]), str(event["name"])
+        while around and start_ns >= around[-1][0]:
+            around.pop()
+        _, module, part, parent = around[-1] if around else (0, path, "forward", None)
+        if name.startswith(MARK):
+            module = name.removeprefix(MARK)
+        elif name.startswith(OPTIMIZER):
+            part = "optimizer"
+        elif event["cat"] == "cpu_op":
+            part = "backward" if name.startswith(BACKWARD) else part
+            call = _call(event, module, part, parent)
+            if parent is not None:
+                parent.inside_ns += ns
+            parent = call
+            yield call
+        around.append((start_ns + ns, module, part, parent))
+
+
+def _call(event: Event, module: str | None, part: Part, parent: _Call | None) -> _Call:
+    arguments = event.get("args", {})
+    return _Call(
+        name=str(event["name"]),
+        start_ns=_ns(event["ts"]),
+        ns=_ns(event["dur"]),
+        parent=parent,
+        external=arguments.get("External id"),
+        sequence=arguments.get("Sequence number"),
+        path=module,
+        part=part,
+    )
+
+
+def _forward(calls: Iterable[_Call]) -> Mapping[int, _Call]:
+    """Return the call that each gradient belongs to, by sequence number.
+
+    Calls that need no gradient have the number of the next one that does, so the last counts.
+    """
+    found: dict[int, _Call] = {}
+    for call in calls:
+        outer = call.parent
+        if (
+            call.part == "forward"
+            and call.sequence is not None
+            and not (outer is not None and outer.sequence == call.sequence)
+        ):
+            found[call.sequence] = call
+    return found
+
+
+def _of_host(call: _Call, forward: Mapping[int, _Call]) -> TracedKernel:
+    own_ns = max(call.ns - call.inside_ns, 0)
+    return _kernel(call.name, call, forward, start_ns=call.start_ns, ns=own_ns)
+
+
+def _of_device(
+    event: Event, calls: Mapping[int, _Call], forward: Mapping[int, _Call]
+) -> TracedKernel:
+    arguments = event.get("args", {})
+    kernel = _kernel(
+        str(event["name"]),
+        calls.get(arguments.get("External id", -1)),
+        forward,
+        start_ns=_ns(event["ts"]),
+        ns=_ns(event["dur"]),
+    )
+    grid, block = arguments.get("grid"), arguments.get("block")
+    return replace(
+        kernel,
+        grid=tuple(grid) if grid else None,
+        block=tuple(block) if block else None,
+        stream=arguments.get("stream"),
+    )
+
+
+def _kernel(
+    name: str, call: _Call | None, forward: Mapping[int, _Call], *, start_ns: int, ns: int
+) -> TracedKernel:
+    chain = call.chain if call is not None else ()
+    gradients = (c.sequence for c in chain if c.part == "backward" and c.sequence is not None)
+    source = forward.get(next(gradients, -1))
+    return TracedKernel(
+        kernel=name,
+        operators=tuple(c.name for c in chain),
+        instances=tuple(c.instance for c in chain),
+        path=call.path if call is not None else None,
+        part=call.part if call is not None else "forward",
+        forward_instance=source.instance if source is not None else None,
+        start_ns=start_ns,
+        ns=ns,
+    )
+
+
+def _ns(microseconds: float) -> int:
+    return round(1000 * float(microseconds))

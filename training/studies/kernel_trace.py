@@ -39,6 +39,8 @@ __all__ = ["TracedKernel", "main", "traced"]
 
 CACHE = Path("build/kernel_trace")
 KINDS = (*KERNEL_CLASSES, "cast (weights)")
+ONE_CLASS = {"conv_depthwise_direct": "conv_depthwise"}
+"""What a trace does not tell apart: a CPU build of torch cannot say what it would hand to cuDNN."""
 TITLE = "Our list of kernels against what eager PyTorch launches"
 NOTE = """`python -m training.studies.kernel_trace --list-of MODELS --summary --graphs GRAPHS \\
 --results training/studies/results/kernel_trace`, MODELS being kernel_models.txt beside this file.
@@ -59,7 +61,7 @@ def our_lines(
     lines = []
     for i, position in enumerate(table.node):
         node, weights = at_batch.nodes[position], columns["weight_bytes"][i]
-        kind = kinds[table.kind[i]]
+        kind = ONE_CLASS.get(kinds[table.kind[i]], kinds[table.kind[i]])
         lines.append(
             Line(
                 "cast (weights)" if kind == "cast" and weights else kind,

@@ -120,6 +120,7 @@ def compiled(
 @contextlib.contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
     settings = {
+        "compile_threads": 1,
         "fx_graph_cache": False,
         "shape_padding": False,
         "triton.unique_kernel_names": False,

@@ -33,7 +33,8 @@ BYTES, KERNELS = 0.05, 0.05
 @pytest.mark.parametrize("spec", MODELS)
 def test_kernels_and_bytes_are_those_of_eager_pytorch(spec: str, tmp_path: Path) -> None:
     module, inputs = module_of(spec, BATCH)
-    theirs = [k for k in traced(module, inputs, "amp") if k.read_bytes]  # but fillings
+    # What reads nothing fills a new tensor: an exporter holds some of them as constants.
+    theirs = [k for k in traced(module, inputs, "amp") if k.kind != "other" and k.read_bytes]
     graph = graph_of(spec, tmp_path).at_batch(BATCH)
     ours = [k for k in launched(graph, "amp") if k.read_bytes or k.weight_bytes]
     bytes_ours = sum(k.read_bytes + k.write_bytes + k.weight_bytes for k in ours)

@@ -11,12 +11,11 @@ from dippm.measure.collected.store import read_rows
 from .collect_runs import ROOT
 
 BARE = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Absent())
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {absent!r} else found(name, path, target)
+PathFinder.find_spec = find_spec
 """
 LACKING = (
     "apache_tvm", "jinja2", "matplotlib", "ml_dtypes", "mlflow", "onnx", "onnxsim", "pandas",

@@ -77,11 +77,10 @@ class SimulatedGpu:
 
     Attributes:
         graphs: of the models.
-        tables: kernel tables of the rows that were made, by row id.
+        random: of the noise.
     """
 
     graphs: GraphStore
-    tables: dict[str, Sequence[TracedKernel]] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def write(self, folder: Path) -> Path:
@@ -110,12 +109,14 @@ class SimulatedGpu:
         )
         kind = "model" if workload.family in registry.FAMILIES else "operator"
         columns = self._columns(graph, table, point, float(kernel_ms.sum()))
-        row = make_row("c1", kind, workload, Outcome(point, "ok", columns=columns))
-        self.tables[row["row_id"]] = [
-            TracedKernel(f"{node} made up", ("aten::made_up",), (i,), "", "forward", None, i, ns)
-            for i, (node, ns) in enumerate(zip(table.node, kernel_ms * 1e6, strict=True))
+        traced = [
+            TracedKernel(
+                f"{node} made up", ("aten::made_up",), (i,), "", "forward", None, i, round(1e6 * ms)
+            ).to_dict()
+            for i, (node, ms) in enumerate(zip(table.node, kernel_ms, strict=True))
         ]
-        return row
+        columns |= {"kernels": traced}
+        return make_row("c1", kind, workload, Outcome(point, "ok", columns=columns))
 
     def _columns(
         self, graph: ModelGraph, table: KernelTable, point: Point, device_ms: float

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataset.join.graph_store import GraphStore
-from training.hybrid.collected_kernels import (
-    KernelTables,
-    Place,
-    certain,
-    kernel_tables,
-    rows_of_kernels,
-)
+from dippm.measure.collected.kernels import read_kernels
+from training.hybrid.collected_kernels import Place, certain, rows_of_kernels
 from training.hybrid.collected_rows import CollectedSet, rows_of
 from training.hybrid.example_cache import VERSION, cached
 from training.hybrid.examples import Examples, GraphLookup, Row
@@ -24,7 +19,6 @@ def load_collected(
     graphs: Path,
     work: Path,
     *,
-    tables: KernelTables | None = None,
     place: Place = certain,
 ) -> Examples:
     """Return the examples of a set: its points in their regimes, and operators amid its models.
@@ -33,10 +27,9 @@ def load_collected(
         found: the set.
         graphs: folder of raw graphs.
         work: where examples are kept, by the rows that they are of and by `VERSION`.
-        tables: its kernel tables; None for those in its folder.
-        place: joins them with graphs.
+        place: joins its kernel tables with graphs.
     """
-    tables = kernel_tables(found.folder) if tables is None else tables
+    tables = read_kernels(found.folder)
     digest = _digest([found.digest, *sorted(tables)])
     folder = work / f"{found.source.replace('/', '-')}-{digest}-{VERSION}"
 

@@ -11,36 +11,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from dippm.graph.model_graph import ModelGraph, OpNode
-from dippm.measure.kernels import table
+from dippm.measure.collected.kernels import Kernels
 from dippm.measure.kernels.join import joined
 from dippm.measure.kernels.record import TracedKernel
 from training.hybrid.examples import Row
 
-KernelTables = Mapping[str, Sequence[TracedKernel]]
-"""What one step of a measured row launched, by the row's id."""
 Place = Callable[[Sequence[TracedKernel], ModelGraph], Sequence[int | None]]
 """Which operator of a graph each kernel is of; None for a kernel whose operator is not certain."""
-FILES = "kernels-*"
-"""Of a collected folder."""
 MOST_ROWS = 16_000
 """Of a set, all operators alike: a model has some 150 kernels, and tables of other people's
 operators have so many rows each."""
-
-
-def kernel_tables(folder: Path) -> KernelTables:
-    """Return the kernel tables of a collected folder; none if it has no such file.
-
-    Raises:
-        DippmError: if a file is damaged.
-    """
-    files = sorted(path for path in folder.glob(FILES) if path.name.endswith(table.SUFFIXES))
-    return {key: kernels for path in files for key, kernels in table.read(path).items()}
 
 
 def certain(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[int | None]:
@@ -59,7 +44,7 @@ def certain(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[int | No
 
 def rows_of_kernels(
     rows: Iterable[Row],
-    tables: KernelTables,
+    tables: Kernels,
     graph: Callable[[str], ModelGraph],
     *,
     place: Place = certain,

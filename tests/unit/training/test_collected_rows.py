@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
@@ -19,16 +18,15 @@ from dataset.join.latency_splits import latency_splits
 from dataset.join.splits import random_split
 from dippm.devices import find
 from dippm.features.kernel_table import KernelTable
-from dippm.graph.operators import operator
+from dippm.measure.collected.kernels import read_kernels
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import kernel_ms
-from dippm.measure.kernels.table import encoded
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepared
 from tests import simulated_gpu as simulated
 from training.hybrid import memory, power
 from training.hybrid.collected_examples import digest_of, load_collected
-from training.hybrid.collected_kernels import certain, kernel_tables, rows_of_kernels
+from training.hybrid.collected_kernels import certain, rows_of_kernels
 from training.hybrid.collected_memory import collected_memory
 from training.hybrid.collected_power import collected_power
 from training.hybrid.collected_rows import (
@@ -39,7 +37,7 @@ from training.hybrid.collected_rows import (
 )
 from training.hybrid.examples import Examples, Row, build_examples
 from training.hybrid.fit import FitSettings, restore
-from training.hybrid.folds import Runner, Settings, table_of
+from training.hybrid.folds import Runner, Settings, Task, table_of
 from training.hybrid.mixture import SAGE, Mixture
 from training.hybrid.network import NetworkSettings
 from training.hybrid.report import summary
@@ -79,9 +77,9 @@ def found(gpu: simulated.SimulatedGpu, graphs: Path, tmp_path_factory) -> Collec
 
 
 @pytest.fixture(scope="module")
-def examples(found: CollectedSet, gpu, graphs: Path, tmp_path_factory) -> Examples:
+def examples(found: CollectedSet, graphs: Path, tmp_path_factory) -> Examples:
     work = tmp_path_factory.mktemp("work")
-    return load_collected(found, graphs, work, tables=gpu.tables, place=simulated.place)
+    return load_collected(found, graphs, work, place=simulated.place)
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +89,13 @@ def runner(examples: Examples, tmp_path_factory) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def tasks(runner: Runner) -> list:
+def tasks(runner: Runner) -> list[Task]:
     split = latency_splits(table_of(runner.examples))["S1"]
-    tasks = runner.tasks(split, (0,))[:2]
+    return runner.tasks(split, (0,))[:2]
+
+
+@pytest.fixture(scope="module")
+def fitted(runner: Runner, tasks: list[Task]) -> list[Task]:
     for task in tasks:
         runner.fit(task)
     return tasks
@@ -163,9 +165,9 @@ def test_a_row_of_a_kernel_table_has_the_kernels_of_its_operator_alone(examples,
         assert (row.timer, row.kind) == ("kernel", "operator")
 
 
-def test_operators_are_equally_present_where_tables_are_large(found, gpu, store) -> None:
+def test_operators_are_equally_present_where_tables_are_large(found, store) -> None:
     models = [row for row in points(found, store) if row.is_model]
-    given = models, gpu.tables, store.__getitem__
+    given = models, read_kernels(found.folder), store.__getitem__
     every = Counter(row.family for row in rows_of_kernels(*given, place=simulated.place))
     rows = rows_of_kernels(*given, place=simulated.place, most=300)
     few = Counter(row.family for row in rows)
@@ -197,8 +199,8 @@ def test_a_random_split_keeps_a_point_together(examples) -> None:
 
 
 @pytest.mark.slow
-def test_the_fit_recovers_the_laws_of_time(runner, tasks) -> None:
-    held = runner.held_out(tasks, Mixture(0.5), "shipped mean").rows
+def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
+    held = runner.held_out(fitted, Mixture(0.5), "shipped mean").rows
     error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
     rows = [runner.examples.rows[i] for i in held["position"]]
     by_timer = error.groupby([row.timer for row in rows]).median()
@@ -206,14 +208,14 @@ def test_the_fit_recovers_the_laws_of_time(runner, tasks) -> None:
     assert by_timer["wall"] < 0.04  # the corner between device and host is soft
     alone = error[[row.node is not None for row in rows]]
     assert alone.quantile(0.9) < 0.06
-    network = restore(runner.weights(tasks[0], SAGE), SETTINGS.fit, tables=runner.tables)
+    network = restore(runner.weights(fitted[0], SAGE), SETTINGS.fit, tables=runner.tables)
     launch_ms = float((network.log_launch_ms[0] + network.offset[0]).exp())
     assert launch_ms == pytest.approx(simulated.LAUNCH_MS, rel=0.1)
 
 
 @pytest.mark.slow
-def test_all_three_targets_have_lines_of_the_set(runner, tasks, found, store) -> None:
-    held = runner.held_out(tasks, Mixture(0.5), "shipped mean")
+def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -> None:
+    held = runner.held_out(fitted, Mixture(0.5), "shipped mean")
     latency = summary(runner.examples, [held])
     assert {line["data"] for line in latency} == {
         f"{SOURCE} ({precision}, eager, {what})"
@@ -250,8 +252,8 @@ def test_the_fit_recovers_the_law_of_power_with_the_idle_power_that_was_measured
     samples = list(collected_power(found, store))
     assert len(samples) == len(found.records)
     board = replace(simulated.GPU, idle_power_w=simulated.IDLE_W, power_limit_w=simulated.LIMIT_W)
-    fitted = power.fit_power(samples)
-    found_w = power.predictions(fitted, [replace(s, device=board) for s in samples])
+    law = power.fit_power(samples)
+    found_w = power.predictions(law, [replace(s, device=board) for s in samples])
     error = np.abs(found_w / [s.power_w for s in samples] - 1)
     assert error.mean() < 0.03  # the noise is 0.01, and the fit leans on its prior
     assert error.max() < 0.1
@@ -277,9 +279,9 @@ def test_a_window_that_heat_or_a_brake_disturbed_has_no_power(found, store) -> N
 def test_the_fit_recovers_the_context(found, store) -> None:
     samples = list(collected_memory(found, store))
     assert len(samples) == 72
-    fitted = memory.fit_model(samples)
+    law = memory.fit_model(samples)
     for sample in samples:
-        whole = fitted.memory_mb(sample.usage, sample.sm_count)
+        whole = law.memory_mb(sample.usage, sample.sm_count)
         assert whole == pytest.approx(sample.memory_mb, rel=0.01)
 
 
@@ -290,30 +292,15 @@ def test_a_large_set_weighs_as_much_as_the_tables_of_others(found, store) -> Non
     assert (weights[: len(ours)] ** 2).sum() == pytest.approx((weights[len(ours) :] ** 2).sum())
 
 
-def test_examples_of_other_rows_or_tables_are_not_taken_for_these(
-    found, gpu, graphs, tmp_path
-) -> None:
-    fewer = replace(found, records=found.records[:2], digest="other")
-    first = load_collected(fewer, graphs, tmp_path, tables={})
-    again = load_collected(fewer, graphs, tmp_path, tables={})
-    assert [row.row_id for row in again.rows] == [row.row_id for row in first.rows]
+def test_examples_of_other_rows_are_not_taken_for_these(found, graphs, tmp_path) -> None:
+    fewer = replace(found, records=found.records[:2], digest="fewer")
+    first = load_collected(fewer, graphs, tmp_path, place=simulated.place)
+    again = load_collected(fewer, graphs, tmp_path, place=simulated.place)
     assert again.rows == first.rows
     np.testing.assert_array_equal(again.features, first.features)
-    load_collected(fewer, graphs, tmp_path, tables=gpu.tables, place=simulated.place)
-    assert len(list(tmp_path.iterdir())) == 2
+    one = replace(found, records=found.records[:1], digest="one")
+    assert len(load_collected(one, graphs, tmp_path, place=simulated.place).rows) < len(first.rows)
     assert len({digest_of([]), digest_of([found]), digest_of([fewer])}) == 3
-
-
-def test_kernel_tables_are_read_from_the_folder(gpu, tmp_path) -> None:
-    some = dict(list(gpu.tables.items())[:3])
-    (key, kernels), *rest = some.items()
-    for number, part in enumerate(({key: kernels}, dict(rest))):
-        name = f"kernels-{number:04d}.parquet"
-        rows = {k: [kernel.to_dict() for kernel in table] for k, table in part.items()}
-        (tmp_path / name).write_bytes(encoded(rows, name=name))
-    read = kernel_tables(tmp_path)
-    assert set(read) == set(some)
-    assert [k.kernel for k in read[key]] == [k.kernel for k in kernels]
 
 
 @pytest.mark.parametrize("number", [0, 3, 6, 9])
@@ -329,9 +316,8 @@ def test_a_real_profile_labels_the_operators_that_it_is_of(number, found, store)
     rows = rows_of_kernels([template], {template.point: kernels}, store.__getitem__)
     nodes = certain(kernels, graph)
     taught = sum(kernel.ns for kernel, node in zip(kernels, nodes, strict=True) if node is not None)
-    assert taught / 1e6 > 0.7 * kernel_ms(kernels)
+    assert taught / 1e6 > 0.9 * kernel_ms(kernels)
     examples = build_examples(rows, store.__getitem__)
+    worked = sum(row.latency_ms for row in examples.rows)
+    assert worked > 0.95 * sum(row.latency_ms for row in rows)
     assert {"operator dense"} <= {row.family for row in examples.rows}
-    no_work = {row.family for row in rows} - {row.family for row in examples.rows}
-    assert all(operator(family.removeprefix("operator ")).category == "view" for family in no_work)
-    assert median(np.diff(examples.start)) == 1

@@ -29,6 +29,9 @@ MAKERS = frozenset(
 )
 
 
+SIZED = frozenset("expand narrow repeat reshape tile view".split())
+"""Methods whose arguments are sizes, one by one."""
+
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Kept = Mapping[str, Mapping[str, torch.Tensor]]
@@ -101,6 +104,8 @@ class KnownNumbers(TorchFunctionMode):
                 result = func(*args, **placed)
             if all(map(_is_known, _tensors(result))):
                 return result
+        if name in SIZED:
+            args = (*args[:1], *_as_sizes(args[1:]))
         return func(*self._met(args, given), **self._met(kwargs, given))
 
     def _met(self, values: Any, given: list[torch.Tensor]) -> Any:

@@ -55,7 +55,7 @@ def not_numeric(file: Path) -> str:
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
             return f"it takes or gives text ({value.name})"
         if kind != "tensor_type" and value in graph.input:
-            return f"it takes no tensor, but {kind} ({value.name})"
+            return f"it takes a value of type {kind.removesuffix('_type')} ({value.name})"
         sizes = value.type.tensor_type.shape.dim
         if value.name not in weights and any(
             d.HasField("dim_value") and not d.dim_value for d in sizes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,36 @@ def read(record: Path = RECORD) -> dict[str, list[Row]]:
         path.stem: [json.loads(line) for line in path.read_text().splitlines()]
         for path in sorted(record.glob("*.jsonl"))
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases of which only the sums of an earlier run are known, not which had which outcome.
+
+    They count as they did until all of them have been run again.
+    """
+
+    date: str
+    counts: Mapping[str, int]
+    names: frozenset[str]
+
+
+def groups(rows: Mapping[str, list[Row]], record: Path = RECORD) -> dict[str, Group]:
+    """Return the group of each suite that has one which still counts.
+
+    Args:
+        rows: of each suite, see `read`.
+        record: folder of the record; its `earlier.json` holds the groups.
+    """
+    path = record / "earlier.json"
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    found = {}
+    for suite, group in stored.items():
+        names = frozenset(group["names"])
+        done = {r["name"] for r in rows.get(suite, ()) if r["verdict"] != NOT_RUN}
+        if not names <= done:
+            found[suite] = Group(group["date"], group["counts"], names)
+    return found
 
 
 def names_path(outcomes: Path) -> Path:

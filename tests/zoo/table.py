@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tests.zoo.record import NOT_RUN, RECORD, Row, read
+from tests.zoo.record import NOT_RUN, RECORD, Group, Row, groups, read
 
 HEAD = """# What DIPPM reads
 
@@ -32,13 +32,22 @@ GOOD = ("right", "unchecked")
 def write_table(table: Path, record: Path = RECORD) -> None:
     """Write the table of coverage as Markdown: one line a suite, then what is not right."""
     suites = read(record)
+    earlier = groups(suites, record)
+    for suite, group in earlier.items():
+        suites[suite] = [r for r in suites.get(suite, []) if r["name"] not in group.names]
     lines = [HEAD, "| suite | models | " + " | ".join((*COLUMNS, "right of numeric", "run on"))]
     lines[-1] += " |"
     lines.append("|---" * (4 + len(COLUMNS)) + "|")
-    lines += [_line(suite, rows) for suite, rows in suites.items()]
-    lines.append(_line("all", [row for rows in suites.values() for row in rows]))
+    for suite, rows in suites.items():
+        lines.append(_line(suite, rows, [earlier[suite]] if suite in earlier else []))
+    lines.append(_line("all", [r for rows in suites.values() for r in rows], earlier.values()))
+    for suite, group in earlier.items():
+        sums = ", ".join(f"{count} {verdict}" for verdict, count in group.counts.items())
+        cases = f"{len(group.names)} cases of {suite}, run on {group.date}"
+        lines.append(f"\nOf {cases}, only the sums were kept: {sums}.")
     for suite, rows in suites.items():
         left = sum(row["verdict"] == NOT_RUN for row in rows)
+        left += earlier[suite].counts.get(NOT_RUN, 0) if suite in earlier else 0
         if left:
             lines.append(f"\n{left} models of {suite} were not run yet.")
     others = [
@@ -56,11 +65,14 @@ def write_table(table: Path, record: Path = RECORD) -> None:
     table.write_text("\n".join(lines) + "\n")
 
 
-def _line(suite: str, rows: Sequence[Row]) -> str:
-    counts = Counter(row["verdict"] for row in rows if row["verdict"] in COLUMNS)
+def _line(suite: str, rows: Sequence[Row], earlier: Collection[Group]) -> str:
+    counts = Counter(row["verdict"] for row in rows)
+    for group in earlier:
+        counts.update(group.counts)
+    counts = Counter({verdict: counts[verdict] for verdict in COLUMNS})
     numeric = counts.total() - counts["not numeric"]
     share = f"{100 * counts['right'] / numeric:.1f} %" if numeric else "–"
-    dates = sorted({row["date"] for row in rows if row.get("date")})
+    dates = sorted({row["date"] for row in rows if row.get("date")} | {g.date for g in earlier})
     days = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "–"
     cells = [suite, counts.total(), *(counts[column] for column in COLUMNS), share, days]
     return "| " + " | ".join(map(str, cells)) + " |"

@@ -67,6 +67,21 @@ def test_cases_that_a_suite_no_longer_has_leave_the_record(tmp_path: Path) -> No
     ]
 
 
+def test_sums_of_an_earlier_run_count_until_all_of_it_is_run_again(tmp_path: Path) -> None:
+    record, table = tmp_path / "record", tmp_path / "coverage.md"
+    merge(outcomes(tmp_path / "1.jsonl", [row("a", "refused", "no"), row("b", "right")]), record)
+    group = {"date": "2026-01-01", "counts": {"right": 1, "not built": 1}, "names": ["b", "c"]}
+    (record / "earlier.json").write_text(json.dumps({"own": group}))
+    write_table(table, record)
+    text = table.read_text()
+    assert "| own | 2 | 1 | 0 | 0 | 0 | 1 | 0 | 0 | 50.0 % | 2026-01-01 |" in text
+    assert "Of 2 cases of own, run on 2026-01-01, only the sums were kept" in text
+    merge(outcomes(tmp_path / "2.jsonl", [row("c", "right")]), record)
+    write_table(table, record)
+    assert "| own | 3 | 2 | 0 | 0 | 0 | 1 | 0 | 0 | 66.7 % |" in table.read_text()
+    assert "only the sums" not in table.read_text()
+
+
 def test_the_committed_table_is_that_of_the_committed_record(tmp_path: Path) -> None:
     table = tmp_path / "coverage.md"
     write_table(table)

@@ -82,6 +82,27 @@ def test_a_container_without_forward_names_its_parts():
     assert "rest" not in caught.value.hint
 
 
+class Placed(nn.Module):
+    """Brings its table of places to the size of each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(1, 8, 4, 4))
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, grid_thw: torch.LongTensor) -> torch.Tensor:
+        found = []
+        for frames, rows, columns in grid_thw:
+            table = nn.functional.interpolate(self.places, size=(rows, columns))
+            found.append(table.flatten(2)[0].T.repeat(frames, 1))
+        return self.mix(x + torch.cat(found))
+
+
+def test_known_numbers_are_sizes():
+    graph = dippm.read_graph(Placed(), input="x=fixed:30,8;grid_thw=value:[[1,2,3],[2,3,4]]")
+    assert graph.macs == 30 * 8 * 8
+
+
 class Codec(nn.Module):
     """Pads by what it computes from the stride that it keeps as a tensor."""
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 KEY = "row_id"
 """Column that says of which measured row a kernel is."""
+REPEATED = (KEY, "kernel", "operators.list.element", "path", "part")
+"""Columns whose values repeat, as Parquet names them."""
 SUFFIXES = (".parquet", ".jsonl.gz")
 Row = Mapping[str, Any]
 
@@ -85,7 +87,13 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
     buffer = io.BytesIO()
     table = pa.Table.from_pylist(list(rows), schema=_schema())
-    pq.write_table(table, buffer, compression="zstd", compression_level=9)
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=list(REPEATED),  # of numbers that hardly repeat it takes half as much again
+    )
     return buffer.getvalue()
 
 

@@ -145,7 +145,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return _is_known(value) and value.dim() == 0 and value.dtype in _WHOLE
+    return _is_known(value) and bool(value.dim() == 0) and value.dtype in _WHOLE
 
 
 def _are_sizes(values: Any) -> bool:

@@ -51,7 +51,7 @@ def not_numeric(file: Path) -> str:
     graph = onnx.load(file).graph
     weights = {tensor.name for tensor in graph.initializer}
     for value in (*graph.input, *graph.output):
-        kind = value.type.WhichOneof("value")
+        kind = value.type.WhichOneof("value") or "nothing"
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
             return f"it takes or gives text ({value.name})"
         if kind != "tensor_type" and value in graph.input:

@@ -67,7 +67,7 @@ def _on_slices(r: Row) -> bool:
 
 
 _KIND, _GPU = "a kind of model never seen", "a GPU never measured"
-_OURS_NEW = "an architecture never seen, our own measurements"
+_NEW = "an architecture never seen"
 _WHAT = {"model": "whole models", "module": "chains", "operator": "single operators"}
 _PGB, _WALL = "pytorch_gpu_benchmark", "batch 12, wall + copy"
 VIEWS = (
@@ -143,10 +143,11 @@ def _alike(row: Row) -> tuple[str, ...]:
 def _collected(key: tuple[str, ...], example: Row) -> View:
     source, gpu, *conditions = key
     by_the_wall = example.is_model and example.timer == "wall"
+    ours = ", ".join(filter(None, (source, example.mig and example.mig.name, *conditions[1:3])))
     return View(
         source,
         gpu,
         ", ".join(filter(None, conditions)),
         lambda row: _alike(row) == key,
-        {"S1": _OURS_NEW, "S2-10": f"{_KIND}, our own measurements"} if by_the_wall else {},
+        {"S1": f"{_NEW}, {ours}", "S2-10": f"{_KIND}, {ours}"} if by_the_wall else {},
     )

@@ -227,8 +227,13 @@ def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -
             *({"single operators, wall", "single operators, kernel"} if _operators(held) else ()),
         )
     }
-    asked = {line["data"] for line in latency if line["question"]}
-    assert asked == {f"{SOURCE} ({p}, eager, whole models, wall)" for p in simulated.PRECISIONS}
+    asked = {line["data"]: line["question"] for line in latency if line["question"]}
+    assert asked == {
+        f"{SOURCE} ({p}, eager, whole models, wall)": (
+            f"an architecture never seen, {SOURCE}, {p}, eager"
+        )
+        for p in simulated.PRECISIONS
+    }
     ours = list(collected_power(found, store))
     others = [replace(s, source="others", row_id="", device=find("A100")) for s in ours]
     _, lines = power.evaluate([*ours, *others], held.rows)

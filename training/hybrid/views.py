@@ -143,7 +143,7 @@ def _alike(row: Row) -> tuple[str, ...]:
 def _collected(key: tuple[str, ...], example: Row) -> View:
     source, gpu, *conditions = key
     by_the_wall = example.is_model and example.timer == "wall"
-    ours = ", ".join(filter(None, (source, example.mig and example.mig.name, *conditions[1:3])))
+    ours = ", ".join(filter(None, (source, *conditions[:3])))
     return View(
         source,
         gpu,

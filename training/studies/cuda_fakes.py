@@ -210,7 +210,7 @@ def replaced(record: Record, quiet: Callable[[], Any], half: torch.dtype | None)
         if attn_mask is not None and attn_mask.requires_grad:  # its gradient has this shape
             attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
         operands = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-        out: torch.Tensor = _FusedAttention.apply(record, quiet, *operands)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = _FusedAttention.apply(record, quiet, *operands)
         return out[..., :width] if value.shape[-1] != width and short else out
 
     def layer(name: str) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 from dippm.vision_operators import declare_vision_operators
+from training.studies import live_memory
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 from training.studies.traced_training import Optimizer, TracedStep, traced_step
 
@@ -35,7 +36,11 @@ def module_of(spec: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]
         spec: "resnet50" of timm, "torchvision:vit_b_16", or "transformers:bert", which is the
             default configuration of a type with few layers, its encoder if it has one.
         batch: samples.
+
+    With "@" and a size, images are as large or texts as long, as `live_memory` has them.
     """
+    if "@" in spec:
+        return live_memory.module_of(spec, batch)
     zoo, _, name = spec.rpartition(":")
     if zoo == "transformers":
         return _of_transformers(name, batch)

@@ -47,7 +47,7 @@ def traced_step(
 ) -> TracedStep:
     """Return what a step launches: forward, loss, gradients, and the optimiser's update.
 
-    The loss is the cross-entropy of a first result with two axes, else its sum. Nothing is dropped.
+    The loss is the cross-entropy of a last result with two axes, else its sum. Nothing is dropped.
 
     Args:
         module: see `traced`.
@@ -82,7 +82,7 @@ def traced_step(
                 forward.enter_context(autocast(half))
             loss = _loss(module(*positional, **given))
         log.part = "backward"
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del loss
         log.part = "optimizer"
         _update(module, log, optimizer)
@@ -146,11 +146,11 @@ def _loss(result: object) -> torch.Tensor:
         for leaf in tree_leaves(result)
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
-    first: torch.Tensor = tensors[0]
-    if first.dim() != CLASSES_RANK:
-        return first.sum()
-    classes = torch.empty(first.shape[0], dtype=torch.int64, device=first.device)
-    return nn.functional.cross_entropy(first, classes)
+    last: torch.Tensor = tensors[-1]
+    if last.dim() != CLASSES_RANK:
+        return last.sum()
+    classes = torch.empty(last.shape[0], dtype=torch.int64, device=last.device)
+    return nn.functional.cross_entropy(last, classes)
 
 
 def _update(module: nn.Module, log: KernelLog, optimizer: Optimizer) -> None:

@@ -6,6 +6,7 @@ from math import prod
 
 from dippm.features.kernels.backward.gradients import Gradients
 from dippm.features.kernels.backward.tape import Step
+from dippm.graph.strides import contiguous
 
 MATRIX = 2
 
@@ -22,11 +23,12 @@ def matmul(g: Gradients, step: Step, gradient: int) -> None:
         _with_vector(g, step, gradient)
         return
     is_matrix = len(run.tensor(right).shape) == MATRIX
+    depth = run.kernels[step.kernel].k
     if is_matrix:
         with g.towards(left):
             gradient = _rows(g, gradient)
     if wants_left:
-        weight = _turned(g, g.kept(right))
+        weight = _turned(g, _matrix(g, g.kept(right), int(depth)) if is_matrix else g.kept(right))
         shape = (*run.tensor(gradient).shape[:-1], run.tensor(weight).shape[-1])
         with g.towards(left):
             made = g.multiply(gradient, weight, shape, k=float(run.tensor(gradient).shape[-1]))
@@ -52,6 +54,15 @@ def _with_vector(g: Gradients, step: Step, gradient: int) -> None:
             with g.towards(position):
                 made = g.call("multiply", (gradient, g.kept(other)), shape)
             g.give(position, made)
+
+
+def _matrix(g: Gradients, position: int, depth: int) -> int:
+    """Return a weight as k × n; a graph without a file only knows how many elements it has."""
+    shape = g.run.tensor(position).shape
+    if shape[0] == depth:
+        return position
+    size = g.run.tensor(position).size // depth
+    return g.viewed(position, (depth, size), contiguous((depth, size)))
 
 
 def _turned(g: Gradients, position: int) -> int:

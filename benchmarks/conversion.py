@@ -125,9 +125,14 @@ def onnx_file(folder: Path, model: Any = None) -> Path:
     subject = model or module(folder)
     path = folder / f"{type(subject).__name__}.onnx"
     torch.onnx.export(
-        subject, (torch.zeros(2, 3, 224, 224),), path, dynamo=False, input_names=["x"],
-        dynamic_axes={"x": {0: "batch"}}, opset_version=17,
-    )  # fmt: skip
+        subject,
+        (torch.zeros(2, 3, 224, 224),),
+        path,
+        dynamo=False,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "batch"}},
+        opset_version=17,
+    )
     return path
 
 
@@ -170,9 +175,14 @@ def recurrent_onnx_file(folder: Path) -> Path:
 
     path = folder / "gru.onnx"
     torch.onnx.export(
-        recurrent(folder), (torch.zeros(2, 512, 256),), path, dynamo=False, input_names=["x"],
-        dynamic_axes={"x": {0: "batch"}}, opset_version=17,
-    )  # fmt: skip
+        recurrent(folder),
+        (torch.zeros(2, 512, 256),),
+        path,
+        dynamo=False,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "batch"}},
+        opset_version=17,
+    )
     return path
 
 
@@ -279,9 +289,18 @@ def measure(case: Case, repeat: int) -> Row:
             nan = float("nan")
             words = str(error).splitlines()[0]
             return Row(
-                case.name, nan, nan, nan, case.target_s, nan, nan, case.target_memory_mb, 0, nan,
+                case.name,
+                nan,
+                nan,
+                nan,
+                case.target_s,
+                nan,
+                nan,
+                case.target_memory_mb,
+                0,
+                nan,
                 words,
-            )  # fmt: skip
+            )
     return Row(
         case.name,
         round(statistics.median(times), 3),

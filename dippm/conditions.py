@@ -39,8 +39,11 @@ FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
 """What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
 _NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
 _NAMES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS, "mode": MODES, "timer": TIMERS, "attention": ATTENTIONS,
-}  # fmt: skip
+    "precision": PRECISIONS,
+    "mode": MODES,
+    "timer": TIMERS,
+    "attention": ATTENTIONS,
+}
 MAX_BATCH = 1_000_000
 OTHER_NAMES = {
     "float32": "fp32",

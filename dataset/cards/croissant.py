@@ -126,6 +126,9 @@ def _file(path: Path, base: Path) -> dict[str, Any]:
 
 
 def _records(path: Path) -> dict[str, Any]:
+    from pyarrow.parquet import read_schema
+
+    names = set(read_schema(path).names)  # of an older schema, it lacks newer columns
     name = f"rows:{_id(path)}"
     return {
         "@type": "cr:RecordSet",
@@ -133,7 +136,7 @@ def _records(path: Path) -> dict[str, Any]:
         "name": name,
         "description": "One configuration measured once, or why it could not be.",
         "key": {"@id": f"{name}/row_id"},
-        "field": [_field(column, name, _id(path)) for column in COLUMNS],
+        "field": [_field(column, name, _id(path)) for column in COLUMNS if column.name in names],
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dataset.collect.errors import CollectError
 from dataset.collect.pace import seconds
 from dataset.collect.plans import plan_hash, read_plan, share
-from dataset.plan.parts import PARTS, jobs_of
+from dataset.plan.parts import PARTS
 from dippm.errors import DippmError
 from dippm.measure.protocol import Settings
 
@@ -43,7 +43,7 @@ def _collect(words: list[str]) -> int:
     parser = _parser()
     arguments = parser.parse_args(words)
     part = arguments.part or ("cpu" if arguments.device == "cpu" else "all")
-    jobs = read_plan(arguments.plan) if arguments.plan else jobs_of(part, arguments.seed)
+    jobs = read_plan(arguments.plan) if arguments.plan else PARTS[part](arguments.seed)
     if arguments.shard:
         jobs = share(jobs, arguments.shard)
     plan = {
@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder of rows; is made")
     add("--device", default="cuda:0", help="cuda:N or cpu (default: %(default)s)")
-    add("--part", choices=(*PARTS, "all"), help="of the plan (default: cpu on a CPU, else all)")
+    add("--part", choices=list(PARTS), help="of the plan (default: cpu on a CPU, else all)")
     add("--plan", type=Path, metavar="FILE", help="a plan of your own, one job a line, for --part")
     add("--budget", type=_duration, metavar="TIME", help="stop after 90s, 8m, 2h")
     add("--limit", type=_positive, metavar="N", help="stop after N rows")
@@ -152,8 +152,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--settle-s", type=_duration, default=DEFAULTS.settle_s, metavar="S")
     add("--timed-steps", type=_positive, default=DEFAULTS.timed_steps, metavar="N")
     add("--disk-wait-s", type=_duration, default=60.0, metavar="S", help="for space on a full disk")
-    add("--jobs-per-worker", type=_positive, metavar="N", help="before a worker is replaced "
-        "(default: 1 on a CPU, where memory is that of the process, else 100)")  # fmt: skip
+    add(
+        "--jobs-per-worker",
+        type=_positive,
+        metavar="N",
+        help="before a worker is replaced "
+        "(default: 1 on a CPU, where memory is that of the process, else 100)",
+    )
     add("--memory-limit-mb", type=_positive, metavar="N", help="for a model on a CPU")
     add("--families", action="append", default=[], metavar="MODULE", help="with more families")
     add("--bench", default="", metavar="MODULE:CLASS", help="in place of dippm.measure.run:Bench")

@@ -50,6 +50,8 @@ def classify(error: BaseException) -> tuple[Status, bool]:
 
     A CUDA error other than memory sticks to the context: every later call would fail with it.
     """
+    if isinstance(error, ModuleNotFoundError):  # a zoo, or a compiler, that this machine lacks
+        return "skipped", False
     text = f"{type(error).__name__}: {error}"
     names = {kind.__name__ for kind in type(error).__mro__}
     if is_out_of_memory(error):

@@ -12,6 +12,8 @@ from typing import Any
 import dippm
 from dataset.families.family import Workload
 from dataset.plan.configuration import Point, configuration_id
+from dippm.measure.collected.kernels import KEY as KERNELS
+from dippm.measure.collected.kernels import packed
 from dippm.measure.columns import COLUMNS, MEASURED, PROVENANCE, SCHEMA_VERSION, Status
 
 NAMES = tuple(column.name for column in COLUMNS)
@@ -38,7 +40,10 @@ class Outcome:
 
 
 def make_row(campaign: str, kind: str, workload: Workload, outcome: Outcome) -> dict[str, Any]:
-    """Return a row with every column; what is not known is None."""
+    """Return a row with every column; what is not known is None.
+
+    If there is a kernel table, it is in the row for the journal, see `dippm.measure.collected`.
+    """
     point = outcome.point
     identity = configuration_id(workload, point)
     row = dict.fromkeys(NAMES)
@@ -81,6 +86,8 @@ def _with_reasons(row: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
     if outcome.status == "ok":
         absent |= {n: UNSAID for n in MEASURED if row[n] is None and n not in absent}
     row["absent"] = absent
+    if kernels := outcome.columns.get(KERNELS):
+        row[KERNELS] = packed(kernels)
     return row
 
 

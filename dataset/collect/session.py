@@ -101,7 +101,7 @@ def kind_of(job: Job, families: Sequence[str]) -> str:
     """Return "operator" or "model"."""
     for name in (*families, "dataset.families.registry"):
         registry = import_module(name)
-        for table in ("FAMILIES", "OPERATORS"):
+        for table in ("FAMILIES", "OPERATORS", "ZOO"):
             family = getattr(registry, table, {}).get(job.workload.family)
             if family is not None:
                 return str(family.kind)

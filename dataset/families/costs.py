@@ -100,7 +100,7 @@ def main() -> None:
 
     known = table()
     rows: dict[str, Cost] = {}
-    for family in (*registry.FAMILIES.values(), *registry.OPERATORS.values()):
+    for family in {**registry.FAMILIES, **registry.OPERATORS, **registry.ZOO}.values():
         rows |= {w.model: known.get(w.model) or count(w) for w in workloads(family)}
         _write({**known, **rows})
     _write(rows)

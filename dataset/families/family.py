@@ -20,6 +20,8 @@ Parameters = Mapping[str, Any]
 """Scalars by name; the family knows which name has which type."""
 Sizes = tuple[int, ...]
 Kind = Literal["model", "operator"]
+ZOOS = ("timm", "hf")
+"""Families whose members somebody else wrote: models go by the name that their zoo gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,17 @@ class Workload:
 
     @property
     def architecture(self) -> str:
-        """Name without sizes, for instance "resnet(block=basic,depth=18,width=64)"."""
+        """Name without sizes: "resnet(block=basic,depth=18,width=64)", "timm:resnet50"."""
+        if self.family in ZOOS:
+            return f"{self.family}:{self.parameters['name']}"
         inside = ",".join(f"{k}={_text(v)}" for k, v in sorted(self.parameters.items()))
         return f"{self.family}({inside})"
 
     @property
     def model(self) -> str:
-        """Name with sizes, for instance "own:resnet(depth=18,width=64)@224x224"."""
-        return f"own:{self.architecture}@{'x'.join(map(str, self.sizes))}"
+        """Name with sizes: "own:resnet(depth=18,width=64)@224x224", "timm:resnet50@224"."""
+        maker = "" if self.family in ZOOS else "own:"
+        return f"{maker}{self.architecture}@{'x'.join(map(str, self.sizes))}"
 
     @classmethod
     def parse(cls, model: str) -> Workload:
@@ -97,6 +102,9 @@ class Workload:
             ValueError: if it is not of that form.
         """
         head, _, sizes = model.removeprefix("own:").rpartition("@")
+        zoo, _, name = head.partition(":")
+        if zoo in ZOOS and name and sizes:
+            return cls(zoo, {"name": name}, tuple(int(size) for size in sizes.split("x")))
         family, _, inside = head.partition("(")
         if not family or not inside.endswith(")") or not sizes:
             raise ValueError(f"{model!r} is not 'own:family(name=value,...)@sizes'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dataset.families.family import Family, Parameters, Scalar, Sizes
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 def densenet_grid() -> list[dict[str, Scalar]]:
     """Return 121, 169, 201 and 161 and members of other growth, depth and bottleneck."""
     usual: dict[str, Scalar] = {
-        "bottleneck": 4, "compression": 0.5, "act": "relu", "kernel": 3,
-    }  # fmt: skip
+        "bottleneck": 4,
+        "compression": 0.5,
+        "act": "relu",
+        "kernel": 3,
+    }
     published = [
         {**usual, "depths": depths, "growth": growth}
         for depths, growth in (
@@ -91,12 +95,11 @@ def ghostnet_grid() -> list[dict[str, Scalar]]:
     )
 
 
-def _build(name: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
+def _build(networks: str, name: str) -> Callable[[Parameters, Sizes], torch.nn.Module]:
     def build(p: Parameters, sizes: Sizes) -> torch.nn.Module:
-        from dataset.families.networks import dense_blocks
-
+        home = import_module(f"dataset.families.networks.{networks}")
         depths = {"depths": numbers(str(p["depths"]))} if "depths" in p else {}
-        module: torch.nn.Module = getattr(dense_blocks, name)(**{**p, **depths})
+        module: torch.nn.Module = getattr(home, name)(**{**p, **depths})
         return module
 
     return build
@@ -111,18 +114,27 @@ def _family(
         about=about,
         grid=grid,
         sizes=image_sizes,
-        build=_build(network),
+        build=_build(*network.split(".")),
         inputs=image,
         images=True,
     )
 
 
-DENSENET = _family("densenet", "DenseNet", "DenseNet (Huang et al. 2017)", densenet_grid)
+DENSENET = _family(
+    "densenet", "dense_blocks.DenseNet", "DenseNet (Huang et al. 2017)", densenet_grid
+)
 INCEPTION = _family(
-    "inception", "Inception", "after GoogLeNet and its successors (Szegedy 2015)", inception_grid
+    "inception",
+    "dense_blocks.Inception",
+    "after GoogLeNet and its successors (Szegedy 2015)",
+    inception_grid,
 )
 SQUEEZENET = _family(
-    "squeezenet", "SqueezeNet", "SqueezeNet (Iandola et al. 2016)", squeezenet_grid
+    "squeezenet", "dense_blocks.SqueezeNet", "SqueezeNet (Iandola et al. 2016)", squeezenet_grid
 )
-SHUFFLENET = _family("shufflenet", "ShuffleNet", "ShuffleNet v2 (Ma et al. 2018)", shufflenet_grid)
-GHOSTNET = _family("ghostnet", "GhostNet", "after GhostNet (Han et al. 2020)", ghostnet_grid)
+SHUFFLENET = _family(
+    "shufflenet", "cheap_features.ShuffleNet", "ShuffleNet v2 (Ma et al. 2018)", shufflenet_grid
+)
+GHOSTNET = _family(
+    "ghostnet", "cheap_features.GhostNet", "after GhostNet (Han et al. 2020)", ghostnet_grid
+)

@@ -25,6 +25,7 @@ from dataset.families import (
     video,
     vit,
     weather,
+    zoo,
 )
 from dataset.families.family import Family, Workload
 from dippm.errors import UnknownNameError
@@ -75,6 +76,7 @@ _MODELS = (
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _MODELS}
 OPERATORS: dict[str, Family] = {family.name: family for family in operators.ALL}
+ZOO: dict[str, Family] = {family.name: family for family in (zoo.TIMM, zoo.HF)}
 
 
 def family(name: str) -> Family:
@@ -83,7 +85,7 @@ def family(name: str) -> Family:
     Raises:
         UnknownNameError: if there is none of this name.
     """
-    known = {**FAMILIES, **OPERATORS}
+    known = {**FAMILIES, **OPERATORS, **ZOO}
     if name not in known:
         raise UnknownNameError.of("family", name, known)
     return known[name]
@@ -92,9 +94,9 @@ def family(name: str) -> Family:
 def build(workload: Workload, device: torch.device | str) -> torch.nn.Module:
     """Return the workload's module in evaluation mode, its weights made on the device.
 
-    No initialising code runs: the module is laid out without memory, then filled with random
-    numbers of a size that keeps activations finite, also in half precision. Random and not
-    constant, because how many bits toggle is part of the power that a GPU draws.
+    Of our own families no initialising code runs: a module is laid out without memory, then filled
+    with random numbers of a size that keeps activations finite, also in half precision. Random and
+    not constant, because how many bits toggle is part of the power that a GPU draws.
 
     Args:
         workload: family, parameters and sizes.
@@ -102,9 +104,12 @@ def build(workload: Workload, device: torch.device | str) -> torch.nn.Module:
 
     Raises:
         UnknownNameError: if the family is unknown.
+        ModuleNotFoundError: if it is a zoo that is not installed.
     """
     import torch
 
+    if workload.family in ZOO:  # they compute tables while they are built, and know their weights
+        return family(workload.family).build(workload.parameters, workload.sizes).to(device)
     with torch.device("meta"):
         module = family(workload.family).build(workload.parameters, workload.sizes).eval()
     if torch.device(device).type == "meta":

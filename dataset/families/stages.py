@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 def poolformer_grid() -> list[dict[str, Scalar]]:
     """Return S12 to M36 and members that pool wider, or mix in other ways in late stages."""
     usual: dict[str, Scalar] = {
-        "kernel": 3, "mlp_ratio": 4.0, "act": "gelu", "norm": "group", "scaled": True,
+        "kernel": 3,
+        "mlp_ratio": 4.0,
+        "act": "gelu",
+        "norm": "group",
+        "scaled": True,
         "late": "pool",
-    }  # fmt: skip
+    }
     published = [
         {**usual, "depths": depths, "widths": widths}
         for depths, widths in (
@@ -46,11 +50,17 @@ def poolformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 
     late = str(p["late"])
     return MetaFormer(
-        depths=numbers(str(p["depths"])), widths=numbers(str(p["widths"])),
-        mixers=["pool", "pool", late, late], kernel=int(p["kernel"]), head_width=32, groups=1,
-        mlp_ratio=float(p["mlp_ratio"]), act=str(p["act"]), norm_name=str(p["norm"]),
+        depths=numbers(str(p["depths"])),
+        widths=numbers(str(p["widths"])),
+        mixers=["pool", "pool", late, late],
+        kernel=int(p["kernel"]),
+        head_width=32,
+        groups=1,
+        mlp_ratio=float(p["mlp_ratio"]),
+        act=str(p["act"]),
+        norm_name=str(p["norm"]),
         scaled=bool(p["scaled"]),
-    )  # fmt: skip
+    )
 
 
 def visformer_grid() -> list[dict[str, Scalar]]:
@@ -73,12 +83,18 @@ def visformer(p: Parameters, sizes: Sizes) -> torch.nn.Module:
     from dataset.families.networks.metaformer import MetaFormer
 
     return MetaFormer(
-        depths=numbers(str(p["depths"])), widths=numbers(str(p["widths"])),
-        mixers=["convolution", "attention", "attention"], kernel=int(p["kernel"]),
-        head_width=int(p["head_width"]), groups=int(p["groups"]),
-        mlp_ratio=float(p["mlp_ratio"]), act=str(p["act"]), norm_name=str(p["norm"]),
-        scaled=False, stem=8,
-    )  # fmt: skip
+        depths=numbers(str(p["depths"])),
+        widths=numbers(str(p["widths"])),
+        mixers=["convolution", "attention", "attention"],
+        kernel=int(p["kernel"]),
+        head_width=int(p["head_width"]),
+        groups=int(p["groups"]),
+        mlp_ratio=float(p["mlp_ratio"]),
+        act=str(p["act"]),
+        norm_name=str(p["norm"]),
+        scaled=False,
+        stem=8,
+    )
 
 
 def convnext_grid() -> list[dict[str, Scalar]]:
@@ -117,8 +133,12 @@ def convnext(p: Parameters, sizes: Sizes) -> torch.nn.Module:
 def swin_grid() -> list[dict[str, Scalar]]:
     """Return tiny to large, and members of other windows, widths and depths."""
     usual: dict[str, Scalar] = {
-        "patch": 4, "head_width": 32, "window": 7, "mlp_ratio": 4.0, "act": "gelu",
-    }  # fmt: skip
+        "patch": 4,
+        "head_width": 32,
+        "window": 7,
+        "mlp_ratio": 4.0,
+        "act": "gelu",
+    }
     published = [
         {**usual, "width": width, "depths": depths}
         for width, depths in (

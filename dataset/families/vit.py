@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 def grid() -> list[dict[str, Scalar]]:
     """Return the published tiny to huge ones, and members of other shapes."""
     usual: dict[str, Scalar] = {
-        "mlp_ratio": 4.0, "pool": "token", "act": "gelu", "norm": "layer", "order": "pre",
-    }  # fmt: skip
+        "mlp_ratio": 4.0,
+        "pool": "token",
+        "act": "gelu",
+        "norm": "layer",
+        "order": "pre",
+    }
     published = [
         {**usual, "patch": patch, "width": width, "depth": depth, "heads": heads}
         for patch, width, depth, heads in (

@@ -46,8 +46,8 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
     """Return every split of the rows that the default predictor learns from.
 
     Args:
-        table: "row_id", "source", "gpu", "arch_id", "family_id", "is_model", "scale", and what
-            `dataset.join.splits.sha256_of` reads.
+        table: "row_id", "source", "gpu", "arch_id", "family_id", "is_model", "scale", "point" if
+            points gave several rows each, and what `dataset.join.splits.sha256_of` reads.
     """
     models = table[table["is_model"]]
     groups = {gpu: group for group, gpus in GPU_GROUPS.items() for gpu in gpus}

@@ -234,10 +234,10 @@ def _gpt(name: str) -> Any:
 
 
 def _language_model(name: str) -> Any:
-    from dataset.measured import language_models
+    from dataset.families.language_models import module_of
 
     declare_vision_operators()
-    return language_models.module_of(name)
+    return module_of(name)
 
 
 def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:

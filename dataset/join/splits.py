@@ -93,12 +93,16 @@ class Split:
 
 
 def random_split(table: pd.DataFrame, seed: int = SEED) -> Split:
-    """S0: 70 % train, 15 % validation, 15 % test, no key respected."""
-    ids = table["row_id"].to_numpy()
-    order = np.random.default_rng(seed).permutation(len(ids))
-    n_test = n_validation = round(0.15 * len(ids))
-    test = ids[order[:n_test]]
-    validation = ids[order[n_test : n_test + n_validation]]
+    """S0: 70 % train, 15 % validation, 15 % test, no key respected.
+
+    Rows of one "point", if the table has the column, were measured at once and stay together.
+    """
+    points = table["point" if "point" in table else "row_id"]
+    unique = points.unique()
+    order = np.random.default_rng(seed).permutation(len(unique))
+    n_test = n_validation = round(0.15 * len(unique))
+    drawn = unique[order[:n_test]], unique[order[n_test : n_test + n_validation]]
+    test, validation = (table["row_id"][points.isin(part)] for part in drawn)
     fold = Fold("random", _sorted(test), _sorted(validation))
     return _split("S0", (), table, [fold], seed=seed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataset.families import operators
+from dataset.families import operator_cases
 from dataset.families.family import Parameters, Workload
 from dataset.families.registry import FAMILIES
 from dataset.plan.configuration import Job, Point
@@ -30,10 +30,10 @@ def operator_pack() -> list[Job]:
 
     Every twentieth is measured once more at the end, for the noise floor.
     """
-    more = operators.more_cases()
-    forward = [*calibration_pack(), *(_case_job(c, i) for i, c in enumerate(more))]
-    cases = [*operators.calibration_cases(), *more]
-    backward = [_case_job(case, i, phase="train") for i, case in enumerate(cases)]
+    more = operator_cases.more_cases()
+    forward = [*calibration_pack(), *(case_job(c, i) for i, c in enumerate(more))]
+    cases = [*operator_cases.calibration_cases(), *more]
+    backward = [case_job(case, i, phase="train") for i, case in enumerate(cases)]
     repeated = [again(job, 1) for job in forward[::20]]
     return [*forward, *backward, *repeated]
 
@@ -45,22 +45,23 @@ def calibration_pack() -> list[Job]:
     """
     jobs = [
         Job(
-            _workload(case),
+            workload_of(case),
             tuple(
                 Point(case.batch, precision=precision, energy=i < CALIBRATION_WITH_POWER)
                 for precision in BOTH
             ),
         )
-        for i, case in enumerate(operators.calibration_cases())
+        for i, case in enumerate(operator_cases.calibration_cases())
     ]
     return [*jobs, *map(_calibration_model, CALIBRATION_MODELS)]
 
 
-def _workload(case: operators.Case) -> Workload:
+def workload_of(case: operator_cases.Case) -> Workload:
+    """Return the operator as what is built once and run often."""
     return Workload(case.family, case.parameters, case.sizes)
 
 
-def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> Job:
+def case_job(case: operator_cases.Case, index: int, phase: Phase = "inference") -> Job:
     """Return an operator in single precision and one other; every second map channels-last."""
     other = OTHERS[index % len(OTHERS)]
     last = case.family == "convolution" and len(case.sizes) == 2 and index % 2 == 1
@@ -72,7 +73,7 @@ def _case_job(case: operators.Case, index: int, phase: Phase = "inference") -> J
         Point(case.batch, precision, phase=phase, channels_last=last, energy=energy)
         for precision, energy in chosen
     ]
-    return Job(_workload(case), tuple(points))
+    return Job(workload_of(case), tuple(points))
 
 
 def _calibration_model(row: tuple[str, Parameters]) -> Job:

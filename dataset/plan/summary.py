@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dataset.families import costs
+from dataset.plan.campaign import Stage
 from dataset.plan.configuration import Job
-from dataset.plan.limits import GPU, Limits, seconds
+from dataset.plan.limits import GPU, Limits
+from dataset.plan.time import job_seconds
+from dippm.measure.protocol import Settings
 
-ASSUMED = {"build_s": 0.15, "steps": 50, "energy_s": 2.1, "compile_s": 20.0, "overhead_s": 0.1}
-"""Assumptions of the expected time: building a workload, steps with warm-up, an energy window,
-compiling, and everything else around a point."""
+DEFAULTS = Settings()
 
 
-def summary(jobs: Sequence[Job], limits: Limits = GPU) -> dict[str, Any]:
+def summary(
+    jobs: Sequence[Job], limits: Limits = GPU, settings: Settings = DEFAULTS
+) -> dict[str, Any]:
     """Return counts of a plan: families, architectures, graphs, points and their conditions.
 
     A graph is a model with its sizes and a batch. The expected time is for a device that sustains
@@ -39,11 +41,12 @@ def summary(jobs: Sequence[Job], limits: Limits = GPU) -> dict[str, Any]:
         "modes": count("mode"),
         "phases": count("phase"),
         "by_family": _by_family(jobs),
-        "time": _time(jobs, limits),
+        "time": _time(jobs, limits, settings),
     }
 
 
 def text(figures: dict[str, Any]) -> str:
+    """Return a summary for people."""
     lines = [f"{'family':<20}{'architectures':>14}{'graphs':>8}{'points':>8}"]
     for name, row in figures["by_family"].items():
         lines.append(f"{name:<20}{row['architectures']:>14}{row['graphs']:>8}{row['points']:>8}")
@@ -71,22 +74,34 @@ def _by_family(jobs: Sequence[Job]) -> dict[str, dict[str, int]]:
     return table
 
 
-def _time(jobs: Sequence[Job], limits: Limits) -> dict[str, Any]:
-    total = sum(_job_seconds(job, limits) for job in jobs)
+def _time(jobs: Sequence[Job], limits: Limits, settings: Settings) -> dict[str, Any]:
+    total = sum(job_seconds(job, limits, settings) for job in jobs)
     points = sum(len(job.points) for job in jobs)
     device = {"tflops": limits.tflops, "gb_s": limits.gb_s, "launch_us": limits.launch_us}
     return {
         "hours": round(total / 3600, 2),
         "points_per_minute": round(60 * points / max(total, 1e-9), 1),
-        "assumed": {**ASSUMED, **device},
+        "assumed": {"energy_window_s": settings.energy_window_s, **device},
     }
 
 
-def _job_seconds(job: Job, limits: Limits) -> float:
-    cost = costs.cost(job.workload)
-    total = ASSUMED["build_s"]
-    for p in job.points:
-        step = seconds(cost, p.batch, p.phase, limits=limits, precision=p.precision)
-        total += ASSUMED["overhead_s"] + ASSUMED["steps"] * step
-        total += ASSUMED["energy_s"] * p.energy + ASSUMED["compile_s"] * (p.mode == "compiled")
-    return total
+def stage_table(found: Sequence[Stage], limits: Limits = GPU, settings: Settings = DEFAULTS) -> str:
+    """Return a line for each stage: points, those with energy, when it begins, its rate."""
+    heads = ("stage", "jobs", "points", "energy", "begins, min", "takes, min", "points/min")
+    rows: list[tuple[str, ...]] = [heads]
+    begin_s = 0.0
+    for stage in found:
+        points = [point for job in stage.jobs for point in job.points]
+        took_s = sum(job_seconds(job, limits, settings) for job in stage.jobs)
+        energy = sum(point.energy for point in points)
+        counts = (stage.name, len(stage.jobs), len(points), energy)
+        times = (begin_s / 60, took_s / 60, 60 * len(points) / took_s)
+        rows.append((*map(str, counts), *(f"{value:.1f}" for value in times)))
+        begin_s += took_s
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    rule = "|".join(["---", *["---:"] * (len(heads) - 1)])
+    return "\n".join(f"| {line} |" for line in lines).replace("\n", f"\n|{rule}|\n", 1)

@@ -11,8 +11,11 @@ from dippm.cli.output import errors_reported, print_json
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
+    from dippm.measure.measurement import Measurement
     from dippm.measure.protocol import Regime
+    from dippm.operator_verification import OperatorVerification
     from dippm.prediction import Prediction
+    from dippm.verification import Verification
 
 
 def measure(
@@ -37,6 +40,12 @@ def measure(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also predict, and show the error.")
     ] = False,
+    operators: Annotated[
+        int,
+        typer.Option(
+            "--operators", min=0, help="Also list the N slowest operators, predicted beside."
+        ),
+    ] = 0,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
     json: options.Json = False,
@@ -60,7 +69,7 @@ def measure(
                 checkpoint=checkpoint,
                 trust=trust,
             )
-        answer: Any = measure_model(
+        measured = measure_model(
             model,
             input=input,
             batch=batch,
@@ -69,16 +78,62 @@ def measure(
             settings=Settings(warm_up, repeat, energy_window_s=energy_window_s),
             trust=trust,
         )
+        answer: Measurement | Verification = measured
         if prediction is not None:
             from dippm.verification import verify
 
-            answer = verify(prediction, answer)
+            answer = verify(prediction, measured)
+        parts = None
+        if operators:
+            parts = _operators(model, measured, input=input, checkpoint=checkpoint, trust=trust)
     if json:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict() | ({"operators": parts.to_dict()} if parts else {}))
         return
-    from dippm.report.console import print_text
+    from dippm.report.console import console, print_text
+    from dippm.report.operator_checks import operator_check_table
 
     print_text(str(answer))
+    if parts:
+        console().print(operator_check_table(parts, operators))
+        print_text(str(parts))
+
+
+def _operators(
+    model: str,
+    measured: Measurement,
+    *,
+    input: str | None,
+    checkpoint: str | None,
+    trust: bool,
+) -> OperatorVerification:
+    """Join the kernels of a measurement with the model's graph, and predict its operators."""
+    from dippm.api import predict
+    from dippm.errors import ConditionsError, DippmError
+    from dippm.operator_verification import verify_operators
+    from dippm.reading import read_graph
+
+    graph = read_graph(model, input=input, trust=trust)
+    regime, columns = measured.regime, measured.columns
+    try:
+        if regime.phase != "inference":
+            raise ConditionsError("training steps are not predicted", "Measure --phase inference.")
+        if columns["device_kind"] == "cpu":
+            _check_known(measured.device)
+        costs = predict(
+            graph,
+            batch=measured.batch,
+            device=measured.device,
+            mig=columns["mig_profile"],
+            checkpoint=checkpoint,
+            precision=regime.precision,
+            mode=regime.mode,
+            timer="kernel",
+            channels_last=regime.channels_last,
+        ).operators
+    except DippmError as error:  # measured operators are worth their table alone
+        return verify_operators(measured, graph, reason=error.message)
+    reason = "" if costs else "the checkpoint predicts no operators"
+    return verify_operators(measured, graph, costs, reason=reason)
 
 
 def _predict(

@@ -12,8 +12,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from dippm.devices.catalog import device_from, is_catalogued
 from dippm.devices.check import check_table
 from dippm.devices.device import Device
@@ -81,6 +79,8 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
     Raises:
         DeviceError: if the file cannot be written.
     """
+    import tomli_w  # the collector runs on machines that have torch alone
+
     table = {
         name: value
         for name, value in asdict(device).items()

@@ -208,8 +208,10 @@ BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
 
 def _built(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
     """Build on a device; constructors that read numbers back get real memory instead of "meta"."""
+    from dippm.frontends.torch_known import BuildsNumbers
+
     try:
-        with device:
+        with device, BuildsNumbers():
             return make().eval()
     except (RuntimeError, NotImplementedError):
         if device.type != "meta":

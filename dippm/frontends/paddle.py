@@ -252,12 +252,27 @@ def _export(
 
 def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> bytes:
     auto_upgrade_opset, is_verbose, runs_checker, experimental, optimizes = (
-        True, False, False, True, True,
-    )  # fmt: skip
+        True,
+        False,
+        False,
+        True,
+        True,
+    )
     data = exporter(
-        os.fspath(document), parameters, OPSET, auto_upgrade_opset, is_verbose, runs_checker,
-        experimental, optimizes, {}, "onnxruntime", "", "", False,
-    )  # fmt: skip
+        os.fspath(document),
+        parameters,
+        OPSET,
+        auto_upgrade_opset,
+        is_verbose,
+        runs_checker,
+        experimental,
+        optimizes,
+        {},
+        "onnxruntime",
+        "",
+        "",
+        False,
+    )
     if not data:
         raise ValueError("Paddle2ONNX returned nothing")
     return data

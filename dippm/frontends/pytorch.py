@@ -221,10 +221,6 @@ def _to_graph(exported: Exported) -> RawGraph:
     step("translating to Relax")
     module = ShapeOnlyImporter().import_program(exported.program)
     graph = walk(module, exported.batch, exported.batch_is_symbolic)
-    if not graph.operators:
-        raise ConversionError(
-            "the model has no operators", "Its forward() returns its input: check the model."
-        )
     return replace(graph, notes=(*graph.notes, *exported.notes))
 
 

@@ -16,7 +16,12 @@ from torch._subclasses.fake_tensor import (
 from torch.export import ExportedProgram
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.torch_batch import BatchWatch, ScriptWatch, watch_sequences
+from dippm.frontends.torch_batch import (
+    BatchMissedError,
+    BatchWatch,
+    ScriptWatch,
+    watch_sequences,
+)
 from dippm.frontends.torch_call import Call
 from dippm.frontends.torch_inputs import (
     EDGES,
@@ -26,7 +31,7 @@ from dippm.frontends.torch_inputs import (
     forward_parameters,
     shape_hint,
 )
-from dippm.frontends.torch_known import KnownNumbers
+from dippm.frontends.torch_known import Kept, KnownNumbers
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
 from dippm.frontends.torch_regions import autocast_without_data, inline_regions
@@ -47,6 +52,7 @@ class Attempt:
         module: in evaluation mode.
         call: what it is given.
         on_meta: whether it has no data, so that inputs are on the meta device.
+        kept: numbers that it kept as tensors while it had data, see `torch_known`.
         choices: types of the inputs, the likeliest first.
         watch: what was seen of the batch during the last export.
         notes: what the last export left out, for the user.
@@ -55,8 +61,11 @@ class Attempt:
         last_error: of its last run; None if that worked.
     """
 
-    def __init__(self, module: torch.nn.Module, call: Call, *, on_meta: bool) -> None:
+    def __init__(
+        self, module: torch.nn.Module, call: Call, *, on_meta: bool, kept: Kept | None = None
+    ) -> None:
         self.module, self.call, self.on_meta = module, call, on_meta
+        self._kept = kept or {}
         known = {leaf.name: leaf.dtype for leaf in call.leaves if leaf.dtype is not None}
         unknown = [leaf.name for leaf in call.leaves if leaf.dtype is None]
         self.choices = [
@@ -211,7 +220,8 @@ class Attempt:
         except MemoryError:
             raise
         except Exception as error:
-            self.first_error = self.first_error or error
+            if not isinstance(error, BatchMissedError):  # that is our own word, and no fault
+                self.first_error = self.first_error or error
             if not self.on_meta or self._makes_meta or "same device" not in str(error):
                 return None
             self._makes_meta = True
@@ -251,7 +261,7 @@ class Attempt:
 
     def numbers(self) -> AbstractContextManager[Any]:
         """Return what works out numbers, if that is needed."""
-        return KnownNumbers() if self._knows else nullcontext()
+        return KnownNumbers(self.module, self._kept) if self._knows else nullcontext()
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:

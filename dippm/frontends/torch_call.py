@@ -133,9 +133,15 @@ def plain_type(annotation: Any) -> Any:
     return typing.get_origin(annotation) or annotation
 
 
+def is_tensor(annotation: Any) -> bool:
+    """Return whether a parameter takes a tensor, of any type of numbers: `torch.LongTensor`."""
+    kind = plain_type(annotation)
+    return kind is torch.Tensor or type(kind) is type(torch.LongTensor)
+
+
 def is_list_of_tensors(annotation: Any) -> bool:
     """Return whether a parameter takes one tensor per sample."""
-    return plain_type(annotation) is list and torch.Tensor in typing.get_args(annotation)
+    return plain_type(annotation) is list and any(map(is_tensor, typing.get_args(annotation)))
 
 
 def is_optional(annotation: Any) -> bool:

@@ -26,6 +26,7 @@ from dippm.frontends.torch_batch import (
 )
 from dippm.frontends.torch_call import Call, Leaf
 from dippm.frontends.torch_inputs import accepted
+from dippm.frontends.torch_known import kept_numbers
 from dippm.frontends.torch_program import call_of_program, is_static
 from dippm.frontends.torch_quantized import quantization_notes, with_float_layers
 from dippm.frontends.torch_script import check_not_rewritten, with_hidden_scripts
@@ -170,12 +171,13 @@ def _export(
 ) -> Exported:
     copied = on_meta(module)
     subject = copied if copied is not None else module
-    attempt = Attempt(subject, call, on_meta=copied is not None)
+    kept = kept_numbers(module)
+    attempt = Attempt(subject, call, on_meta=copied is not None, kept=kept)
     with evaluating(subject), torch.no_grad():
         exported = _at_some_batch(attempt, fixed_batch, is_trace=is_trace)
     if exported is None and copied is not None and not attempt.refused_inputs:
         with evaluating(module), torch.no_grad():
-            second = Attempt(module, call, on_meta=False)
+            second = Attempt(module, call, on_meta=False, kept=kept)
             exported = _at_some_batch(second, fixed_batch, is_trace=is_trace)
             if exported is not None:
                 without_weights(exported.program)
@@ -234,8 +236,11 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
     other = Attempt(attempt.module, replace(attempt.call, leaves=leaves), on_meta=attempt.on_meta)
     program = other.at(marker, watched=True)
     if program is not None and other.watch.placed and not other.watch.misplaced:
-        moved = [x.name or "the input" for x, y in zip(leaves, attempt.call.leaves, strict=True)
-                 if x is not y]  # fmt: skip
+        moved = [
+            x.name or "the input"
+            for x, y in zip(leaves, attempt.call.leaves, strict=True)
+            if x is not y
+        ]
         note = SEQUENCE_FIRST.format(layer=other.watch.placed[0], inputs=", ".join(moved))
         return Exported(program, marker, True, (note,))
     if not misplaced:

@@ -17,6 +17,7 @@ from dippm.frontends.torch_call import (
     Leaf,
     is_list_of_tensors,
     is_optional,
+    is_tensor,
     plain_type,
     takes_parts,
 )
@@ -236,10 +237,11 @@ def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str
 
 def _argument(value: InputValue, parameter: inspect.Parameter | None) -> Any:
     """Return a value as its parameter asks for it; several numbers are a tuple where it is open."""
-    kind = plain_type(parameter.annotation) if parameter is not None else None
-    if kind is torch.Tensor:
+    annotation = parameter.annotation if parameter is not None else None
+    if is_tensor(annotation):
         return torch.tensor(value)
-    return list(value) if kind is list and isinstance(value, tuple) else value
+    is_list = plain_type(annotation) is list
+    return list(value) if is_list and isinstance(value, tuple) else value
 
 
 def _leaf(name: str, inputs: InputSpec, parameters: list[inspect.Parameter]) -> Leaf:

@@ -3,12 +3,13 @@
 A packed vision tower takes the rows and columns of each image as numbers, and splits, sorts and
 masks by what it computes from them. None of that depends on data, but the exporter takes every
 tensor for unknown. `KnownNumbers` computes what comes from numbers alone, so that reading it gives
-numbers; where it meets tensors without data it is a constant.
+numbers; where it meets tensors without data it is a constant. Numbers that a module keeps as
+tensors, such as the stride of a layer of an audio codec, are known as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -28,12 +29,68 @@ MAKERS = frozenset(
 )
 
 
-class KnownNumbers(TorchFunctionMode):
-    """Computes on numbers that are known, and traces everything else."""
+SIZED = frozenset("expand narrow repeat reshape tile view".split())
+"""Methods whose arguments are sizes, one by one."""
 
-    def __init__(self) -> None:
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+Kept = Mapping[str, Mapping[str, torch.Tensor]]
+"""Whole numbers by path of a part and by attribute."""
+
+
+def kept_numbers(module: torch.nn.Module) -> Kept:
+    """Return the whole numbers with data that the parts of a module keep as tensors."""
+    found = {}
+    for path, part in module.named_modules():
+        if not isinstance(part, torch.jit.ScriptModule):
+            kept = {**vars(part), **part._buffers}
+            found[path] = {name: value for name, value in kept.items() if _is_number(value)}
+    return {path: own for path, own in found.items() if own}
+
+
+class BuildsNumbers(TorchFunctionMode):
+    """Keeps the data of whole numbers while a module is built without data."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and "device" not in kwargs and args and type(args[0]) is int:
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
+
+
+class KnownNumbers(TorchFunctionMode):
+    """Computes on numbers that are known, and traces everything else.
+
+    Args:
+        module: what runs.
+        kept: numbers that it keeps, for as long as the mode is on; a copy without data lost them.
+    """
+
+    def __init__(self, module: torch.nn.Module | None = None, kept: Kept | None = None) -> None:
         super().__init__()
         self._twins: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._kept = [] if module is None else _by_part(module, kept or {})
+        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def __enter__(self) -> KnownNumbers:
+        for part, numbers in self._kept:
+            self._before.append((dict(vars(part)), dict(part._buffers)))
+            for name, value in numbers.items():
+                part._buffers.pop(name, None)
+                with _for_real():  # a pass may count in it
+                    vars(part)[name] = value.clone()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for (part, numbers), (attributes, buffers) in zip(self._kept, self._before, strict=True):
+            for name in numbers:
+                vars(part).pop(name, None)
+                vars(part).update({name: attributes[name]} if name in attributes else {})
+            part._buffers.clear()
+            part._buffers.update(buffers)
+        self._before.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -47,6 +104,8 @@ class KnownNumbers(TorchFunctionMode):
                 result = func(*args, **placed)
             if all(map(_is_known, _tensors(result))):
                 return result
+        if name in SIZED:
+            args = (*args[:1], *_as_sizes(args[1:]))
         return func(*self._met(args, given), **self._met(kwargs, given))
 
     def _met(self, values: Any, given: list[torch.Tensor]) -> Any:
@@ -54,6 +113,9 @@ class KnownNumbers(TorchFunctionMode):
         device = next((tensor.device for tensor in given if not _is_known(tensor)), None)
         if device is None:
             return values
+        values = pytree.tree_map(
+            _as_sizes, values, is_leaf=lambda v: v is not values and _are_sizes(v)
+        )
         return pytree.tree_map(lambda v: self._twin(v, device) if _is_known(v) else v, values)
 
     def _twin(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -80,6 +142,30 @@ def _is_known(value: Any) -> bool:
         and value.device.type == "cpu"
         and value.numel() <= MOST
     )
+
+
+def _is_number(value: Any) -> bool:
+    return _is_known(value) and bool(value.dim() == 0) and value.dtype in _WHOLE
+
+
+def _are_sizes(values: Any) -> bool:
+    """Return whether these are sizes of which some are tensors."""
+    return (
+        isinstance(values, list | tuple)
+        and any(map(_is_number, values))
+        and all(_is_number(v) or type(v) is int for v in values)
+    )
+
+
+def _as_sizes(values: Any) -> Any:
+    if not _are_sizes(values):
+        return values
+    sizes = [int(v) for v in values]
+    return tuple(sizes) if isinstance(values, tuple) else sizes
+
+
+def _by_part(module: torch.nn.Module, kept: Kept) -> list[tuple[torch.nn.Module, Any]]:
+    return [(module.get_submodule(path), numbers) for path, numbers in kept.items()]
 
 
 def _are_plain(args: Any, kwargs: Any) -> bool:

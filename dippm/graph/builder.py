@@ -33,6 +33,12 @@ from dippm.relax.raw_graph import RawGraph
 _WEIGHTED = ("compute", "recurrent")
 _ALWAYS_WEIGHTED = ("embedding", "gather")
 
+NO_OPERATORS = (
+    "the model has no operators: its results are its inputs or numbers known beforehand; check "
+    "that it is the whole model"
+)
+"""What to say of a model that does nothing, which is mostly a mistake of who saved it."""
+
 _CONTRADICTIONS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
     ValueError,
@@ -104,7 +110,9 @@ def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequenc
     ]
     unknown = Counter(node.op for node in draft.nodes if node.op not in OPERATORS)
     found = {node.op for node in draft.nodes}
-    guessed = tuple(words for op, words in GUESSED.items() if op in found)
+    said = [words for op, words in GUESSED.items() if op in found]
+    if not nodes:
+        said.append(NO_OPERATORS)
     return ModelGraph(
         nodes=nodes,
         edges=tuple(edges),
@@ -116,7 +124,7 @@ def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequenc
         batch=raw.batch,
         batch_is_symbolic=raw.batch_is_symbolic,
         output_nodes=tuple(makers),
-        notes=(*raw.notes, *guessed),
+        notes=(*raw.notes, *said),
         program=program,
         calls=sequence,
     )

@@ -56,8 +56,9 @@ def compiled(program: Program) -> dict[int, Lifetime]:
     for step in program.steps:
         read = tuple(dict.fromkeys(s for b, _ in step.reads for s in sources.get(b, (b,))))
         if len(read) > INLINED_READS or operator(step.op).category not in (
-            "norm", *ELEMENTWISE_CATEGORIES
-        ):  # fmt: skip
+            "norm",
+            *ELEMENTWISE_CATEGORIES,
+        ):
             continue
         for buffer in step.makes:
             joins = readers.get(buffer, ())

@@ -61,9 +61,12 @@ _OPERAND = ("parameter",)
 """1 if one operand is a parameter tensor: autocast widens the result to its float32."""
 _POOL = ("kernel", "strides", "padding")
 _RNN = ("input_size", "hidden_size", "layers", "directions", "steps", "projection_size")
-_FFTS = ",".join(f"fft{kind}{axes}" for axes in ("", "2", "n")
-                 for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-                 if (kind, axes) not in (("rfft", "2"), ("irfft", "2")))  # fmt: skip
+_FFTS = ",".join(
+    f"fft{kind}{axes}"
+    for axes in ("", "2", "n")
+    for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    if (kind, axes) not in (("rfft", "2"), ("irfft", "2"))
+)
 _FACTORISED = (
     "inverse,det,logdet,slogdet,svd,qr,cholesky,choleskysolve,choleskyinverse,geqrf,lusolve,"
     "triangularsolve,linalginv,linalginvex,linalgsolve,linalgsolveex,linalgdet,linalgslogdet,"

@@ -213,10 +213,12 @@ def overhead(
         inside = [_inside(Path(folder) / f"inside-{n}") for n in range(max(3, plan.repeats))]
     figures = [*_sampler_figures(runs, plan, targets), *_slow_downs(runs, plan, targets)]
     figures += [_empty_loop(hz, max(plan.watch_s, 0.1)) for hz in plan.rates_hz]
-    figures.append(_figure("time inside the workload", "ms", [i[0] for i in inside],
-                           targets.inside_ms))  # fmt: skip
-    figures.append(_figure("memory inside the workload", "MiB", [i[1] for i in inside],
-                           targets.inside_mb))  # fmt: skip
+    figures.append(
+        _figure("time inside the workload", "ms", [i[0] for i in inside], targets.inside_ms)
+    )
+    figures.append(
+        _figure("memory inside the workload", "MiB", [i[1] for i in inside], targets.inside_mb)
+    )
     return Report(tuple(figures), plan, machine)
 
 

@@ -108,10 +108,15 @@ class KernelTrees:
         if not fits:
             raise _damaged("the arrays of the trees do not fit together")
         return cls(
-            a["classes"].astype(np.float32), a["roots"].astype(np.int32),
-            a["feature"].astype(np.int32), a["threshold"].astype(np.float32),
-            a["left"].astype(np.int32), a["value"].astype(np.float32), depth, reach,
-        )  # fmt: skip
+            a["classes"].astype(np.float32),
+            a["roots"].astype(np.int32),
+            a["feature"].astype(np.int32),
+            a["threshold"].astype(np.float32),
+            a["left"].astype(np.int32),
+            a["value"].astype(np.float32),
+            depth,
+            reach,
+        )
 
     def log_slowdown(self, features: Array) -> NDArray[np.float64]:
         """Return the log slow-down of each kernel, shape (K,).

@@ -1,10 +1,11 @@
 """Every model of every suite, or a sample of each.
 
     python -m tests.zoo [SUITE ...] [--sample N] [--only TEXT] [--timeout-s N]
-                        [--out FILE.jsonl] [--table FILE.md]
+                        [--out FILE.jsonl] [--table FILE.md] [--no-run]
 
-It resumes: cases that FILE.jsonl has are not run again. Each suite runs in processes of its own,
-because frameworks do not get along in one.
+It resumes: cases that FILE.jsonl has are not run again. With --table its outcomes go into the
+record (`tests/zoo/outcomes/`) first, which keeps those of all other cases; --no-run does only that.
+Each suite runs in processes of its own, because frameworks do not get along in one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
 from tests.zoo.case import Case
-from tests.zoo.table import note_size, write_table
+from tests.zoo.record import merge, note_names
+from tests.zoo.table import write_table
 
 SUITES = (
     "onnx_backend",
@@ -45,13 +48,14 @@ def main() -> int:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     if arguments.child:
         return _run_here(arguments)
-    for suite in arguments.suites or SUITES:
+    for suite in () if arguments.no_run else arguments.suites or SUITES:
         while (code := _run_child(suite, arguments)) == 3:
             pass
         if code:
             print(f"{suite}: ended with exit code {code}", file=sys.stderr)
     if arguments.table:
-        write_table(arguments.out, arguments.table)
+        merge(arguments.out)
+        write_table(arguments.table)
     return 0
 
 
@@ -77,8 +81,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
     (suite,) = arguments.suites
     done = {name for found, name in _done(arguments.out) if found == suite}
     all_cases = list(cases(suite, arguments.sample, arguments.only))
-    if not arguments.only:
-        note_size(arguments.out, suite, len(all_cases))
+    if not arguments.only and not arguments.sample:
+        note_names(arguments.out, suite, [case.name for case in all_cases])
     left = [case for case in all_cases if case.name not in done]
     started = arguments.out.with_suffix(".started")
     if started.exists() and started.read_text() in {c.name for c in left}:
@@ -97,7 +101,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 def _append(out: Path, outcome: dict[str, object]) -> None:
     with out.open("a") as file:
-        file.write(json.dumps(outcome) + "\n")
+        file.write(json.dumps({**outcome, "date": str(datetime.now(UTC).date())}) + "\n")
 
 
 def _done(out: Path) -> Iterator[tuple[str, str]]:
@@ -115,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--timeout-s", type=float, default=60.0, help="more on a busy machine")
     parser.add_argument("--out", type=Path, default=Path("build/zoo/outcomes.jsonl"))
     parser.add_argument("--table", type=Path, help="write the table of coverage here")
+    parser.add_argument("--no-run", action="store_true", help="only write the table anew")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

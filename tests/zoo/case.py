@@ -32,6 +32,8 @@ class Case:
         out_shapes: of the results in order, batch included; None if they are not known, or if it
             answers None.
         trust: whether the file may run code when it is read.
+        not_numeric: reads off the model, not off what DIPPM says of it, why its inputs or results
+            are no numbers that a GPU could work on; empty if they are. Such a model may be refused.
         own_error: runs the model on the inputs that its own library gives for it; what the library
             says if it fails there, which is no fault of DIPPM's. Empty if it runs.
     """
@@ -45,6 +47,7 @@ class Case:
     tolerance: float = 0.001
     out_shapes: Callable[[], tuple[Shape, ...] | None] | None = None
     trust: bool = False
+    not_numeric: Callable[[], str] | None = None
     own_error: Callable[[], str] | None = None
 
 

@@ -42,7 +42,26 @@ def _case(name: str, file: Path) -> Case:
         macs=partial(_macs, file),
         tolerance=0,
         out_shapes=partial(_out_shapes, file),
+        not_numeric=partial(not_numeric, file),
     )
+
+
+def not_numeric(file: Path) -> str:
+    """Say why no GPU could work on what a model takes or gives; empty if one could."""
+    graph = onnx.load(file).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output):
+        kind = value.type.WhichOneof("value") or "nothing"
+        if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            return f"it takes or gives text ({value.name})"
+        if kind != "tensor_type" and value in graph.input:
+            return f"it takes a value of type {kind.removesuffix('_type')} ({value.name})"
+        sizes = value.type.tensor_type.shape.dim
+        if value.name not in weights and any(
+            d.HasField("dim_value") and not d.dim_value for d in sizes
+        ):
+            return f"it takes or gives a tensor without elements ({value.name})"
+    return ""
 
 
 def _values(file: Path) -> InputSpec | None:

@@ -15,10 +15,13 @@ from dippm.graph.model_graph import ModelGraph
 from tests.zoo.case import Case, NotBuiltError
 
 TIMEOUT_S = 60.0
-Verdict = Literal["right", "unchecked", "noted", "refused", "wrong", "crashed", "not built"]
+Verdict = Literal[
+    "right", "unchecked", "noted", "not numeric", "refused", "wrong", "crashed", "not built"
+]
 """right: MACs or shapes agree with the other count; unchecked: a graph, but no other count;
-noted: it differs, and a note or an unknown operator says so; refused: a typed error in time;
-wrong: it differs in silence; crashed: an untyped error, or a refusal that took too long."""
+noted: it differs, and a note or an unknown operator says so; refused: a typed error in time; not
+numeric: that, and `Case.not_numeric` says why it should be; wrong: it differs in silence; crashed:
+an untyped error, or a refusal that took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,10 @@ def run(suite: str, case: Case, timeout_s: float = TIMEOUT_S) -> Outcome:
             if own and own in error.message:
                 return outcome("not built", f"its own inputs fail in its own library: {own}")
             late = time.monotonic() - began > timeout_s + 15
-            return outcome("crashed" if late else "refused", words)
+            if late:
+                return outcome("crashed", words)
+            reason = case.not_numeric() if case.not_numeric is not None else ""
+            return outcome("not numeric", reason) if reason else outcome("refused", words)
         except Exception as error:
             return outcome("crashed", f"{type(error).__name__}: {error}")
         unknown = sum(graph.unknown_ops.values())

@@ -96,3 +96,23 @@ def test_a_note_about_the_inputs_is_no_excuse():
 def test_grouped_products_are_counted_where_torch_passes_over_them():
     count = flop_counter(Configured, traced=True)
     assert count((TensorSpec("input_ids", (1, 8), "int64"),)) == 8 * 8 * 16
+
+
+class Nearest(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.points = torch.nn.Parameter(torch.zeros(40, 8))
+
+    def forward(self, x):
+        return torch.cdist(x, self.points)
+
+
+def test_distances_of_many_points_are_counted():
+    count = flop_counter(Nearest)
+    assert count((TensorSpec("x", (30, 8), "float32"),)) == 30 * 40 * 8
+
+
+def test_recurrent_layers_are_counted_with_data():
+    count = flop_counter(lambda: torch.nn.LSTM(3, 5, num_layers=2, batch_first=True))
+    first, second = 4 * 5 * (3 + 5), 4 * 5 * (5 + 5)
+    assert count((TensorSpec("input", (2, 7, 3), "float32"),)) == 2 * 7 * (first + second)

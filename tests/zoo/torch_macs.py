@@ -186,7 +186,9 @@ def _formulas() -> dict[Any, Any]:
         aten.mv: _matrix_vector,
         aten.addmv: lambda _, matrix, vector, **kw: _matrix_vector(matrix, vector),
         aten.dot: _matrix_vector,
+        aten.mkldnn_rnn_layer: _recurrent,
         aten._cdist_forward: _distances,
+        aten._euclidean_dist: _distances,
     }
     with suppress(AttributeError):  # transformers registers it when it builds a model with experts
         formulas[torch.ops.transformers.grouped_mm_fallback] = _grouped_mm
@@ -200,6 +202,11 @@ def _grouped_mm(rows: Any, weights: Any, *_: Any, **__: Any) -> int:
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(sdpa_flop_count(query, key, value))
+
+
+def _recurrent(steps: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
+    """Each step of each sample goes through both matrices of all gates."""
+    return 2 * prod(steps[:2]) * (prod(of_input) + prod(of_state))
 
 
 def _distances(points: Any, others: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:

@@ -37,9 +37,13 @@ LOGGED = (
 ROOFLINE_PREFIX = "roofline_ms:"
 SEED = 42
 TREES = {
-    "max_depth": 5, "eta": 0.05, "subsample": 0.8, "colsample_bytree": 0.8, "seed": SEED,
+    "max_depth": 5,
+    "eta": 0.05,
+    "subsample": 0.8,
+    "colsample_bytree": 0.8,
+    "seed": SEED,
     "nthread": 1,
-}  # fmt: skip
+}
 BYTES_PER_ELEMENT = 2
 """Under autocast to half precision, which the reference table was measured with."""
 
@@ -334,9 +338,14 @@ def main() -> None:
         for baseline, errors in results.items():
             e = errors.micro
             shown.add_row(
-                baseline, f"{e.mape:.1f}", f"{e.median_ape:.1f}", f"{errors.macro.mape:.1f}",
-                f"{e.acc10:.1f}", f"{e.log_bias:+.3f}", f"{e.tau:.3f}",
-            )  # fmt: skip
+                baseline,
+                f"{e.mape:.1f}",
+                f"{e.median_ape:.1f}",
+                f"{errors.macro.mape:.1f}",
+                f"{e.acc10:.1f}",
+                f"{e.log_bias:+.3f}",
+                f"{e.tau:.3f}",
+            )
         Console(width=100).print(shown)
         document[name] = {
             baseline: {"micro": g.micro.to_dict(), "macro": g.macro.to_dict(), "worst": g.worst}

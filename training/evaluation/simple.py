@@ -93,9 +93,14 @@ def _simple(
         for f in split.folds
     )
     kept = Split(
-        split.name, split.keys, split.seed, split.data, split.families,
-        tuple(r for r in split.rows if r in known), tuple(f for f in folds if f.test),
-    )  # fmt: skip
+        split.name,
+        split.keys,
+        split.seed,
+        split.data,
+        split.families,
+        tuple(r for r in split.rows if r in known),
+        tuple(f for f in folds if f.test),
+    )
     values, tested = held_out_predictions(
         lambda: PerCondition(make), labelled.assign(latency_ms=labelled[target]), kept
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from dippm.features.kernel_features import (
     serial_ms,
 )
 from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
+from dippm.features.kernel_table import QUANTITIES, KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.kernel_network import ROUNDS
 
@@ -40,6 +40,9 @@ class Row:
             with a word of `PARTS`.
         scale: of a GPT, "s", "m" or "l"; a key of a split, too.
         half_scores: see `dippm.features.kernels.run.Run`.
+        node: the operator of the graph whose kernels alone the latency is of; None for all.
+        point: what was measured at once, if that gave several rows; a random split keeps it
+            together.
     """
 
     row_id: str
@@ -58,6 +61,8 @@ class Row:
     mig: MigProfile | None = None
     scale: str = ""
     half_scores: bool = False
+    node: int | None = None
+    point: str = ""
 
     @property
     def kind(self) -> str:
@@ -129,32 +134,41 @@ GraphLookup = Callable[[str], ModelGraph]
 def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
     """Expand the kernels of every row; tables are shared between rows of one graph and precision.
 
+    A row of one operator that launches nothing by our account is left out.
+
     Args:
         rows: sorted by graph, so that one graph's tables are in memory at a time.
         graph: key → graph.
     """
     parts: list[_RowKernels] = []
     serial = []
+    kept = []
+    tables: dict[tuple[object, ...], KernelTable] = {}
     made: dict[tuple[object, ...], KernelGraph] = {}
     current = None
     for row in rows:
         if row.graph != current:
-            current, made = row.graph, {}
+            current, tables, made = row.graph, {}, {}
         key = (row.precision, row.mode, row.channels_last, row.half_scores)
-        if key not in made:
-            operators = graph(row.graph)
-            table = KernelTable.of(
-                operators,
+        if key not in tables:
+            tables[key] = KernelTable.of(
+                graph(row.graph),
                 row.precision,
                 row.mode,
                 channels_last=row.channels_last,
                 half_scores=row.half_scores,
             )
-            made[key] = KernelGraph.of(table, ROUNDS)
-        parts.append(_kernels(made[key], row))
-        serial.append(float(serial_ms(made[key].table, row.batch) @ made[key].count))
+        part = (*key, row.node)
+        if part not in made:
+            table = tables[key] if row.node is None else _of_node(tables[key], row.node)
+            made[part] = KernelGraph.of(table, ROUNDS)
+        if not len(made[part].count):
+            continue
+        kept.append(row)
+        parts.append(_kernels(made[part], row))
+        serial.append(float(serial_ms(made[part].table, row.batch) @ made[part].count))
     return Examples(
-        rows=rows,
+        rows=kept,
         features=np.concatenate([p.features for p in parts]),
         log_roofline=np.concatenate([p.log_roofline for p in parts]),
         count=np.concatenate([p.count for p in parts]),
@@ -203,6 +217,14 @@ class _RowKernels:
     outward: NDArray[np.int32]
     launches: float
     input_bytes: float
+
+
+def _of_node(table: KernelTable, node: int) -> KernelTable:
+    """Return the kernels of one operator; what they read stands for its inputs."""
+    alone = table.only(np.flatnonzero(table.node == node))
+    read = QUANTITIES.index("read_bytes")
+    bytes_read = float(alone.per_sample[:, read].sum()), float(alone.fixed[:, read].sum())
+    return replace(alone, input_bytes=bytes_read)
 
 
 def _kernels(kernels: KernelGraph, row: Row) -> _RowKernels:

@@ -110,9 +110,13 @@ def restore(path: Path, settings: FitSettings, *, tables: Mapping[str, int]) -> 
     """Return the network whose state was saved under a path."""
     state = torch.load(path, weights_only=True)
     network = KernelNetwork(
-        state["mean"], state["scale"], state["static_mean"], state["static_scale"],
-        torch.zeros(len(tables)), settings.network,
-    )  # fmt: skip
+        state["mean"],
+        state["scale"],
+        state["static_mean"],
+        state["static_scale"],
+        torch.zeros(len(tables)),
+        settings.network,
+    )
     network.load_state_dict(state)
     return network.eval()
 
@@ -143,10 +147,13 @@ def _fresh(
     static = static_features(batch)
     launch = torch.from_numpy(_launch_start(examples, train, tables))
     return KernelNetwork(
-        batch.features.mean(dim=0), _scale(batch.features),
-        static.mean(dim=0), _scale(static),
-        launch, settings.network,
-    )  # fmt: skip
+        batch.features.mean(dim=0),
+        _scale(batch.features),
+        static.mean(dim=0),
+        _scale(static),
+        launch,
+        settings.network,
+    )
 
 
 def _scale(values: torch.Tensor) -> torch.Tensor:

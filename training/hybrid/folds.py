@@ -273,5 +273,6 @@ def table_of(examples: Examples) -> pd.DataFrame:
             "family_id": [row.family for row in rows],
             "is_model": examples.is_model,
             "scale": [row.scale or None for row in rows],
+            "point": [row.point or row.row_id for row in rows],
         }
     )

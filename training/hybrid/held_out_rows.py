@@ -20,7 +20,7 @@ from training.hybrid.folds import Runner, Task
 from training.hybrid.held_out_times import HeldOutTimes, held_out_times
 from training.hybrid.latency_intervals import half_widths, interval_law_rows, interval_rows
 from training.hybrid.mixture import Mixture
-from training.hybrid.views import VIEWS
+from training.hybrid.views import View, views_of
 
 FEWEST_TO_FIT = 10
 _SHARED: dict[str, Any] = {}
@@ -126,6 +126,7 @@ def _alike(row: Row) -> str:
 def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFrame:
     rows = held.rows
     known = [runner.examples.rows[i] for i in rows["position"]]
+    views = views_of(runner.examples.rows)
     predicted_ms, host_share = rows["predicted latency_ms"], rows["host_share"]
     host = (host_share * predicted_ms).to_numpy() > times.device_ms
     bound = np.where(times.compute_share > 0.5, "compute", "memory")
@@ -138,7 +139,7 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
             "kind": [row.kind for row in known],
             "source": [row.source for row in known],
             "table": [table_of(row) for row in known],
-            "question": [_question(row, held.split) for row in known],
+            "question": [_question(row, held.split, views) for row in known],
             "gpu": [row.device.name for row in known],
             "mig": [row.mig.name if row.mig else None for row in known],
             "precision": [row.precision for row in known],
@@ -160,9 +161,9 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
     )
 
 
-def _question(row: Row, split: str) -> str | None:
-    views = (view for view in VIEWS if split in view.questions and view.holds(row))
-    return next((view.questions[split] for view in views), None)
+def _question(row: Row, split: str, views: Sequence[View]) -> str | None:
+    mine = (view for view in views if split in view.questions and view.holds(row))
+    return next((view.questions[split] for view in mine), None)
 
 
 def _half_widths(

@@ -1,11 +1,9 @@
-"""Fits the memory model on device memory measured by the driver.
+"""Fits the memory model on measured device memory; `memory_samples` says what was measured.
 
-Teachers: MIGPerf (A100-80GB: resnet50, ViT-B/16 and BERT-base at inference, four slices) and
-optimum-benchmark (A100-80GB: BERT-base by PyTorch, 1 to 2,048 samples). Both ran software of 2022
-and 2023, whose attention was not fused. Four things are fitted: the context, its share for each
-multiprocessor, the library of convolutions, and nothing of the activations, which follow from the
-graph. The errors that the card states are of models left out: what one table or both measured of
-an architecture is left out together.
+Three things are fitted: the context, its share for each multiprocessor, the library of
+convolutions, and nothing of the activations, which follow from the graph. The errors that the card
+states are of models left out: what one table or both measured of an architecture is left out
+together, and of a set of our own a fifth of its architectures.
 
     python -m training.hybrid.memory --data ../shared/data --graphs build/graphs
 """
@@ -13,162 +11,105 @@ an architecture is left out together.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import typer
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
-from dippm.devices import find
-from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
+from dippm.models.memory import MemoryModel
+from training.hybrid.collected_memory import collected_memory
+from training.hybrid.collected_rows import CollectedSet
+from training.hybrid.memory_samples import UNUSED, MemorySample, memory_samples
 
-DEVICE = "A100-80GB"
-FULL_GPU = "7g.80gb"
-GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
-PYTORCH_BGE = "2.0.1"
-UNUSED = {
-    "migperf, training": "the memory of a backward pass, which is not predicted",
-    "optimum_benchmark, ort-gpu": "another framework, with an allocator of its own",
-    "optimum_benchmark, LLaMA, Mistral, Vicuna": "passes that fill a cache of keys and values, of "
-    "which there is no graph; what the driver shows is 25.8 GB at batch 1 and 2 alike",
-    "raphischer": "the most that a sensor saw in a run: ResNet-50 at batch 32 stands at 4.2 GB, "
-    "in migperf at 2.3; what else was in memory is not recorded",
-    "flagperf": "single operators, in per cent of the board",
-    "seeds_reported": "a pass that keeps every result, see training.studies.seed_memory",
-}
-"""Tables that hold memory and do not teach, with the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySample:
-    """One measured device memory.
-
-    Attributes:
-        model: architecture; what shares it is left out together.
-        source: table.
-        place: slice, or "whole" for the GPU.
-        sm_count: multiprocessors of the slice or GPU.
-        batch: samples per pass.
-        usage: of the model at the batch.
-        memory_mb: label.
-    """
-
-    model: str
-    source: str
-    place: str
-    sm_count: int
-    batch: int
-    usage: Usage
-    memory_mb: float
-
-
-class _Usages:
-    """What a model needs at a batch, worked out once."""
-
-    def __init__(self, graphs: GraphStore) -> None:
-        self.graphs = graphs
-        self._footprints: dict[str, MemoryFootprint] = {}
-        self._usages: dict[tuple[str, int], Usage] = {}
-
-    def at(self, key: str, batch: int) -> Usage | None:
-        if key not in self.graphs:
-            return None
-        if key not in self._footprints:
-            self._footprints[key] = MemoryFootprint.of(self.graphs[key], attention="unfused")
-        if (key, batch) not in self._usages:
-            self._usages[key, batch] = self._footprints[key].usage(batch)
-        return self._usages[key, batch]
-
-
-def samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
-    """Return the measured rows whose graph is at hand."""
-    usages = _Usages(graphs)
-    return [*_migperf(data, usages), *_optimum(data, usages)]
-
-
-def _migperf(data: Path, usages: _Usages) -> list[MemorySample]:
-    table = pd.read_csv(data / "migperf" / "a100_80gb_mig.csv")
-    table = table[(table["mode"] == "inference") & table["fb_used_mib"].notna()]
-    slices = {profile.name: profile.sm_count for profile in find(DEVICE).mig_profiles}
-    found = []
-    for row in table.itertuples():
-        key = GRAPHS.get(row.model) or f"hf:{row.model}@{int(row.seq_len)}"
-        usage = usages.at(key, int(row.batch))
-        if usage is not None:
-            place = row.mig_profile
-            found.append(
-                MemorySample(
-                    row.model, "migperf", place, slices[place], row.batch, usage, row.fb_used_mib
-                )
-            )
-    return found
-
-
-def _optimum(data: Path, usages: _Usages) -> list[MemorySample]:
-    """Rows of bge-base, which is BERT-base."""
-    table = pd.read_csv(data / "optimum_benchmark" / "a100_80gb_inference.csv")
-    mine = table["model"].str.contains("bge-base") & (table["torch"] == PYTORCH_BGE)
-    whole = find(DEVICE).sm_count
-    assert whole is not None
-    found = []
-    for row in table[mine & table["forward_peak_memory_mb"].notna()].itertuples():
-        usage = usages.at(f"hf:bert-base@{int(row.seq_len)}", int(row.batch))
-        if usage is not None:
-            found.append(
-                MemorySample(
-                    "bert-base",
-                    "optimum_benchmark",
-                    "whole",
-                    whole,
-                    int(row.batch),
-                    usage,
-                    row.forward_peak_memory_mb,
-                )
-            )
-    return found
+Floats = NDArray[np.float64]
 
 
 def fit_model(rows: Sequence[MemorySample]) -> MemoryModel:
-    """Fit the context; large batches and their outliers weigh little."""
-    labels = np.log([row.memory_mb for row in rows])
+    """Fit the context; large batches and their outliers weigh little.
 
-    def model(p: np.ndarray) -> MemoryModel:
+    A set of our own weighs as much as other people's tables together, however many rows it has.
+    """
+    labels = np.log([row.memory_mb for row in rows])
+    weights = _weights(rows)
+
+    def model(p: Floats) -> MemoryModel:
         context, per_sm, convolution = map(float, np.exp(p))
         return MemoryModel(context, per_sm, convolution, 0.0)
 
-    def residual(p: np.ndarray) -> np.ndarray:
+    def residual(p: Floats) -> Floats:
         fitted = model(p)
-        return np.log([fitted.memory_mb(row.usage, row.sm_count) for row in rows]) - labels
+        predicted = np.log([fitted.memory_mb(row.usage, row.sm_count) for row in rows])
+        return np.asarray(weights * (predicted - labels))
 
     start = np.log([1000.0, 4.0, 200.0])
     return model(least_squares(residual, start, loss="soft_l1", f_scale=0.01).x)
 
 
-def fit_memory(data: Path, graph_folder: Path) -> tuple[MemoryModel, dict[str, object]]:
+def _weights(rows: Sequence[MemorySample]) -> Floats:
+    sizes = Counter(row.source for row in rows if row.part)
+    others = sum(not row.part for row in rows)
+    return np.array(
+        [np.sqrt(others / sizes[row.source]) if row.part and others else 1.0 for row in rows]
+    )
+
+
+def fit_memory(
+    data: Path, graph_folder: Path, collected: Sequence[CollectedSet] = ()
+) -> tuple[MemoryModel, dict[str, object]]:
     """Fit on everything; report and keep the errors of models left out."""
-    rows = samples(data, GraphStore(graph_folder))
+    graphs = GraphStore(graph_folder)
+    ours = [sample for found in collected for sample in collected_memory(found, graphs)]
+    return evaluate([*memory_samples(data, graphs), *ours])
+
+
+def evaluate(rows: Sequence[MemorySample]) -> tuple[MemoryModel, dict[str, object]]:
+    """Return the model fitted on all samples, and the errors of what was left out."""
     report: dict[str, object] = {}
-    held: dict[str, np.ndarray] = {}
-    for name in sorted({row.model for row in rows}):
-        rest = fit_model([row for row in rows if row.model != name])
-        mine = [row for row in rows if row.model == name]
+    held: dict[str, Floats] = {}
+    errors_of: dict[tuple[str, str, str], list[float]] = {}
+    for name in sorted({row.held_out for row in rows}):
+        rest = fit_model([row for row in rows if row.held_out != name])
+        mine = [row for row in rows if row.held_out == name]
         error = np.array([rest.memory_mb(r.usage, r.sm_count) / r.memory_mb for r in mine]) - 1
-        for source in sorted({row.source for row in mine}):
-            chosen = np.array([row.source == source for row in mine])
-            report[f"{name}, {source}"] = _errors(error[chosen])
+        for row, wrong in zip(mine, error.tolist(), strict=True):
+            table = row.source if row.part else f"{row.model}, {row.source}"
+            errors_of.setdefault((table, row.device, row.precision), []).append(wrong)
         held[name] = error
+    for (table, device, precision), wrong in errors_of.items():
+        of = {"gpu": device, "data": f"{table}, {precision}"}
+        report[f"{table}, {device}, {precision}"] = {**of, **_errors(np.array(wrong))}
     everything = np.concatenate(list(held.values()))
     report["all"] = _errors(everything)
     report["not used"] = UNUSED
     return replace(fit_model(rows), log_error=_spread(np.log1p(everything))), report
 
 
-def _errors(error: np.ndarray) -> dict[str, float]:
+def memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line of the card for each table; other people's have one for each architecture."""
+    return [
+        {
+            "gpu": found["gpu"],
+            "target": "memory_mb",
+            "data": found["data"],
+            "split": "model held out",
+            "n": found["n"],
+            "median_ape": round(100 * found["median_ape"], 2),
+            "mape": round(100 * found["mape"], 2),
+            "question": "memory of a model never seen",
+        }
+        for found in report.values()
+        if "gpu" in found
+    ]
+
+
+def _errors(error: Floats) -> dict[str, float]:
     ape = np.abs(error)
     return {
         "n": len(error),
@@ -179,7 +120,7 @@ def _errors(error: np.ndarray) -> dict[str, float]:
     }
 
 
-def _spread(error: np.ndarray) -> float:
+def _spread(error: Floats) -> float:
     """Return the log standard deviation whose 90 % and 99 % bounds hold the errors seen.
 
     Three models say little about a tail, so the one-sided 99 % bound covers the worst of them.

@@ -20,6 +20,8 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dippm.models.power import PowerModel, idle_power_w
 from training.evaluation.metrics import absolute_percentage_errors
+from training.hybrid.collected_power import collected_power
+from training.hybrid.collected_rows import CollectedSet
 from training.hybrid.power_samples import PowerSample, power_samples
 
 Floats = NDArray[np.float64]
@@ -37,12 +39,17 @@ STRICTEST = "source held out"
 
 
 def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
-    """Fit the law; every GPU of every source weighs the same."""
+    """Fit the law; every GPU of every source weighs the same.
+
+    The law is between idle power and limit of the board that was measured. Predictions, and so the
+    errors below, take both from the catalogue, as a user does.
+    """
     of = pd.Series([(s.source, s.device.name) for s in samples])
     weights = 1 / np.sqrt(of.map(of.value_counts()).to_numpy(dtype=np.float64))
     labels = np.log([s.power_w for s in samples])
-    idle = np.array([idle_power_w(s.device) for s in samples])
-    room = np.array([s.busy * s.device.known("power_limit_w") for s in samples])
+    idle = np.array([s.idle_w or idle_power_w(s.device) for s in samples])
+    limit = np.array([s.limit_w or s.device.known("power_limit_w") for s in samples])
+    room = np.array([s.busy for s in samples]) * limit
     room -= idle * np.array([s.busy for s in samples])
     shares = np.array([s.shares for s in samples])
 
@@ -176,10 +183,15 @@ def _labels(samples: Sequence[PowerSample]) -> Floats:
 
 
 def fit_and_evaluate(
-    data: Path, graphs: Path, latency: pd.DataFrame | None = None
+    data: Path,
+    graphs: Path,
+    latency: pd.DataFrame | None = None,
+    collected: Sequence[CollectedSet] = (),
 ) -> tuple[PowerModel, list[dict[str, Any]]]:
-    """Return `evaluate` of everything that was measured."""
-    return evaluate(power_samples(data, GraphStore(graphs)), latency)
+    """Return `evaluate` of everything that was measured, sets of our own included."""
+    store = GraphStore(graphs)
+    ours = [sample for found in collected for sample in collected_power(found, store)]
+    return evaluate([*power_samples(data, store), *ours], latency)
 
 
 def main(

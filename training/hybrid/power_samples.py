@@ -6,6 +6,8 @@
     raphischer      Quadro RTX 5000, CNNs over ImageNet; GPU utilisation says how long it was busy
     splitwise       A100-80GB, LLMs on 2 to 8 of them; work is weights read and products made
 
+Sets of our own come beside them, see `collected_power`.
+
 Left out: Zeus and ML.ENERGY, whose tables do not state shapes; aiconfigurator's 8-bit rows, which
 the kernel table cannot state.
 """
@@ -77,6 +79,7 @@ class PowerSample:
         group: operator, or architecture: what a split by operators and models keeps together.
         busy: share of the time in which kernels ran.
         shares: as `PowerModel.power_w` takes them.
+        idle_w, limit_w: of the board that ran; None for those of the catalogue.
     """
 
     source: str
@@ -87,6 +90,8 @@ class PowerSample:
     shares: tuple[float, ...]
     power_w: float
     row_id: str = ""
+    idle_w: float | None = None
+    limit_w: float | None = None
 
 
 def power_samples(data: Path, graphs: GraphStore) -> list[PowerSample]:

@@ -24,10 +24,12 @@ from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.batches import Batches
+from training.hybrid.collected_rows import SOURCE
 from training.hybrid.examples import Examples
 from training.hybrid.fit import restore
 from training.hybrid.folds import Runner, Task
 from training.hybrid.latency_intervals import covered, fit_intervals, interval_law_rows
+from training.hybrid.memory import memory_lines
 from training.hybrid.mixture import SAGE, TREES
 from training.hybrid.network import KernelNetwork
 from training.hybrid.novelty import measured_tensors
@@ -115,7 +117,7 @@ def publish(
         "card": {**_card(examples), "changes": changes},
     }
     headlines = summary(examples, list(helds.values()))
-    headlines += [*map(dict, power[1]), *_memory_lines(memory[1])]
+    headlines += [*map(dict, power[1]), *memory_lines(memory[1])]
     metrics = {
         "summary": headlines,
         **(errors_since(since, headlines) if since else {}),
@@ -176,12 +178,12 @@ def slowdown_ranges(
 
 @torch.no_grad()
 def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, Any]]:
-    """Return the terms of the newest table of whole models for each GPU and mode."""
+    """Return the terms of our own or the newest table of whole models for each GPU and mode."""
     newest: dict[tuple[str, str], str] = {}
     for row in runner.examples.rows:
         if row.timer == "wall" and row.is_model and row.mig is None:
             key = (row.device.name, row.mode)
-            newest[key] = max(newest.get(key, ""), row.table)
+            newest[key] = max(newest.get(key, ""), row.table, key=_preferred)
     lines = []
     for (device, mode), table in sorted(newest.items()):
         position = runner.tables[table]
@@ -193,6 +195,11 @@ def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, 
         }
         lines.append({"device": device, "mode": mode, "table": table, "terms": named})
     return lines
+
+
+def _preferred(table: str) -> tuple[bool, str]:
+    """Order tables of one GPU and mode: of our own sets the machine and the software are known."""
+    return table.startswith(f"{SOURCE}/"), table
 
 
 @torch.no_grad()
@@ -227,24 +234,6 @@ def _often(examples: Examples, width: str) -> list[str]:
         for name in {*models, *operators}
         if models[name] >= OFTEN_MODELS or operators[name] >= OFTEN_OPERATORS
     )
-
-
-def _memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One line for each architecture and table; what has no errors is no line."""
-    return [
-        {
-            "gpu": "A100-80GB",
-            "target": "memory_mb",
-            "data": f"{name}, fp32",
-            "split": "model held out",
-            "n": found["n"],
-            "median_ape": round(100 * found["median_ape"], 2),
-            "mape": round(100 * found["mape"], 2),
-            "question": "memory of a model never seen",
-        }
-        for name, found in report.items()
-        if "median_ape" in found
-    ]
 
 
 def _counts(examples: Examples) -> list[dict[str, Any]]:

@@ -13,17 +13,18 @@ from dataset.join.latency_splits import SPLITS
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.examples import Examples
-from training.hybrid.views import REFERENCE, VIEWS, View
+from training.hybrid.views import REFERENCE, View, views_of
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
 
 
 def summary(examples: Examples, helds: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Return one line per view and split: errors in percent with a 95 % interval."""
+    views = views_of(examples.rows)
     return [
         _line(examples, view, held, rows)
         for held in helds
-        for view in VIEWS
+        for view in views
         if len(rows := rows_of(view, examples, held.rows))
     ]
 

@@ -7,17 +7,12 @@ newest two generations are left out, so that one GPU is not counted six times.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
-from rich.progress import Progress
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.kinship import architecture_id, family_of
@@ -25,10 +20,9 @@ from dataset.measured import gpt, language_models, operators
 from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
-from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
-from dippm.features.kernels import KERNEL_VERSION
-from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
-from training.hybrid.examples import Examples, Row, build_examples, join_examples
+from dippm.graph.model_graph import ModelGraph
+from training.hybrid.example_cache import VERSION, cached
+from training.hybrid.examples import Examples, GraphLookup, Row
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
@@ -47,22 +41,14 @@ MIGPERF_MODELS = {
 PARAMETER_TOLERANCE = 0.1
 """A zoo renames: where the parameter counts differ by more, today's model is another one."""
 Table: TypeAlias = pd.DataFrame
-CHUNK = 200
-ARRAYS = tuple(field.name for field in fields(Examples) if field.name != "rows")
-_SHARED: dict[str, Any] = {}
-"""Rows and graphs for the forked workers: graphs are made by closures, which do not pickle."""
 
 
 def load_examples(data: Path, graphs: Path, work: Path) -> Examples:
-    """Return all training examples; built once per version of graph, kernels and features."""
-    version = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"
-    cache = work / f"examples-{version}"
-    if not (cache / "arrays.npz").exists():
-        _save(cache, _build(data, GraphStore(graphs)))
-    return _load(cache)
+    """Return the training examples of other people's tables; built once per `VERSION`."""
+    return cached(work / f"examples-{VERSION}", lambda: _rows(data, GraphStore(graphs)))
 
 
-def _build(data: Path, store: GraphStore) -> Examples:
+def _rows(data: Path, store: GraphStore) -> tuple[list[Row], GraphLookup]:
     lookup = _Graphs(data, store)
     rows = [
         *_model_rows(data, lookup),
@@ -70,20 +56,7 @@ def _build(data: Path, store: GraphStore) -> Examples:
         *_kernelbench_rows(data, lookup),
         *_language_rows(data, lookup),
     ]
-    rows.sort(key=lambda row: (row.graph, row.precision, row.mode))
-    _SHARED.update(rows=rows, lookup=lookup)
-    starts = range(0, len(rows), CHUNK)
-    with Progress() as progress, get_context("fork").Pool() as pool:
-        task = progress.add_task("kernels of measured rows", total=len(starts))
-        parts = []
-        for part in pool.imap(_chunk, starts):
-            parts.append(part)
-            progress.advance(task)
-    return join_examples(parts)
-
-
-def _chunk(start: int) -> Examples:
-    return build_examples(_SHARED["rows"][start : start + CHUNK], _SHARED["lookup"])
+    return rows, lookup
 
 
 class _Graphs:
@@ -249,33 +222,12 @@ def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) 
         latency_ms=float(record["latency_ms"]),
         mig=profile,
         scale=record["scale"] if isinstance(record.get("scale"), str) else "",
-        half_scores=_half_scores(software),
+        half_scores=half_scores(software),
     )
 
 
-def _half_scores(software: str) -> bool:
+def half_scores(software: str) -> bool:
     """Tell whether attention without fused kernels ran in half precision, as before torch 2.5."""
     name, _, version = software.partition(",")[0].partition(" ")
     parts = version.split(".")
     return name == "torch" and [int(n) for n in parts[:2]] < WIDE_SCORES_TORCH
-
-
-def _save(cache: Path, examples: Examples) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    documents = [
-        {**asdict(row), "device": row.device.name, "mig": row.mig.name if row.mig else None}
-        for row in examples.rows
-    ]
-    (cache / "rows.json").write_text(json.dumps(documents))
-    np.savez(cache / "arrays.npz", **{name: getattr(examples, name) for name in ARRAYS})
-
-
-def _load(cache: Path) -> Examples:
-    rows = []
-    for document in json.loads((cache / "rows.json").read_text()):
-        device = find(document.pop("device"))
-        name = document.pop("mig")
-        profile = next((p for p in device.mig_profiles if p.name == name), None)
-        rows.append(Row(**document, device=device, mig=profile))
-    arrays = dict(np.load(cache / "arrays.npz"))
-    return Examples(rows=rows, **arrays)

@@ -1,12 +1,13 @@
 """Trains and evaluates the default predictor, and writes its checkpoint.
 
     python -m training.hybrid.train --data ../shared/data --graphs build/graphs \
-        --out checkpoints/hybrid-gpu/<version>
+        --out checkpoints/hybrid-gpu/<version> [--collected dataset/data/<device>]
 
 Steps: measured rows → examples (cached under --work), fits of every learner on every fold of every
 split, the shipped ensemble on all rows, intervals from held-out errors, power and memory models,
 checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the held-out
-predictions, row by row, and the page; a run that was cut off goes on where it stopped.
+predictions, row by row, and the page; a run that was cut off goes on where it stopped. Sets of our
+own (--collected, one folder for each GPU) are sources like any other, of time, power and memory.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from training.evaluation.held_out import HeldOut, write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
+from training.hybrid.collected_examples import digest_of, load_collected
+from training.hybrid.collected_rows import read_collected
+from training.hybrid.examples import join_examples
 from training.hybrid.fit import FitSettings
 from training.hybrid.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
 from training.hybrid.held_out_rows import held_out_rows
@@ -52,11 +56,20 @@ def main(
     steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = 2000,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
     changes: Annotated[str, typer.Option(help="what is new, for the card")] = "First version.",
+    collected: Annotated[
+        list[Path] | None, typer.Option(help="set of our own, of one GPU; may be given again")
+    ] = None,
 ) -> None:
     """Train, evaluate, and write the checkpoint."""
+    sets = [read_collected(folder, graphs) for folder in collected or ()]
+    for found in sets:
+        typer.echo(found)
+    ours = [load_collected(found, graphs, work) for found in sets]
     examples = load_examples(data, graphs, work)
+    if ours:
+        examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    runner = Runner(examples, work / "fits", settings)
+    runner = Runner(examples, work / f"fits{digest_of(sets)}", settings)
     splits = latency_splits(table_of(examples))
     hashes = hashes_of(splits, work / "splits")
     tasks = {
@@ -100,8 +113,8 @@ def main(
             calibrated=calibrated(runner, tasks["S3a"], mixed),
             hashes=hashes,
         ),
-        power=fit_and_evaluate(data, graphs, chosen.rows),
-        memory=fit_memory(data, graphs),
+        power=fit_and_evaluate(data, graphs, chosen.rows, sets),
+        memory=fit_memory(data, graphs, sets),
         since=since,
         changes=changes,
     )

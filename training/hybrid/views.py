@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from training.hybrid.collected_rows import SOURCE
 from training.hybrid.examples import Row
 
 
@@ -66,6 +67,8 @@ def _on_slices(r: Row) -> bool:
 
 
 _KIND, _GPU = "a kind of model never seen", "a GPU never measured"
+_NEW = "an architecture never seen"
+_WHAT = {"model": "whole models", "module": "chains", "operator": "single operators"}
 _PGB, _WALL = "pytorch_gpu_benchmark", "batch 12, wall + copy"
 VIEWS = (
     _timm(
@@ -122,3 +125,29 @@ VIEWS = (
 )
 REFERENCE = VIEWS[0]
 """The table that everybody can be compared on."""
+
+
+def views_of(rows: Iterable[Row]) -> tuple[View, ...]:
+    """Return the views of other people's tables, and those of the collected sets among the rows."""
+    sets = {_alike(row): row for row in rows if row.source.startswith(f"{SOURCE}/")}
+    return (*VIEWS, *(_collected(*item) for item in sorted(sets.items())))
+
+
+def _alike(row: Row) -> tuple[str, ...]:
+    """Return source, GPU and what belongs in one line of a collected set."""
+    what = "kernels of models" if row.node is not None else _WHAT[row.kind]
+    place = row.mig.name if row.mig else ""
+    return row.source, row.device.name, place, row.precision, row.mode, what, row.timer
+
+
+def _collected(key: tuple[str, ...], example: Row) -> View:
+    source, gpu, *conditions = key
+    by_the_wall = example.is_model and example.timer == "wall"
+    ours = ", ".join(filter(None, (source, *conditions[:3])))
+    return View(
+        source,
+        gpu,
+        ", ".join(filter(None, conditions)),
+        lambda row: _alike(row) == key,
+        {"S1": f"{_NEW}, {ours}", "S2-10": f"{_KIND}, {ours}"} if by_the_wall else {},
+    )

@@ -132,23 +132,37 @@ def train_own(
             console.print(f"{split.name} {NETWORKS[gnn]}: {len(split.folds)} folds")
             helds.append(
                 run_network(
-                    examples, split, replace(network, gnn=gnn), training,
-                    name=NETWORKS[gnn], folder=runs, table=table,
+                    examples,
+                    split,
+                    replace(network, gnn=gnn),
+                    training,
+                    name=NETWORKS[gnn],
+                    folder=runs,
+                    table=table,
                 )
-            )  # fmt: skip
+            )
     console.print("shipped network")
     last = chosen[-1]
     done = train_fold(
-        examples, replace(last, rows=tuple(table["row_id"])), everything(last, table), network,
-        training, folder=runs / "shipped" / network.gnn,
-    )  # fmt: skip
+        examples,
+        replace(last, rows=tuple(table["row_id"])),
+        everything(last, table),
+        network,
+        training,
+        folder=runs / "shipped" / network.gnn,
+    )
     manifest = json.loads((joined / "manifest.json").read_text(encoding="utf-8"))
     shipped = NETWORKS[SHIPPED]
     document = report.config(
-        selection, _moved(examples, "cpu"), network, training,
-        strictest=report.strictest_of(helds, shipped), manifest=manifest,
-        command=_command(joined, out, splits), epochs=done.best_epoch + 1,
-    )  # fmt: skip
+        selection,
+        _moved(examples, "cpu"),
+        network,
+        training,
+        strictest=report.strictest_of(helds, shipped),
+        manifest=manifest,
+        command=_command(joined, out, splits),
+        epochs=done.best_epoch + 1,
+    )
     weights = {name: tensor.cpu() for name, tensor in done.network.state_dict().items()}
     document["card"]["changes"] = changes
     measured = report.metrics(helds, selection, manifest, shipped)

@@ -19,9 +19,11 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch._inductor import compile_fx, config, ir, scheduler
+from torch._inductor.dependencies import WeakDep
 from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device
@@ -120,6 +122,7 @@ def compiled(
 @contextlib.contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
     settings = {
+        "compile_threads": 1,
         "fx_graph_cache": False,
         "shape_padding": False,
         "triton.unique_kernel_names": False,
@@ -192,7 +195,7 @@ def _kernel(node: Any, graph: Any, static: set[str]) -> CompiledKernel:
     own = {out.get_name() for out in node.get_outputs()}
     reads: dict[str, float] = {}
     for dep in node.read_writes.reads:
-        if dep.name not in own and not isinstance(dep, scheduler.WeakDep):
+        if dep.name not in own and not isinstance(dep, WeakDep):
             reads[dep.name] = reads.get(dep.name, 0.0) + _dep_bytes(dep, graph)
     reads = {name: min(moved, _held_bytes(name, graph)) for name, moved in reads.items()}
     written = [out for out in node.get_outputs() if _is_read_outside(out, node)]
@@ -228,7 +231,7 @@ def _buffer_bytes(buffer: Any, graph: Any) -> float:
         size, dtype = buffer.get_size(), buffer.get_dtype()
     except (NotImplementedError, AttributeError):
         return 0.0
-    elements = graph.sizevars.optimization_hint(ir.sympy_product(size), fallback=0)
+    elements = graph.sizevars.optimization_hint(sympy_product(size), fallback=0)
     return float(elements * dtype.itemsize)
 
 
@@ -247,7 +250,8 @@ def _is_read_outside(out: Any, node: Any) -> bool:
 
 def _shape(node: Any, graph: Any) -> tuple[int, ...]:
     if isinstance(node, scheduler.ExternKernelSchedulerNode):
-        sizes: Iterable[Any] = node.node.get_size() if node.node.maybe_get_size() else ()
+        called: Any = node.node
+        sizes: Iterable[Any] = called.get_size() if called.maybe_get_size() else ()
     else:
         sizes = [size for part in node.group[1] for size in _flat(part)]
     return tuple(int(graph.sizevars.optimization_hint(size, fallback=0)) for size in sizes)
@@ -269,8 +273,6 @@ def _kind(node: Any) -> CompiledKind:
 
 
 def _called(node: Any) -> str:
-    if isinstance(node, ir.Conv | ir.ConvolutionTransposed) if hasattr(ir, "Conv") else False:
-        return "convolution"
     overload = getattr(node, "op_overload", None)
     if overload is not None:
         return str(overload._schema.name.rpartition("::")[2])

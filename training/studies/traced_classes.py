@@ -7,6 +7,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
+
+from dippm.features.kernels.depthwise import cudnn_takes, is_depthwise
 
 
 def _table(**rows: str) -> dict[str, str]:
@@ -98,11 +101,22 @@ def class_of(op: str, inputs: Sequence[torch.Tensor], broadcasts: bool, args: An
 
 def _convolution(inputs: Sequence[torch.Tensor], args: Any) -> str:
     image, weight = inputs[0].shape, inputs[1].shape
-    stride, transposed, groups = args[3], args[6], args[8]
+    stride, dilation, transposed, groups = args[3], args[5], args[6], args[8]
+    rank = len(weight) - 2
+    if not transposed and is_depthwise(f"conv{rank}d", groups, image[1], weight[0]):
+        layouts = [torch.contiguous_format]
+        if len(weight) == 4:
+            layouts = [suggest_memory_format(tensor) for tensor in inputs[:2]]
+        by_cudnn = cudnn_takes(
+            image, weight[2:], stride, dilation,
+            half=inputs[0].dtype in (torch.float16, torch.bfloat16),
+            channels_last=torch.channels_last in layouts,
+        )  # fmt: skip
+        return "conv_depthwise" if by_cudnn else "conv_depthwise_direct"
     if len(weight) != 4 or transposed:
         return "conv_other"
     if groups > 1:
-        return "conv_depthwise" if groups == image[1] else "conv_grouped"
+        return "conv_grouped"
     if prod(weight[2:]) == 1:
         return "conv_pointwise"
     strides = list(stride) * (2 if len(stride) == 1 else 1)

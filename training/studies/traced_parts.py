@@ -46,7 +46,7 @@ class TracedKernel:
 def parts_of(kernel: TracedKernel) -> Sequence[TracedKernel]:
     """Return the kernels of a call: cuDNN's and its bias, a padding's filling and copy.
 
-    Depthwise convolutions are ATen's own kernels, which add their bias themselves.
+    ATen's own kernels of depthwise convolutions add their bias themselves.
     """
     if kernel.op == "convolution" and len(kernel.operands) == _BIASED:
         return _biased(kernel)
@@ -59,7 +59,7 @@ def parts_of(kernel: TracedKernel) -> Sequence[TracedKernel]:
 
 
 def _biased(kernel: TracedKernel) -> Sequence[TracedKernel]:
-    if kernel.kind == "conv_depthwise":
+    if kernel.kind == "conv_depthwise_direct":
         return (kernel,)
     bias = kernel.shape[1] * kernel.write_bytes / kernel.elements
     alone = replace(

@@ -102,7 +102,7 @@ class Worker:
 
     def _registry(self, workload: Workload) -> Any:
         for registry in self._registries:
-            tables = (getattr(registry, name, {}) for name in ("FAMILIES", "OPERATORS"))
+            tables = (getattr(registry, name, {}) for name in ("FAMILIES", "OPERATORS", "ZOO"))
             if any(workload.family in table for table in tables):
                 return registry
         return self._registries[-1]  # it says which names it knows

@@ -1,4 +1,4 @@
-"""Networks that join channels: DenseNet, Inception, SqueezeNet, ShuffleNet, GhostNet."""
+"""Networks that join channels: DenseNet, Inception, SqueezeNet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from dataset.families.networks.layers import (
     Convolution,
     ImageHead,
-    SqueezeExcite,
     activation,
     rounded,
 )
@@ -23,8 +22,10 @@ class DenseLayer(nn.Module):
         if bottleneck:
             inner = bottleneck * growth
             layers += [
-                nn.Conv2d(channels, inner, 1, bias=False), nn.BatchNorm2d(inner), activation(act)
-            ]  # fmt: skip
+                nn.Conv2d(channels, inner, 1, bias=False),
+                nn.BatchNorm2d(inner),
+                activation(act),
+            ]
             channels = inner
         layers.append(nn.Conv2d(channels, growth, kernel, padding=kernel // 2, bias=False))
         self.body = nn.Sequential(*layers)
@@ -37,14 +38,21 @@ class DenseNet(nn.Module):
     """Dense blocks between transitions (Huang et al. 2017)."""
 
     def __init__(
-        self, *, depths: list[int], growth: int, bottleneck: int, compression: float, act: str,
+        self,
+        *,
+        depths: list[int],
+        growth: int,
+        bottleneck: int,
+        compression: float,
+        act: str,
         kernel: int,
-    ):  # fmt: skip
+    ):
         super().__init__()
         channels = 2 * growth
         layers: list[nn.Module] = [
-            Convolution(3, channels, 7, stride=2, act=act), nn.MaxPool2d(3, 2, padding=1)
-        ]  # fmt: skip
+            Convolution(3, channels, 7, stride=2, act=act),
+            nn.MaxPool2d(3, 2, padding=1),
+        ]
         for stage, depth in enumerate(depths):
             if stage:
                 width = int(channels * compression)
@@ -124,8 +132,9 @@ class Inception(nn.Module):
 class Fire(nn.Module):
     """1×1 squeeze, then 1×1 and 3×3 side by side (Iandola et al. 2016)."""
 
-    def __init__(self, channels: int, width: int, *, squeeze: float, share: float, act: str,
-                 bypass: bool):  # fmt: skip
+    def __init__(
+        self, channels: int, width: int, *, squeeze: float, share: float, act: str, bypass: bool
+    ):
         super().__init__()
         inner, large = rounded(width * squeeze), rounded(width * share)
         self.squeeze = Convolution(channels, inner, 1, norm_name="none", act=act)
@@ -144,9 +153,16 @@ class SqueezeNet(nn.Module):
     """Fire modules between pools; a convolution as classifier."""
 
     def __init__(
-        self, *, width: int, depth: int, squeeze: float, share: float, act: str, bypass: bool,
+        self,
+        *,
+        width: int,
+        depth: int,
+        squeeze: float,
+        share: float,
+        act: str,
+        bypass: bool,
         stem: int,
-    ):  # fmt: skip
+    ):
         super().__init__()
         layers: list[nn.Module] = [
             Convolution(3, width // 2, stem, stride=2, norm_name="none", act=act)
@@ -165,137 +181,6 @@ class SqueezeNet(nn.Module):
         self.head = nn.Sequential(
             nn.Conv2d(channels, 1000, 1), activation(act), nn.AdaptiveAvgPool2d(1), nn.Flatten()
         )
-
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.head(self.features(x))
-
-
-def shuffled(x: Tensor, groups: int) -> Tensor:
-    """Interleave the channels of groups (Zhang et al. 2018)."""
-    return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
-
-
-class ShuffleUnit(nn.Module):
-    """Half of the channels pass, half are convolved, then both are interleaved (Ma et al. 2018)."""
-
-    def __init__(self, channels: int, width: int, *, stride: int, kernel: int, act: str, se: bool):
-        super().__init__()
-        half, self.stride = width // 2, stride
-        ins = channels if stride == 2 else half
-        self.body = nn.Sequential(
-            Convolution(ins, half, 1, act=act),
-            Convolution(half, half, kernel, stride=stride, groups=half, act="none"),
-            Convolution(half, half, 1, act=act),
-            *([SqueezeExcite(half, rounded(half / 4))] if se else []),
-        )
-        self.skip = (
-            nn.Sequential(
-                Convolution(ins, ins, kernel, stride=2, groups=ins, act="none"),
-                Convolution(ins, half, 1, act=act),
-            )
-            if stride == 2
-            else nn.Identity()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        first, second = (x, x) if self.stride == 2 else x.chunk(2, 1)
-        return shuffled(torch.cat([self.skip(first), self.body(second)], 1), 2)
-
-
-class ShuffleNet(nn.Module):
-    """ShuffleNet v2: three stages of units."""
-
-    def __init__(self, *, width: int, depths: list[int], kernel: int, act: str, se: bool,
-                 features: int):  # fmt: skip
-        super().__init__()
-        layers: list[nn.Module] = [
-            Convolution(3, 24, 3, stride=2, act=act), nn.MaxPool2d(3, 2, padding=1)
-        ]  # fmt: skip
-        channels = 24
-        for stage, depth in enumerate(depths):
-            wide = width << stage
-            for i in range(depth):
-                stride = 2 if i == 0 else 1
-                layers.append(
-                    ShuffleUnit(channels, wide, stride=stride, kernel=kernel, act=act, se=se)
-                )
-                channels = wide
-        layers.append(Convolution(channels, features, 1, act=act))
-        self.features = nn.Sequential(*layers)
-        self.head = ImageHead(features)
-
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.head(self.features(x))
-
-
-class Ghost(nn.Module):
-    """Some channels by convolution, the others by a cheap depthwise one (Han et al. 2020)."""
-
-    def __init__(self, channels: int, width: int, *, ratio: int, kernel: int, act: str) -> None:
-        super().__init__()
-        first = -(-width // ratio)
-        self.width = width
-        self.primary = Convolution(channels, first, 1, act=act)
-        self.cheap = Convolution(first, first * (ratio - 1), kernel, groups=first, act=act)
-
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        y = self.primary(x)
-        return torch.cat([y, self.cheap(y)], 1)[:, : self.width]
-
-
-class GhostBlock(nn.Module):
-    """Ghost up, depthwise if strided, squeeze-excite, ghost down."""
-
-    def __init__(
-        self, channels: int, width: int, *, stride: int, expansion: float, ratio: int,
-        kernel: int, se: bool, act: str,
-    ):  # fmt: skip
-        super().__init__()
-        inner = rounded(channels * expansion)
-        self.body = nn.Sequential(
-            Ghost(channels, inner, ratio=ratio, kernel=3, act=act),
-            *(
-                [Convolution(inner, inner, kernel, stride=2, groups=inner, act="none")]
-                if stride == 2
-                else []
-            ),
-            *([SqueezeExcite(inner, rounded(inner / 4), gate="hardsigmoid")] if se else []),
-            Ghost(inner, width, ratio=ratio, kernel=3, act="none"),
-        )
-        self.skip: nn.Module = nn.Identity()
-        if stride == 2 or channels != width:
-            self.skip = nn.Sequential(
-                Convolution(channels, channels, kernel, stride=stride, groups=channels, act="none"),
-                Convolution(channels, width, 1, act="none"),
-            )
-
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.body(x) + self.skip(x)
-
-
-class GhostNet(nn.Module):
-    """Five stages of ghost blocks."""
-
-    def __init__(
-        self, *, width: float, depth: int, expansion: float, ratio: int, kernel: int, se: bool,
-        act: str,
-    ):  # fmt: skip
-        super().__init__()
-        channels = rounded(16 * width)
-        layers: list[nn.Module] = [Convolution(3, channels, 3, stride=2, act=act)]
-        for stage, base in enumerate((24, 40, 80, 160)):
-            for i in range(depth if stage else 1):
-                wide = rounded(base * width)
-                layers.append(
-                    GhostBlock(
-                        channels, wide, stride=2 if i == 0 else 1, expansion=expansion,
-                        ratio=ratio, kernel=kernel, se=se and stage in (1, 3), act=act,
-                    )
-                )  # fmt: skip
-                channels = wide
-        layers.append(Convolution(channels, rounded(960 * width), 1, act=act))
-        self.features = nn.Sequential(*layers)
-        self.head = ImageHead(rounded(960 * width), hidden=1280, act=act)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         return self.head(self.features(x))

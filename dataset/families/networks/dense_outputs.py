@@ -173,8 +173,17 @@ class PooledPyramid(nn.Module):
 class Segmentation(nn.Module):
     """A backbone and a head: "fcn", "dilated" (DeepLab v3+), "pooled" (PSPNet) or "pyramid"."""
 
-    def __init__(self, *, backbone: str, width: int, depths: list[int], head: str, head_width: int,
-                 classes: int, act: str):  # fmt: skip
+    def __init__(
+        self,
+        *,
+        backbone: str,
+        width: int,
+        depths: list[int],
+        head: str,
+        head_width: int,
+        classes: int,
+        act: str,
+    ):
         super().__init__()
         self.backbone = Backbone(backbone, width, depths, act)
         widths = self.backbone.widths
@@ -211,9 +220,19 @@ class Detector(nn.Module):
     """
 
     def __init__(
-        self, *, backbone: str, width: int, depths: list[int], pyramid: int, head_depth: int,
-        anchors: int, classes: int, extra: int, head_norm: str, act: str,
-    ):  # fmt: skip
+        self,
+        *,
+        backbone: str,
+        width: int,
+        depths: list[int],
+        pyramid: int,
+        head_depth: int,
+        anchors: int,
+        classes: int,
+        extra: int,
+        head_norm: str,
+        act: str,
+    ):
         super().__init__()
         self.backbone = Backbone(backbone, width, depths, act)
         self.pyramid = Pyramid(self.backbone.widths[1:], pyramid, extra=extra, norm_name="none")

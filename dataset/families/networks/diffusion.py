@@ -69,9 +69,15 @@ class Level(nn.Module):
     """A residual block that knows the time, and attention behind it if `heads`."""
 
     def __init__(
-        self, channels: int, width: int, *, time_width: int, heads: int, text_width: int,
+        self,
+        channels: int,
+        width: int,
+        *,
+        time_width: int,
+        heads: int,
+        text_width: int,
         scale: bool,
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.residual = TimeResidual(channels, width, time_width, scale=scale)
         self.attention = SpatialAttention(width, heads, text_width) if heads else None
@@ -88,9 +94,17 @@ class DiffusionUNet(nn.Module):
     """
 
     def __init__(
-        self, *, channels: int, width: int, multipliers: list[int], depth: int, attended: int,
-        head_width: int, text_width: int, scale: bool,
-    ):  # fmt: skip
+        self,
+        *,
+        channels: int,
+        width: int,
+        multipliers: list[int],
+        depth: int,
+        attended: int,
+        head_width: int,
+        text_width: int,
+        scale: bool,
+    ):
         super().__init__()
         self.width, time_width = width, 4 * width
         self.time = nn.Sequential(
@@ -165,9 +179,16 @@ class DiffusionTransformer(nn.Module):
     """DiT: patches of a latent image, blocks modulated by the time, patches back."""
 
     def __init__(
-        self, *, size: tuple[int, int], channels: int, patch: int, width: int, depth: int,
-        heads: int, mlp_ratio: float,
-    ):  # fmt: skip
+        self,
+        *,
+        size: tuple[int, int],
+        channels: int,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float,
+    ):
         super().__init__()
         self.width, self.grid = width, (size[0] // patch, size[1] // patch)
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)

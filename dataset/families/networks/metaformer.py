@@ -67,9 +67,15 @@ class Block(nn.Module):
     """x + scale · mixer(norm(x)), then x + scale · mlp(norm(x)) by 1×1 convolutions."""
 
     def __init__(
-        self, width: int, mixing: nn.Module, *, mlp_ratio: float, act: str, norm_name: str,
+        self,
+        width: int,
+        mixing: nn.Module,
+        *,
+        mlp_ratio: float,
+        act: str,
+        norm_name: str,
         scaled: bool,
-    ):  # fmt: skip
+    ):
         super().__init__()
         hidden = int(width * mlp_ratio)
         self.norm1, self.norm2 = norm(norm_name, width), norm(norm_name, width)
@@ -175,9 +181,15 @@ class ConvNext(nn.Module):
     """ConvNeXt: stem of 4×4 patches, stages between 2×2 strides."""
 
     def __init__(
-        self, *, depths: list[int], width: int, kernel: int, mlp_ratio: float, act: str,
+        self,
+        *,
+        depths: list[int],
+        width: int,
+        kernel: int,
+        mlp_ratio: float,
+        act: str,
         response: bool,
-    ):  # fmt: skip
+    ):
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, width, 4, stride=4), ChannelNorm(width)]
         for stage, depth in enumerate(depths):

@@ -42,9 +42,19 @@ class TemporalNet(nn.Module):
     """Strided convolutions into frames, blocks of growing dilation, head."""
 
     def __init__(
-        self, *, channels: int, width: int, kernel: int, depth: int, stacks: int, stride: int,
-        norm: str, act: str, gated: bool, output: str,
-    ):  # fmt: skip
+        self,
+        *,
+        channels: int,
+        width: int,
+        kernel: int,
+        depth: int,
+        stacks: int,
+        stride: int,
+        norm: str,
+        act: str,
+        gated: bool,
+        output: str,
+    ):
         super().__init__()
         self.enter = nn.Conv1d(channels, width, 2 * stride + 1, stride=stride, padding=stride)
         self.blocks = nn.Sequential(
@@ -65,8 +75,17 @@ class TemporalNet(nn.Module):
 class Conformer(nn.Module):
     """Speech frames through attention and convolution blocks (Gulati et al. 2020)."""
 
-    def __init__(self, *, bands: int, width: int, depth: int, heads: int, kernel: int,
-                 mlp_ratio: float, act: str):  # fmt: skip
+    def __init__(
+        self,
+        *,
+        bands: int,
+        width: int,
+        depth: int,
+        heads: int,
+        kernel: int,
+        mlp_ratio: float,
+        act: str,
+    ):
         super().__init__()
         self.shrink = nn.Sequential(
             Convolution(1, width // 4, 3, stride=2, norm_name="none", act="relu"),
@@ -111,8 +130,17 @@ class ConformerBlock(nn.Module):
 class TableNet(nn.Module):
     """Rows of numbers through linear layers, with shortcuts if `residual`."""
 
-    def __init__(self, *, features: int, width: int, depth: int, outputs: int, norm: str, act: str,
-                 residual: bool):  # fmt: skip
+    def __init__(
+        self,
+        *,
+        features: int,
+        width: int,
+        depth: int,
+        outputs: int,
+        norm: str,
+        act: str,
+        residual: bool,
+    ):
         super().__init__()
         self.enter = nn.Linear(features, width)
         norms = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
@@ -138,9 +166,17 @@ class Recommender(nn.Module):
     """Embeddings of categories and an MLP of numbers meet in products of pairs (Naumov 2019)."""
 
     def __init__(
-        self, *, fields: int, rows: int, width: int, numbers: int, hidden: int, depth: int,
-        act: str, meeting: str,
-    ):  # fmt: skip
+        self,
+        *,
+        fields: int,
+        rows: int,
+        width: int,
+        numbers: int,
+        hidden: int,
+        depth: int,
+        act: str,
+        meeting: str,
+    ):
         super().__init__()
         self.fields, self.rows, self.meeting = fields, rows, meeting
         self.embed = nn.Embedding(fields * rows, width)
@@ -168,9 +204,19 @@ class Translator(nn.Module):
     """Encoder and decoder over two texts (Vaswani et al. 2017; T5, Raffel et al. 2020)."""
 
     def __init__(
-        self, *, length: int, target: int, vocabulary: int, width: int, encoder: int, decoder: int,
-        heads: int, mlp_ratio: float, act: str, norm: str,
-    ):  # fmt: skip
+        self,
+        *,
+        length: int,
+        target: int,
+        vocabulary: int,
+        width: int,
+        encoder: int,
+        decoder: int,
+        heads: int,
+        mlp_ratio: float,
+        act: str,
+        norm: str,
+    ):
         super().__init__()
         hidden = int(width * mlp_ratio)
         self.source, self.target = nn.Embedding(vocabulary, width), nn.Embedding(vocabulary, width)
@@ -208,9 +254,19 @@ class FieldTransformer(nn.Module):
     """Weather fields in patches through a transformer and back to fields."""
 
     def __init__(
-        self, *, grid: tuple[int, int], channels: int, outputs: int, patch: int, width: int,
-        depth: int, heads: int, mlp_ratio: float, act: str, order: str,
-    ):  # fmt: skip
+        self,
+        *,
+        grid: tuple[int, int],
+        channels: int,
+        outputs: int,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float,
+        act: str,
+        order: str,
+    ):
         super().__init__()
         self.grid = grid
         self.pad = tuple(-side % patch for side in grid)

@@ -50,9 +50,16 @@ class SwinBlock(nn.Module):
     mask: Tensor
 
     def __init__(
-        self, width: int, heads: int, *, window: int, shift: int, mlp_ratio: float, act: str,
+        self,
+        width: int,
+        heads: int,
+        *,
+        window: int,
+        shift: int,
+        mlp_ratio: float,
+        act: str,
         grid: tuple[int, int],
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.window, self.grid = window, grid
         self.padded = tuple(-(-side // window) * window for side in grid)
@@ -125,9 +132,17 @@ class Swin(nn.Module):
     """Patches, four stages between merges, head."""
 
     def __init__(
-        self, *, image: tuple[int, int], patch: int, width: int, depths: list[int],
-        head_width: int, window: int, mlp_ratio: float, act: str,
-    ):  # fmt: skip
+        self,
+        *,
+        image: tuple[int, int],
+        patch: int,
+        width: int,
+        depths: list[int],
+        head_width: int,
+        window: int,
+        mlp_ratio: float,
+        act: str,
+    ):
         super().__init__()
         grid = (image[0] // patch, image[1] // patch)
         self.embed = nn.Conv2d(3, width, patch, stride=patch)
@@ -139,11 +154,16 @@ class Swin(nn.Module):
                 width, grid = 2 * width, (-(-grid[0] // 2), -(-grid[1] // 2))
             layers += [
                 SwinBlock(
-                    width, width // head_width, window=window, shift=i % 2 * (window // 2),
-                    mlp_ratio=mlp_ratio, act=act, grid=grid,
+                    width,
+                    width // head_width,
+                    window=window,
+                    shift=i % 2 * (window // 2),
+                    mlp_ratio=mlp_ratio,
+                    act=act,
+                    grid=grid,
                 )
                 for i in range(depth)
-            ]  # fmt: skip
+            ]
         self.stages = nn.Sequential(*layers)
         self.last = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1000)

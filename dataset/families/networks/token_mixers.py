@@ -23,8 +23,9 @@ class MixerBlock(nn.Module):
     by a gate from the other places (gMLP, Liu et al. 2021).
     """
 
-    def __init__(self, tokens: int, width: int, *, token_hidden: int, hidden: int, act: str,
-                 mixing: str):  # fmt: skip
+    def __init__(
+        self, tokens: int, width: int, *, token_hidden: int, hidden: int, act: str, mixing: str
+    ):
         super().__init__()
         self.mixing = mixing
         self.norm1 = nn.LayerNorm(width)
@@ -52,21 +53,33 @@ class Mixer(nn.Module):
     """Patches, mixer blocks, mean, head."""
 
     def __init__(
-        self, *, image: tuple[int, int], patch: int, width: int, depth: int, token_ratio: float,
-        mlp_ratio: float, act: str, mixing: str,
-    ):  # fmt: skip
+        self,
+        *,
+        image: tuple[int, int],
+        patch: int,
+        width: int,
+        depth: int,
+        token_ratio: float,
+        mlp_ratio: float,
+        act: str,
+        mixing: str,
+    ):
         super().__init__()
         tokens = image[0] // patch * (image[1] // patch)
         self.embed = nn.Conv2d(3, width, patch, stride=patch)
         self.blocks = nn.Sequential(
             *(
                 MixerBlock(
-                    tokens, width, token_hidden=int(width * token_ratio),
-                    hidden=int(width * mlp_ratio), act=act, mixing=mixing,
+                    tokens,
+                    width,
+                    token_hidden=int(width * token_ratio),
+                    hidden=int(width * mlp_ratio),
+                    act=act,
+                    mixing=mixing,
                 )
                 for _ in range(depth)
             )
-        )  # fmt: skip
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1000)
 
@@ -115,9 +128,16 @@ class MobileVit(nn.Module):
     """Inverted residuals, with transformers in the last three stages."""
 
     def __init__(
-        self, *, widths: list[int], inner: list[int], depths: list[int], heads: int, patch: int,
-        expansion: float, act: str,
-    ):  # fmt: skip
+        self,
+        *,
+        widths: list[int],
+        inner: list[int],
+        depths: list[int],
+        heads: int,
+        patch: int,
+        expansion: float,
+        act: str,
+    ):
         super().__init__()
         layers: list[nn.Module] = [Convolution(3, widths[0], 3, stride=2, act=act)]
         channels = widths[0]

@@ -60,9 +60,16 @@ class Stage(nn.Module):
     """Some convolutions, with a shortcut around them if `residual`."""
 
     def __init__(
-        self, channels: int, width: int, *, kernel: int, act: str, norm: str, depth: int,
+        self,
+        channels: int,
+        width: int,
+        *,
+        kernel: int,
+        act: str,
+        norm: str,
+        depth: int,
         residual: bool,
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.body = nn.Sequential(
             *(

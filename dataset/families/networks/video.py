@@ -76,8 +76,9 @@ class ResNet3d(nn.Module):
 class X3dBlock(nn.Module):
     """1×1×1 up, depthwise 3×3×3, squeeze-excite, 1×1×1 down (Feichtenhofer 2020)."""
 
-    def __init__(self, channels: int, width: int, *, stride: int, expansion: float, se: bool,
-                 act: str):  # fmt: skip
+    def __init__(
+        self, channels: int, width: int, *, stride: int, expansion: float, se: bool, act: str
+    ):
         super().__init__()
         inner = rounded(width * expansion)
         self.up = Convolution(channels, inner, 1, act=act, dimensions=3)
@@ -119,19 +120,26 @@ class X3d(nn.Module):
             for i in range(max(1, round(base * depth))):
                 layers.append(
                     X3dBlock(
-                        channels, wide, stride=2 if i == 0 else 1, expansion=expansion,
-                        se=se and i % 2 == 0, act=act,
+                        channels,
+                        wide,
+                        stride=2 if i == 0 else 1,
+                        expansion=expansion,
+                        se=se and i % 2 == 0,
+                        act=act,
                     )
-                )  # fmt: skip
+                )
                 channels = wide
         layers.append(
             Convolution(channels, rounded(channels * expansion), 1, act=act, dimensions=3)
         )
         self.features = nn.Sequential(*layers)
         self.head = nn.Sequential(
-            nn.AdaptiveAvgPool3d(1), nn.Flatten(),
-            nn.Linear(rounded(channels * expansion), 2048), nn.ReLU(), nn.Linear(2048, 400),
-        )  # fmt: skip
+            nn.AdaptiveAvgPool3d(1),
+            nn.Flatten(),
+            nn.Linear(rounded(channels * expansion), 2048),
+            nn.ReLU(),
+            nn.Linear(2048, 400),
+        )
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         return self.head(self.features(x))

@@ -71,10 +71,19 @@ def _unfused(
     sizes = [queries * width * heads, keys * width * heads, keys * width * heads]
     after: tuple[int, ...] = tuple(m for p in call.inputs for m in run.state(p).makers)
     first = Kernel(
-        node=i, kind="batched_gemm", unit="half" if wide == HALF_WIDTH else "fp32", flops=flops / 2,
-        read_bytes=wide * (sizes[0] + sizes[1]), write_bytes=wide * scores,
-        m=queries, n=keys, k=width, copies=heads, in_bytes=wide, out_bytes=wide,
-    )  # fmt: skip
+        node=i,
+        kind="batched_gemm",
+        unit="half" if wide == HALF_WIDTH else "fp32",
+        flops=flops / 2,
+        read_bytes=wide * (sizes[0] + sizes[1]),
+        write_bytes=wide * scores,
+        m=queries,
+        n=keys,
+        k=width,
+        copies=heads,
+        in_bytes=wide,
+        out_bytes=wide,
+    )
     second = first._replace(
         read_bytes=wide * (scores + sizes[2]), write_bytes=wide * sizes[0], n=width, k=keys
     )

@@ -17,6 +17,7 @@ from dippm.graph.calls import Call
 INDEXABLE = 2**31
 """Elements that its own kernel can count."""
 WINDOWS = (1, 3, 5)
+HALF_WIDTH, SIGNAL_RANK = 2, 3
 FEWEST_CHANNELS, SMALLEST_WIDTH = 32, 7
 MANY_CHANNELS, WIDE = (512, 256), 28
 """With two pixels a step cuDNN takes so many channels, or half as many of wide images."""
@@ -39,23 +40,47 @@ def walks_windows(
         window: along each axis of an image.
         strides: as well.
     """
-    shape = run.tensor(source).shape
-    if run.compiled or images_last(run, source) or prod(shape) >= INDEXABLE:
+    dilation = call.attributes.get("dilation")
+    return not run.compiled and not cudnn_takes(
+        run.tensor(source).shape,
+        window,
+        strides,
+        dilation if isinstance(dilation, tuple | list) and dilation else (1,),
+        half=run.product_width == HALF_WIDTH,
+        channels_last=images_last(run, source),
+    )
+
+
+def cudnn_takes(
+    shape: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    half: bool,
+    channels_last: bool,
+) -> bool:
+    """Tell whether eager PyTorch hands a depthwise convolution to cuDNN.
+
+    Args:
+        shape: of the images, or of signals of one axis.
+        window: along each axis.
+        strides: as well.
+        dilation: as well.
+        half: whether it computes in half precision.
+        channels_last: whether images or weights are held so.
+    """
+    if channels_last or prod(shape) >= INDEXABLE:
+        return True
+    channels, width = shape[1], shape[-1]
+    if not half or max(dilation) > 1 or channels < FEWEST_CHANNELS or len(set(strides)) > 1:
         return False
-    if run.product_width != 2 or max(_axes(call.attributes.get("dilation"))) > 1:
-        return True
-    if len(shape) == 3:
-        return max(strides) > 1 or shape[1] < FEWEST_CHANNELS
-    channels, width = shape[1], shape[3]
-    square = len(set(window)) == 1 and window[0] in WINDOWS and len(set(strides)) == 1
-    if not square or channels < FEWEST_CHANNELS or width < SMALLEST_WIDTH:
-        return True
+    if len(shape) == SIGNAL_RANK:
+        return strides[0] == 1
+    if len(set(window)) > 1 or window[0] not in WINDOWS or width < SMALLEST_WIDTH:
+        return False
     if strides[0] == 1:
-        return False
+        return True
     many, fewer = MANY_CHANNELS
     enough = channels >= many or (channels >= fewer and width >= WIDE)
-    return not (strides[0] == 2 and window[0] > 1 and enough)
-
-
-def _axes(sizes: object) -> tuple[int, ...]:
-    return tuple(sizes) if isinstance(sizes, tuple | list) and sizes else (1,)
+    return strides[0] == 2 and window[0] > 1 and enough

@@ -2,6 +2,7 @@
 
     DIR/shard-0000.parquet ...    rows, with the columns of `dippm.measure.columns`
     DIR/shard-0000.jsonl.gz ...   the same, from a machine without pyarrow
+    DIR/kernels-0000.parquet ...  kernel tables of the rows of that shard, see `kernels`
     DIR/journal.jsonl             one JSON object per row, the newest rows of a running campaign
     DIR/campaigns/<id>.json       what one start of the collector was asked for
 

@@ -38,6 +38,9 @@ def read_campaigns(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], list[st
 def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None:
     """Say of campaigns that never came to their end that they were killed, with their rows.
 
+    Their file is from when they began, or from their first row: what it says is left counts from
+    there, so the rows since then are taken off.
+
     Args:
         folder: the output folder; its lock must be held, so that none of them can be running.
         statuses: rows by campaign and status.
@@ -49,5 +52,7 @@ def mark_killed(folder: Path, statuses: Mapping[str, Mapping[str, int]]) -> None
         if campaign.get("ended") == "running":
             name = campaign["campaign"]
             found = dict(statuses.get(name, {}))
-            ended = {"ended": "killed", "statuses": found, "rows": sum(found.values())}
+            rows = sum(found.values())
+            left = campaign.get("left", 0) + campaign.get("rows", 0) - rows
+            ended = {"ended": "killed", "statuses": found, "rows": rows, "left": max(0, left)}
             write_campaign(folder, name, {**campaign, **ended})

@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.measure.collected.errors import DamagedRowsError, RowReaderNotInstalledError
 from dippm.measure.collected.journal import Row, encode, sync_folder, write_whole
+from dippm.measure.collected.kernels import (
+    Kernels,
+    kernel_files,
+    kernels_of,
+    without_kernels,
+    write_kernels,
+)
 from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -41,14 +48,21 @@ def shards(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def write_shard(folder: Path, rows: Sequence[Row]) -> Path:
-    """Write rows to the next shard; it is whole or it is not there.
+def write_shard(folder: Path, rows: Sequence[Row], others: Kernels | None = None) -> Path:
+    """Write rows to the next shard, and their kernel tables beside it; whole or not there.
+
+    Args:
+        folder: of the set.
+        rows: of the journal, or of shards.
+        others: kernel tables of rows of shards.
 
     Raises:
         OSError: if it cannot be written.
     """
     last = max((int(NAME.fullmatch(path.name)[1]) for path in shards(folder)), default=-1)  # type: ignore[index]
     name = f"shard-{last + 1:04d}"
+    write_kernels(folder / name, rows, others)
+    rows = [without_kernels(row) for row in rows]
     if has_pyarrow():
         path, content = folder / f"{name}.parquet", _parquet(rows)
     else:
@@ -91,9 +105,12 @@ def compact(folder: Path, most_rows: int) -> None:
     """
     for group in _groups(folder, most_rows):
         rows = without_doubles(row for path in group for row in read_shard(path))
-        write_shard(folder, list(rows))
+        tables = {key: kernels for path in group for key, kernels in kernels_of(path).items()}
+        write_shard(folder, list(rows), tables)
         for path in group:
             path.unlink()
+            for beside in kernel_files(path):
+                beside.unlink()
     sync_folder(folder)
 
 

@@ -12,6 +12,7 @@ from dippm.errors import DippmError
 from dippm.measure.collected.errors import StorageError
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import Journal, Row, encode, read_journal, write_whole
+from dippm.measure.collected.kernels import without_kernels
 from dippm.measure.collected.shards import compact, read_shard, shards, without_doubles, write_shard
 
 SHARD_ROWS = 500
@@ -121,7 +122,8 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """
     journal, _ = read_journal(folder / JOURNAL)  # first: meanwhile its rows may move to a shard
     in_shards = (row for path in shards(folder) for row in read_shard(path))
-    yield from without_doubles(row for rows in (in_shards, iter(journal)) for row in rows)
+    in_journal = map(without_kernels, journal)
+    yield from without_doubles(row for rows in (in_shards, in_journal) for row in rows)
 
 
 def _drop_rolled(path: Path, in_shards: set[str]) -> None:

@@ -68,12 +68,11 @@ def read(trace: bytes, *, on_gpu: bool = False, has_paths: bool = True) -> tuple
     if on_gpu:
         by_id = {call.external: call for call in calls if call.external is not None}
         on_device = (e for e in events if e.get("cat") in ON_DEVICE)
-        kernels = [_of_device(event, by_id, forward) for event in on_device]
-    else:
-        kernels = [_of_host(call, forward) for call in calls]
-    begin = min((kernel.start_ns for kernel in kernels), default=0)
-    ordered = sorted(kernels, key=lambda kernel: kernel.start_ns)
-    return tuple(replace(kernel, start_ns=kernel.start_ns - begin) for kernel in ordered)
+        launched = sorted(on_device, key=lambda event: float(event["ts"]))
+        begin_ns = _ns(launched[0]["ts"]) if launched else 0
+        return tuple(_of_device(event, by_id, forward, begin_ns) for event in launched)
+    begin_ns = calls[0].start_ns if calls else 0
+    return tuple(_of_host(call, forward, begin_ns) for call in calls)
 
 
 def _calls(events: Sequence[Event], *, has_paths: bool) -> list[_Call]:
@@ -143,20 +142,20 @@ def _forward(calls: Iterable[_Call]) -> Mapping[int, _Call]:
     return found
 
 
-def _of_host(call: _Call, forward: Mapping[int, _Call]) -> TracedKernel:
+def _of_host(call: _Call, forward: Mapping[int, _Call], begin_ns: int) -> TracedKernel:
     own_ns = max(call.ns - call.inside_ns, 0)
-    return _kernel(call.name, call, forward, start_ns=call.start_ns, ns=own_ns)
+    return _kernel(call.name, call, forward, start_ns=call.start_ns - begin_ns, ns=own_ns)
 
 
 def _of_device(
-    event: Event, calls: Mapping[int, _Call], forward: Mapping[int, _Call]
+    event: Event, calls: Mapping[int, _Call], forward: Mapping[int, _Call], begin_ns: int
 ) -> TracedKernel:
     arguments = event.get("args", {})
     kernel = _kernel(
         str(event["name"]),
         calls.get(arguments.get("External id", -1)),
         forward,
-        start_ns=_ns(event["ts"]),
+        start_ns=_ns(event["ts"]) - begin_ns,
         ns=_ns(event["dur"]),
     )
     grid, block = arguments.get("grid"), arguments.get("block")

@@ -23,9 +23,12 @@ class Block:
         self.stored: dict[str, Tensor] = {t.name: stored(t) for t in graph.initializer}
         for sparse in graph.sparse_initializer:
             self.stored[sparse.values.name] = Tensor(
-                sparse.values.name, tuple(sparse.dims), sparse.values.data_type,
-                is_learned=True, is_parameter=True,
-            )  # fmt: skip
+                sparse.values.name,
+                tuple(sparse.dims),
+                sparse.values.data_type,
+                is_learned=True,
+                is_parameter=True,
+            )
         self.nodes: list[tuple[onnx.NodeProto, dict[str, Any]]] = []
         for node in graph.node:
             if node.op_type == "Constant" and node.output and node.attribute:

@@ -90,10 +90,14 @@ def _skip_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
     return [
         *nodes,
         helper.make_node(
-            norm, [total, *filter(None, weights)], [_output(node, 0)], name=node.name, axis=-1,
+            norm,
+            [total, *filter(None, weights)],
+            [_output(node, 0)],
+            name=node.name,
+            axis=-1,
             epsilon=epsilon,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _rms_norm(node: NodeProto, around: Surroundings) -> list[NodeProto]:
@@ -177,10 +181,14 @@ def _multi_head_attention(node: NodeProto, around: Surroundings) -> list[NodePro
     heads = int(_attributes(node).get("num_heads", 1))
     return [
         helper.make_node(
-            "Attention", data, node.output[:1], name=node.name, q_num_heads=heads,
+            "Attention",
+            data,
+            node.output[:1],
+            name=node.name,
+            q_num_heads=heads,
             kv_num_heads=heads,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _plain(operator: str, *positions: int) -> Rewrite:

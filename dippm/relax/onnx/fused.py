@@ -131,8 +131,9 @@ def _attend_packed(fused: _Fused, packed: Tensor, past: Tensor | None) -> None:
     query, key, value = (fused.heads(part, heads) for part in parts)
     halves: tuple[Tensor | None, Tensor | None] = (None, None)
     if past is not None:
-        rows = [fused.apply("Slice", past, *map(fused.numbers, ([i], [i + 1], [0])))
-                for i in (0, 1)]  # fmt: skip
+        rows = [
+            fused.apply("Slice", past, *map(fused.numbers, ([i], [i + 1], [0]))) for i in (0, 1)
+        ]
         halves = (fused.reshape(rows[0], *past.shape[1:]), fused.reshape(rows[1], *past.shape[1:]))
     result, key, value = fused.attend(query, key, value, halves)
     present = None
@@ -218,8 +219,9 @@ def _is_plain_attention(tracer: Tracing, node: onnx.NodeProto, attributes: Attri
 def _matmul_with_scales(fused: _Fused) -> None:
     """MatMulIntegerToFloat: a product of integers, then both scales and a bias."""
     a, b, a_scale, b_scale = (fused.need(i) for i in range(4))
-    _scaled_product(fused, (a, b), (a_scale, b_scale), (fused.input(4), fused.input(5)),
-                    fused.input(6))  # fmt: skip
+    _scaled_product(
+        fused, (a, b), (a_scale, b_scale), (fused.input(4), fused.input(5)), fused.input(6)
+    )
 
 
 def _scaled_product(
@@ -261,9 +263,14 @@ def _matmul_few_bits(fused: _Fused) -> None:
     if rows < 1 or columns < 1 or data.shape[-1:] != (rows,):
         raise UnsupportedError(fused.node, f"K={rows}, N={columns} do not fit {data.shape}")
     wide = fused.apply(
-        "DequantizeLinear", packed, scales, domain=CONTRIBUTED, K=rows, N=columns,
+        "DequantizeLinear",
+        packed,
+        scales,
+        domain=CONTRIBUTED,
+        K=rows,
+        N=columns,
         element_type=data.element_type,
-    )  # fmt: skip
+    )
     result = fused.apply("MatMul", data, wide)
     bias = fused.input(5)
     fused.write(result if bias is None else fused.apply("Add", result, bias))
@@ -297,9 +304,12 @@ def _grouped_norm(fused: _Fused) -> None:
     first = [0, rank - 1, *range(1, rank - 1)]
     turned = fused.apply("Transpose", data, perm=first) if is_last else data
     result = fused.apply(
-        "GroupNormalization", turned, fused.need(1), fused.need(2),
+        "GroupNormalization",
+        turned,
+        fused.need(1),
+        fused.need(2),
         num_groups=fused.integer("groups", 1),
-    )  # fmt: skip
+    )
     if fused.integer("activation"):
         result = fused.apply("Mul", result, fused.apply("Sigmoid", result))
     back = [0, *range(2, rank), 1]

@@ -88,6 +88,8 @@ class Inference:
             return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
         if schema is None:
             return {}
+        if node.op_type == "Range":
+            inputs = [_as_scalar(t) for t in inputs]
         named = {name: t for name, t in zip(node.input, inputs, strict=True) if t is not None}
         try:
             inferred = shape_inference.infer_node_outputs(
@@ -107,6 +109,14 @@ class Inference:
             raise malformed(where(node) + str(error).strip()[-300:]) from error
         found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
         return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def _as_scalar(tensor: Tensor | None) -> Tensor | None:
+    """Return a row of one number as that number: ONNX's inference refuses it, runtimes take it."""
+    if tensor is None or tensor.shape != (1,):
+        return tensor
+    data = None if tensor.data is None else tensor.data.reshape(())
+    return Tensor(tensor.name, (), tensor.element_type, data)
 
 
 def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type | None:

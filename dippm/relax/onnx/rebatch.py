@@ -122,9 +122,13 @@ class Rebatch:
         if not bool((source.data == row).all()):
             return source
         return Tensor(
-            f"{source.name}@row", row.shape, source.element_type, row, source.is_learned,
+            f"{source.name}@row",
+            row.shape,
+            source.element_type,
+            row,
+            source.is_learned,
             source.is_parameter,
-        )  # fmt: skip
+        )
 
     def _is_scaled(self, size: int) -> bool:
         return size > 0 and size % self.marker == 0

@@ -36,8 +36,12 @@ BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Atan2": op.atan2,
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[..., relax.Expr]] = {
-    "Mean": op.mean, "Sum": op.sum, "Max": op.max, "Min": op.min, "Prod": op.prod,
-}  # fmt: skip
+    "Mean": op.mean,
+    "Sum": op.sum,
+    "Max": op.max,
+    "Min": op.min,
+    "Prod": op.prod,
+}
 
 
 def _unary(call: Call) -> Results:

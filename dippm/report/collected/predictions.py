@@ -149,9 +149,15 @@ def _points(
                 estimate = estimates.values[target]
                 between = estimate.interval
                 yield Point(
-                    target, str(row["family"]), model, int(row["batch"]), float(row[target]),
-                    estimate.value, between.low, between.high,
-                )  # fmt: skip
+                    target,
+                    str(row["family"]),
+                    model,
+                    int(row["batch"]),
+                    float(row[target]),
+                    estimate.value,
+                    between.low,
+                    between.high,
+                )
             elif target not in estimates.values:
                 absent[f"{target}: {estimates.absent.get(target, 'not predicted')}"] += 1
 

@@ -232,3 +232,14 @@ def test_quantized_weights_are_parameters_whatever_their_values(convert, make, k
     ones, mixed = graph([1] * 8), graph([0, 1] * 4)
     assert ones == mixed
     assert [v.shape for v in ones.values if v.kind == "parameter"] == [(4, 2)]
+
+
+def test_the_bounds_of_a_range_may_be_rows_of_one_number(convert, make):
+    """Runtimes take them, and ONNX's own function of AffineGrid has them."""
+    bounds = {"start": [0], "limit": [6], "step": [2]}
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "step"], ["places"]),
+        helper.make_node("Gather", ["x", "places"], ["y"], axis=2),
+    ]
+    raw = convert(make(nodes, IMAGE, [("y", None)], constants=bounds))
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 3, 3, 8)

@@ -92,6 +92,28 @@ def test_a_loop_over_samples_is_no_symbolic_batch(kind):
     assert any("fixed batch 1" in note for note in raw.notes)
 
 
+def test_a_loop_over_samples_may_compute_with_numbers():
+    class Cut(PerSample):
+        def forward(self, x):
+            cuts = torch.tensor([2, 5]).tolist()
+            return torch.stack([torch.cat(torch.split(self.dense(row), [*cuts, 1])) for row in x])
+
+    raw = convert(Cut(), "8")
+    assert (raw.batch, raw.batch_is_symbolic) == (1, False)
+    assert build(raw).macs == 64
+
+
+def test_a_loop_over_samples_that_reads_data_is_refused_for_that():
+    class Reads(PerSample):
+        def forward(self, x):
+            return torch.stack([self.dense(row) if row.sum() > 0 else row for row in x])
+
+    with pytest.raises(ConversionError) as caught:
+        convert(Reads(), "8")
+    assert "BatchMissedError" not in caught.value.message
+    assert "data-dependent" in caught.value.message
+
+
 def test_more_samples_are_given_as_the_complete_input():
     raw = convert(Iterated(), "fixed:5,8")
     assert build(raw).macs == 5 * 64

@@ -81,11 +81,6 @@ def test_control_flow_on_data_is_a_conversion_error(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_that_does_nothing():
-    with pytest.raises(ConversionError, match="no operators"):
-        frontends.load(nn.Identity(), "4")
-
-
 def test_plain_attributes_and_uncopyable_modules():
     class Odd(nn.Module):
         def __init__(self):

@@ -11,6 +11,8 @@ from torch import nn
 import dippm
 from dippm import frontends
 from dippm.errors import InputShapeError
+from dippm.frontends import named
+from dippm.frontends.torch_known import kept_numbers
 
 WIDTH = 3 * 14 * 14
 
@@ -43,6 +45,19 @@ def test_a_tower_gets_one_square_image_by_default():
     assert any("16 × 16 patches" in note for note in graph.notes)
 
 
+@pytest.mark.parametrize("kind", [torch.LongTensor, torch.LongTensor | None, torch.IntTensor])
+def test_a_grid_is_a_tensor_by_whatever_name_its_type_has(kind):
+    class Typed(Tower):
+        def forward(self, hidden_states, grid_thw):
+            return super().forward(hidden_states, grid_thw)
+
+    Typed.forward.__annotations__["grid_thw"] = kind
+    graph = dippm.read_graph(
+        Typed(), input=f"hidden_states=fixed:16,{WIDTH};grid_thw=value:[[1,4,4]]"
+    )
+    assert graph.macs == 16 * WIDTH * 8 + 2 * 8 * 16 * 16
+
+
 def test_the_grid_says_how_many_images_there_are():
     graph = dippm.read_graph(
         Tower(), input=f"hidden_states=fixed:40,{WIDTH};grid_thw=value:[[1,4,4],[2,3,4]]"
@@ -65,3 +80,59 @@ def test_a_container_without_forward_names_its_parts():
         frontends.load(Container(), "4")
     assert "encoder" in caught.value.hint
     assert "rest" not in caught.value.hint
+
+
+class Placed(nn.Module):
+    """Brings its table of places to the size of each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(1, 8, 4, 4))
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, grid_thw: torch.LongTensor) -> torch.Tensor:
+        found = []
+        for frames, rows, columns in grid_thw:
+            table = nn.functional.interpolate(self.places, size=(rows, columns))
+            found.append(table.flatten(2)[0].T.repeat(frames, 1))
+        return self.mix(x + torch.cat(found))
+
+
+def test_known_numbers_are_sizes():
+    graph = dippm.read_graph(Placed(), input="x=fixed:30,8;grid_thw=value:[[1,2,3],[2,3,4]]")
+    assert graph.macs == 30 * 8 * 8
+
+
+class Codec(nn.Module):
+    """Pads by what it computes from the stride that it keeps as a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 4, 8, stride=4)
+        self.register_buffer("stride", torch.tensor(4), persistent=False)
+        self.kernel = self.stride * 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = (x.shape[-1] - self.kernel) / self.stride + 1
+        whole = (torch.ceil(frames).to(torch.int64) - 1) * self.stride + self.kernel
+        extra = whole - x.shape[-1]
+        if extra > 0:
+            x = torch.nn.functional.pad(x, (0, extra))
+        return self.conv(x)
+
+
+def test_the_numbers_that_a_module_keeps_are_known():
+    module = Codec()
+    graph = dippm.read_graph(module, input="1,99")
+    assert graph.macs == graph.batch * 4 * 8 * 24  # 99 are padded to 100: 24 frames
+    assert dict(module.named_buffers())["stride"].item() == 4
+    assert "kernel" in vars(module)
+    assert "stride" not in vars(module)
+
+
+def test_a_model_by_name_is_built_with_the_numbers_that_it_keeps():
+    module = named._built(Codec, torch.device("meta"))
+    assert all(parameter.is_meta for parameter in module.parameters())
+    assert {name: int(value) for name, value in kept_numbers(module)[""].items()} == {
+        "stride": 4, "kernel": 8,
+    }  # fmt: skip

@@ -5,6 +5,7 @@ The collector finds them through `--families collect_faults --bench collect_faul
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -51,6 +52,10 @@ def _exits(parameters, sizes):
 
 def _raises(parameters, sizes):
     raise ValueError("no such layer\nand a second line")
+
+
+def _lacking(parameters, sizes):
+    importlib.import_module("no_such_zoo")
 
 
 def _cuda_error(parameters, sizes):
@@ -124,6 +129,7 @@ FAMILIES = {
         _family("killed", _killed),
         _family("exits", _exits),
         _family("raises", _raises),
+        _family("lacking", _lacking),
         _family("cuda_error", _cuda_error),
         _family("large", _large),
         _family("slow", _slow),

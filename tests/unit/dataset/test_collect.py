@@ -49,7 +49,16 @@ def reason(folder: Path, family: str, batch: int) -> str:
 
 
 def test_every_failure_is_a_row_with_its_reason(tmp_path):
-    families = ("steady", "segfault", "killed", "exits", "raises", "cuda_error", "nosuch")
+    families = (
+        "steady",
+        "segfault",
+        "killed",
+        "exits",
+        "raises",
+        "cuda_error",
+        "nosuch",
+        "lacking",
+    )
     more = {"memory_error": (1, 4, 8), "large": (4, 8), "prints": (1,), "single": (1,)}
     plan = write_plan(tmp_path / "plan.jsonl", {**dict.fromkeys(families, (1, 2)), **more})
     code, summary, talk = collect(tmp_path / "out", plan, "--memory-limit-mb", "3000")
@@ -60,6 +69,7 @@ def test_every_failure_is_a_row_with_its_reason(tmp_path):
     assert found["prints"] == [(1, "ok")]
     for family in ("segfault", "killed", "exits", "cuda_error"):
         assert found[family] == [(1, "crash"), (2, "skipped")]
+    assert found["lacking"] == [(1, "skipped"), (2, "skipped")]
     for family in ("raises", "nosuch"):
         assert found[family] == [(1, "error"), (2, "skipped")]
     assert found["memory_error"] == [(1, "ok"), (4, "oom"), (8, "skipped")]
@@ -71,6 +81,7 @@ def test_every_failure_is_a_row_with_its_reason(tmp_path):
     assert said("segfault") == "worker killed by SIGSEGV; last line on stderr: about to fall"
     assert "killed by SIGKILL" in said("killed")
     assert "exit code 7" in said("exits")
+    assert said("lacking") == "ModuleNotFoundError: No module named 'no_such_zoo'"
     assert said("raises") == "ValueError: no such layer"
     assert "the model was not built: ValueError" in said("raises", 2)
     assert said("cuda_error") == "RuntimeError: CUDA error: unspecified launch failure"
@@ -144,6 +155,8 @@ def test_killed_supervisor_loses_at_most_the_row_in_flight(tmp_path):
     campaigns = status(out)["campaigns"]
     assert [c["ended"] for c in campaigns] == ["killed", "killed", "finished", "finished"]
     assert sum(c["rows"] for c in campaigns) == 200
+    done = [sum(c["rows"] for c in campaigns[: i + 1]) for i in range(len(campaigns))]
+    assert [c["left"] for c in campaigns] == [200 - n for n in done]
 
 
 def test_the_budget_ends_a_campaign_cleanly(tmp_path):

@@ -14,7 +14,7 @@ from dataset.collect.plans import plan_hash, read_plan, share
 from dataset.families.family import Workload
 from dataset.families.registry import FAMILIES, OPERATORS
 from dataset.plan.configuration import Job, Point
-from dataset.plan.parts import jobs_of
+from dataset.plan.parts import PARTS
 from dippm.measure.collected.shards import shards
 from dippm.measure.collected.store import read_rows
 
@@ -78,11 +78,11 @@ def test_a_missing_plan_and_a_folder_that_cannot_be_made(tmp_path, capsys, monke
 
 
 def test_parts_of_the_plan():
-    operators, cpu = jobs_of("operators", 0), jobs_of("cpu", 0)
+    operators, cpu = PARTS["operators"](0), PARTS["cpu"](0)
     assert len(operators) > 200
     assert len(cpu) > 50
     assert {job.workload.model for job in operators}.isdisjoint(j.workload.model for j in cpu)
-    assert plan_hash(cpu) == plan_hash(jobs_of("cpu", 0)) != plan_hash(cpu[1:])
+    assert plan_hash(cpu) == plan_hash(PARTS["cpu"](0)) != plan_hash(cpu[1:])
 
 
 def test_shares_are_disjoint_and_complete(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -64,9 +65,26 @@ def test_members_are_distinct_and_names_are_read_back(family: Family):
         assert len(set(sizes)) == len(sizes)
 
 
+def test_a_model_of_a_zoo_goes_by_the_name_that_it_has_there():
+    workload = Workload("timm", {"name": "vit_base_patch16_224"}, (224,))
+    assert workload.model == "timm:vit_base_patch16_224@224"
+    assert Workload.parse(workload.model) == workload
+    assert workload.architecture == "timm:vit_base_patch16_224"
+    with pytest.raises(ValueError, match="is not 'own:family"):
+        Workload.parse("zoo:resnet50@224")
+
+
+@pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")
+def test_a_model_of_a_zoo_runs_at_its_size():
+    workload = Workload("timm", {"name": "mnasnet_100"}, (224,))
+    module = registry.build(workload, "cpu")
+    with torch.inference_mode():
+        assert module(*registry.make_inputs(workload, 1, "cpu")).shape == (1, 1000)
+
+
 def test_the_table_of_costs_is_complete_and_true():
-    families = (*registry.FAMILIES.values(), *registry.OPERATORS.values())
-    listed = {w.model for family in families for w in costs.workloads(family)}
+    families = {**registry.FAMILIES, **registry.OPERATORS, **registry.ZOO}
+    listed = {w.model for family in families.values() for w in costs.workloads(family)}
     assert listed == costs.table().keys()
     for family in list(registry.FAMILIES.values())[::5]:
         workload = smallest(family)

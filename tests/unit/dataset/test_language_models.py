@@ -7,6 +7,7 @@ import warnings
 import pandas as pd
 import pytest
 
+from dataset.families import language_models as families
 from dataset.join import raw_graphs
 from dataset.measured import language_models
 from dippm.graph import build
@@ -52,7 +53,7 @@ def test_bert_ran_in_the_precision_that_torch_starts_with() -> None:
 def test_attention_apart_or_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4,
              "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
-    monkeypatch.setitem(language_models.SIZES, "tiny", ("Llama", sizes))
+    monkeypatch.setitem(families.SIZES, "tiny", ("Llama", sizes))
     absorbed = {}
     for name in ("tiny", "tiny-unfused"):
         with warnings.catch_warnings():
@@ -66,4 +67,4 @@ def test_attention_apart_or_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_unknown_language_model_is_refused() -> None:
     with pytest.raises(ValueError, match="llama-2-7b"):
-        language_models.module_of("llama-3")
+        families.module_of("llama-3")

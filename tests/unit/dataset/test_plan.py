@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from dataset.families import costs, operators
+from dataset.families import costs, operator_cases, operators
 from dataset.families.family import Workload
 from dataset.families.registry import FAMILIES, family
 from dataset.plan import __main__ as command
@@ -177,7 +177,7 @@ def test_the_calibration_pack_comes_first():
 
 
 def test_operator_cases_are_distinct():
-    cases = [*operators.calibration_cases(), *operators.more_cases()]
+    cases = [*operator_cases.calibration_cases(), *operator_cases.more_cases()]
     keys = [(Workload(c.family, c.parameters, c.sizes).model, c.batch) for c in cases]
     assert len(keys) == len(set(keys))
     assert {c.family for c in cases} == {f.name for f in operators.ALL}

@@ -19,10 +19,13 @@ from dippm.measure.collected import shards as shards_module
 from dippm.measure.collected import store as store_module
 from dippm.measure.collected.errors import DamagedRowsError, StorageError
 from dippm.measure.collected.journal import Journal, encode, read_journal
+from dippm.measure.collected.kernels import read_kernels
 from dippm.measure.collected.rows import collected
 from dippm.measure.collected.shards import arrow_schema, compact, read_shard, shards, write_shard
 from dippm.measure.collected.store import Store, read_rows
 from dippm.measure.columns import COLUMNS
+from dippm.measure.kernels import table
+from dippm.measure.kernels.record import TracedKernel
 
 WORKLOAD = Workload("resnet", {"depth": 18, "block": "basic", "wide": True}, (224, 224))
 MEASURED = {
@@ -290,3 +293,55 @@ def test_identity_of_rows():
     assert one["configuration_id"] == again["configuration_id"] == other["configuration_id"]
     assert len({one["row_id"], again["row_id"], other["row_id"]}) == 3
     json.dumps(one, allow_nan=False)
+
+
+KERNEL = TracedKernel("gemm", ("aten::linear",), (3,), "head", "forward", None, 0, 4250, (8, 1, 1))
+
+
+def traced(number: int) -> dict:
+    columns = {**MEASURED, "kernels": [replace(KERNEL, ns=number).to_dict(), KERNEL.to_dict()]}
+    return make_row("c", "model", WORKLOAD, Outcome(Point(number + 1), "ok", "", columns))
+
+
+@pytest.mark.parametrize("with_pyarrow", [True, False])
+def test_kernel_tables_stand_beside_the_rows_from_journal_to_merged_shards(
+    tmp_path, monkeypatch, with_pyarrow
+):
+    if not with_pyarrow:
+        monkeypatch.setattr(shards_module, "has_pyarrow", bool)
+        monkeypatch.setattr(table, "find_spec", lambda _: None)
+    store = open_store(tmp_path)
+    rows = [traced(1), row(9), traced(2), traced(3)]
+    expected = {
+        each["row_id"]: (replace(KERNEL, ns=number), KERNEL)
+        for number, each in ((1, rows[0]), (2, rows[2]), (3, rows[3]))
+    }
+    for each in rows[:3]:
+        store.append(each)
+    assert len(read_kernels(tmp_path)) == 2, "read from the journal"
+    store.roll()
+    store.append(rows[3])
+    store.roll()
+    assert read_kernels(tmp_path) == expected
+    store.close()
+    assert len(list(tmp_path.glob("kernels-*"))) == len(shards(tmp_path)) == 1
+    assert read_kernels(tmp_path) == expected
+    assert all("kernels" not in each for each in read_rows(tmp_path))
+    assert "kernels" not in collected(tmp_path).rows
+
+
+def test_a_crash_between_tables_and_shard_loses_neither(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    store.append(traced(1))
+    monkeypatch.setattr(shards_module, "_parquet", _full_disk)
+    store.roll()
+    assert list(tmp_path.glob("kernels-*")), "tables are written first"
+    monkeypatch.undo()
+    again = open_store(tmp_path)
+    again.append(traced(2))
+    again.close()
+    assert len(read_kernels(tmp_path)) == len(ids(tmp_path)) == 2
+
+
+def _full_disk(rows):
+    raise OSError(28, "No space left on device")

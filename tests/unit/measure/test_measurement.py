@@ -133,6 +133,22 @@ def test_the_command_prints_a_table_or_one_document(tmp_path):
     assert json.loads(lost.stdout)["error"]["type"] == "ModelNotFoundError"
 
 
+def test_the_command_lists_operators_with_their_measured_times(tmp_path):
+    path = tmp_path / "net.pt"
+    torch.save(network(), path)
+    command = [sys.executable, "-m", "dippm", "measure", str(path), "--input", "3,8,8"]
+    command += ["--device", "cpu", "--repeat", "3", "--warm-up", "1", "--operators", "5"]
+    table = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "measured ms" in table.stdout
+    assert "conv2d" in table.stdout
+    assert "joined with an operator" in table.stdout
+    answer = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
+    operators = json.loads(answer.stdout)["operators"]
+    assert {"conv2d", "relu", "dense"} <= {check["op"] for check in operators["checks"]}
+    assert operators["joined"] > 0.9
+    assert operators["reason"], "no shipped checkpoint predicts the operators of a CPU"
+
+
 def test_compare_says_before_measuring_what_cannot_be_predicted(tmp_path):
     path = tmp_path / "net.pt"
     torch.save(network(), path)

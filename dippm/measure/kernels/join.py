@@ -1,0 +1,238 @@
+"""Kernels ↔ the calls and operators of our graph.
+
+Both lists are in execution order and both know modules, so the calls of a module in a profile are
+aligned with the calls of the same module in the graph: as many as possible in the same order, by
+canonical name. A call of the framework that the graph does not have as such (attention that runs as
+one, a layer in pieces) gives way to the calls inside it. A backward kernel belongs to the operator
+whose gradient it computes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dippm.graph.calls import Call, CallSequence
+from dippm.graph.dialects.names import canonical_name, folded
+from dippm.graph.model_graph import ModelGraph
+from dippm.graph.operators import operator
+from dippm.measure.kernels.alignment import aligned
+from dippm.measure.kernels.record import TracedKernel
+
+How = Literal["call", "module"]
+VIEW_WEIGHT = 0.1
+"""A view that finds its like must not keep an operator that works from finding its own."""
+WRAPPER = "module."
+"""What the wrapper adds to paths that calls a model's inputs by position."""
+ALIKE: Mapping[str, str] = {
+    **dict.fromkeys(("matmul", "dense", "batch_matmul", "einsum"), "product"),
+    **dict.fromkeys(("avg_pool", "global_avg_pool", "reduce_mean"), "mean"),
+    **dict.fromkeys(("max_pool", "global_max_pool"), "maximum of windows"),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "convolution"),
+    **dict.fromkeys(("clip", "relu6"), "clip"),
+    **dict.fromkeys(("slice", "gather", "dynamic_slice", "split"), "part"),
+    **dict.fromkeys(("reshape", "transpose", "broadcast"), "view"),
+}
+"""Names that the framework and the exporters do not tell apart in the same way."""
+SPELT: Mapping[str, str] = {
+    **dict.fromkeys("linear addmm mm bmm baddbmm matmul mv addmv dot einsum".split(), "product"),
+    **dict.fromkeys(
+        "conv1d conv2d conv3d convolution _convolution cudnn_convolution".split(), "convolution"
+    ),
+    **dict.fromkeys("adaptive_avg_pool2d adaptive_avg_pool1d adaptive_avg_pool3d".split(), "mean"),
+    **dict.fromkeys("hardtanh relu6 clamp clip".split(), "clip"),
+    **dict.fromkeys("select narrow slice chunk unbind index split index_select".split(), "part"),
+    **dict.fromkeys(
+        "view reshape permute transpose t expand unsqueeze squeeze flatten unflatten expand_as "
+        "view_as movedim swapaxes".split(),
+        "view",
+    ),
+}
+"""What torch calls those, beside the names of the operator table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a kernel belongs in a graph.
+
+    Attributes:
+        node: position in `ModelGraph.nodes`; None if nothing in the graph launched it.
+        call: position in the graph's `CallSequence.calls`; None if only the module is known.
+        how: "call" if it was launched by that call, "module" if the graph has its module and its
+            neighbours there; None without a node.
+    """
+
+    node: int | None = None
+    call: int | None = None
+    how: How | None = None
+
+
+NOWHERE = Place()
+
+
+@dataclass(slots=True)
+class _Unit:
+    """One call of the framework in a profile, with the calls inside it."""
+
+    name: str
+    path: str | None
+    instance: int
+    inside: dict[int, _Unit] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name)
+
+
+def joined(kernels: Sequence[TracedKernel], graph: ModelGraph) -> list[Place]:
+    """Return the place of each kernel.
+
+    Args:
+        kernels: of one step, as `TracedKernel` says.
+        graph: of the same model; its batch does not matter.
+    """
+    if graph.calls is None:
+        return [NOWHERE] * len(kernels)
+    calls = _by_path(graph, graph.calls)
+    units = _units(kernels, calls)
+    places = _places(units, calls, graph.calls)
+    known = {instance: places[unit.instance] for unit in units for instance in _all(unit)}
+    for kernel in kernels:  # what was split launches kernels of its own, too
+        _give_to_wrappers(kernel.instances, known)
+    return [_place(kernel, known) for kernel in kernels]
+
+
+def kind_of(name: str) -> str:
+    """Return what a call of the framework is called here, "" if the graph has no word for it."""
+    bare = name.rpartition("::")[2].rstrip("_") if not name.endswith("__") else name
+    if bare in SPELT:
+        return SPELT[bare]
+    found = canonical_name("aten", folded(bare))
+    return ALIKE.get(found, found) if found else ""
+
+
+def _give_to_wrappers(instances: Sequence[int], known: dict[int, Place]) -> None:
+    """Let a call that was split be where the first of its parts with a place is."""
+    place = next((known[i] for i in instances if i in known), NOWHERE)
+    if place.node is not None:
+        for instance in instances:
+            known.setdefault(instance, Place(place.node, None, "module"))
+
+
+def _place(kernel: TracedKernel, known: Mapping[int, Place]) -> Place:
+    if kernel.part == "forward":
+        return known.get(kernel.instances[-1], NOWHERE) if kernel.instances else NOWHERE
+    return known.get(-1 if kernel.forward_instance is None else kernel.forward_instance, NOWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A call of the graph that a profile may show."""
+
+    position: int
+    kinds: frozenset[str]
+    weight: float
+
+
+def _by_path(graph: ModelGraph, sequence: CallSequence) -> dict[str, list[_Candidate]]:
+    found: dict[str, list[_Candidate]] = defaultdict(list)
+    for position, call in enumerate(sequence.calls):
+        node = graph.nodes[call.node].op if call.node < len(graph.nodes) else call.op
+        if _is_bias(call, node, sequence):
+            continue
+        kinds = frozenset(ALIKE.get(name, name) for name in (call.op, node))
+        works = operator(call.op).category != "view"
+        found[call.path].append(_Candidate(position, kinds, 1.0 if works else VIEW_WEIGHT))
+    return found
+
+
+def _is_bias(call: Call, node: str, sequence: CallSequence) -> bool:
+    """Tell whether a call adds a parameter to what a layer made: torch does that in the layer."""
+    parameter = any(sequence.tensors[t].is_parameter for t in call.inputs)
+    return call.op == "add" and node != "add" and parameter
+
+
+def _units(
+    kernels: Iterable[TracedKernel], calls: Mapping[str, Sequence[_Candidate]]
+) -> list[_Unit]:
+    """Return the calls of the forward pass, each as deep as the graph has a word for it."""
+    roots: dict[int, _Unit] = {}
+    for kernel in kernels:
+        if kernel.part != "forward":
+            continue
+        level = roots
+        for name, instance in zip(kernel.operators, kernel.instances, strict=True):
+            unit = level.setdefault(instance, _Unit(name, kernel.path, instance))
+            level = unit.inside
+    everything = frozenset(k for group in calls.values() for c in group for k in c.kinds)
+    words = {path: frozenset(k for c in group for k in c.kinds) for path, group in calls.items()}
+
+    def split(unit: _Unit) -> list[_Unit]:
+        path = _known(unit.path, calls)
+        known = everything if path is None else words.get(path, frozenset())
+        if unit.kind in known or not unit.inside:
+            return [unit]
+        return [part for inner in _ordered(unit.inside) for part in split(inner)]
+
+    return [part for root in _ordered(roots) for part in split(root)]
+
+
+def _ordered(units: Mapping[int, _Unit]) -> list[_Unit]:
+    return [units[instance] for instance in sorted(units)]
+
+
+def _all(unit: _Unit) -> Iterable[int]:
+    yield unit.instance
+    for inner in unit.inside.values():
+        yield from _all(inner)
+
+
+def _known(path: str | None, calls: Mapping[str, Sequence[_Candidate]]) -> str | None:
+    """Return a module's path as the graph spells it."""
+    if path is None or path in calls:
+        return path
+    bare = path.removeprefix(WRAPPER)
+    return bare if bare in calls else path
+
+
+def _places(
+    units: Sequence[_Unit], calls: Mapping[str, Sequence[_Candidate]], sequence: CallSequence
+) -> dict[int, Place]:
+    """Return the place of each unit by its instance."""
+    groups: dict[str | None, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        groups[_known(unit.path, calls)].append(unit)
+    everything = sorted((c for group in calls.values() for c in group), key=lambda c: c.position)
+    places: dict[int, Place] = {}
+    for path, group in groups.items():
+        candidates = everything if path is None else calls.get(path, ())
+        pairs = aligned(
+            [unit.kind for unit in group],
+            [candidate.kinds for candidate in candidates],
+            [candidate.weight for candidate in candidates],
+        )
+        found = [None if j is None else candidates[j].position for j in pairs]
+        places |= _with_neighbours(group, found, sequence, has_module=path is not None)
+    return places
+
+
+def _with_neighbours(
+    group: Sequence[_Unit],
+    found: Sequence[int | None],
+    sequence: CallSequence,
+    *,
+    has_module: bool,
+) -> dict[int, Place]:
+    """Return the places of a module's calls; one without its like goes to the one before it."""
+    nodes = [None if position is None else sequence.calls[position].node for position in found]
+    first = next((node for node in nodes if node is not None), None)
+    places, before = {}, first if has_module else None
+    for unit, position, node in zip(group, found, nodes, strict=True):
+        if node is not None:
+            places[unit.instance] = Place(node, position, "call")
+            before = node if has_module else None
+        else:
+            places[unit.instance] = Place(before, None, "module") if before is not None else NOWHERE
+    return places

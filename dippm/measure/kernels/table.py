@@ -1,0 +1,118 @@
+"""Kernel tables of many points in one file: Parquet, or JSON lines where pyarrow is missing.
+
+Names repeat from row to row and from point to point, so a dictionary and zstd leave a few bytes of
+each kernel.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import DippmError
+from dippm.measure.kernels.record import TracedKernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY = "row_id"
+"""Column that says of which measured row a kernel is."""
+REPEATED = (KEY, "kernel", "operators.list.element", "path", "part")
+"""Columns whose values repeat, as Parquet names them."""
+SUFFIXES = (".parquet", ".jsonl.gz")
+Row = Mapping[str, Any]
+
+
+def suffix() -> str:
+    """Return how a file of this machine is named."""
+    return SUFFIXES[0 if find_spec("pyarrow") else 1]
+
+
+def encoded(tables: Mapping[str, Sequence[Row]], *, name: str) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        tables: rows of `TracedKernel.to_dict` by id of the measured row.
+        name: of the file; its end decides the format.
+    """
+    rows = [{KEY: key, **row} for key, table in tables.items() for row in table]
+    if name.endswith(SUFFIXES[0]):
+        return _parquet(rows)
+    lines = (json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    return gzip.compress("".join(lines).encode(), mtime=0)
+
+
+def read(path: Path) -> dict[str, tuple[TracedKernel, ...]]:
+    """Return the kernels of a file by id of the measured row, each table in its order.
+
+    Raises:
+        DippmError: if the file is damaged or pyarrow is missing.
+    """
+    try:
+        rows = _rows(path)
+        found: dict[str, list[TracedKernel]] = {}
+        for row in rows:
+            found.setdefault(row[KEY], []).append(TracedKernel.of(row))
+    except ImportError as error:
+        raise DippmError(
+            f"{path} is Parquet and pyarrow is not installed",
+            "Install what reports need: pip install 'dippm[report]'.",
+        ) from error
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
+        raise DippmError(
+            f"the kernel table {path} cannot be read: {error}",
+            "Restore it, or move it away to go on without its kernels.",
+        ) from error
+    return {key: tuple(kernels) for key, kernels in found.items()}
+
+
+def _rows(path: Path) -> Iterable[Row]:
+    if path.name.endswith(SUFFIXES[1]):
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    from pyarrow.parquet import ParquetFile
+
+    rows: list[Row] = ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    table = pa.Table.from_pylist(list(rows), schema=_schema())
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=list(REPEATED),  # of numbers that hardly repeat it takes half as much again
+    )
+    return buffer.getvalue()
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            KEY: pa.string(),
+            "kernel": pa.string(),
+            "operators": pa.list_(pa.string()),
+            "instances": pa.list_(pa.int32()),
+            "path": pa.string(),
+            "part": pa.string(),
+            "forward_instance": pa.int32(),
+            "start_ns": pa.int64(),
+            "ns": pa.int64(),
+            "grid": pa.list_(pa.int64()),
+            "block": pa.list_(pa.int32()),
+            "stream": pa.int64(),
+        }.items()
+    )

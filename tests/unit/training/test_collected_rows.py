@@ -1,0 +1,328 @@
+"""Sets of our own teach the default predictor: a made-up GPU whose laws are known, end to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dataset.families import registry
+from dataset.families.family import Workload
+from dataset.join import raw_graphs
+from dataset.join.graph_store import GraphStore
+from dataset.join.latency_splits import latency_splits
+from dataset.join.splits import random_split
+from dippm.devices import find
+from dippm.features.kernel_table import KernelTable
+from dippm.measure.collected.kernels import read_kernels
+from dippm.measure.kernels.profile import profiled
+from dippm.measure.kernels.record import kernel_ms
+from dippm.measure.protocol import Regime
+from dippm.measure.regimes import prepared
+from tests import simulated_gpu as simulated
+from training.hybrid import memory, power
+from training.hybrid.collected_examples import digest_of, load_collected
+from training.hybrid.collected_kernels import certain, rows_of_kernels
+from training.hybrid.collected_memory import collected_memory
+from training.hybrid.collected_power import collected_power
+from training.hybrid.collected_rows import (
+    CollectedSet,
+    NothingToLearnError,
+    read_collected,
+    rows_of,
+)
+from training.hybrid.examples import Examples, Row, build_examples
+from training.hybrid.fit import FitSettings, restore
+from training.hybrid.folds import Runner, Settings, Task, table_of
+from training.hybrid.mixture import SAGE, Mixture
+from training.hybrid.network import NetworkSettings
+from training.hybrid.report import summary
+from training.hybrid.trees import TreeSettings
+
+CPU_SET = Path(__file__).parents[3] / "dataset" / "data" / "cpu"
+SOURCE = "collected/h100"
+SETTINGS = Settings(
+    FitSettings(NetworkSettings(width=16), steps=300, model_rows=16, operator_rows=32),
+    TreeSettings(rounds=40, depth=4, smallest_leaf=0.0),
+)
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("graphs")
+    works = (*simulated.models(), *simulated.OPERATORS)
+    outcomes = list(raw_graphs.build([work.model for work in works], folder, workers=1))
+    assert not [outcome for outcome in outcomes if outcome.error]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(graphs: Path) -> GraphStore:
+    return GraphStore(graphs)
+
+
+@pytest.fixture(scope="module")
+def gpu(store: GraphStore) -> simulated.SimulatedGpu:
+    return simulated.SimulatedGpu(store)
+
+
+@pytest.fixture(scope="module")
+def found(gpu: simulated.SimulatedGpu, graphs: Path, tmp_path_factory) -> CollectedSet:
+    folder = gpu.write(tmp_path_factory.mktemp("data") / "h100")
+    return read_collected(folder, graphs)
+
+
+@pytest.fixture(scope="module")
+def examples(found: CollectedSet, graphs: Path, tmp_path_factory) -> Examples:
+    work = tmp_path_factory.mktemp("work")
+    return load_collected(found, graphs, work, place=simulated.place)
+
+
+@pytest.fixture(scope="module")
+def runner(examples: Examples, tmp_path_factory) -> Runner:
+    torch.set_num_threads(1)
+    return Runner(examples, tmp_path_factory.mktemp("fits"), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def tasks(runner: Runner) -> list[Task]:
+    split = latency_splits(table_of(runner.examples))["S1"]
+    return runner.tasks(split, (0,))[:2]
+
+
+@pytest.fixture(scope="module")
+def fitted(runner: Runner, tasks: list[Task]) -> list[Task]:
+    for task in tasks:
+        runner.fit(task)
+    return tasks
+
+
+def points(found: CollectedSet, store: GraphStore) -> list[Row]:
+    return rows_of(found, store)
+
+
+def test_a_point_is_a_row_in_each_regime_that_the_predictor_has_a_timer_for(found, store) -> None:
+    rows = points(found, store)
+    assert Counter((row.timer, row.is_model) for row in rows) == {
+        ("wall", True): 72, ("kernel", True): 72, ("wall", False): 12, ("kernel", False): 12,
+    }  # fmt: skip
+    assert len({row.row_id for row in rows}) == len(rows)
+    assert {row.table for row in rows} == {f"{SOURCE} H100-SXM-80GB torch 2.13.0, cuda 12.9 eager"}
+    by_point = {(row.point, row.timer): row.latency_ms for row in rows}
+    for record in found.records:
+        assert by_point[record["row_id"], "wall"] == record["latency_ms"]
+        assert by_point[record["row_id"], "kernel"] == record["kernel_ms"]
+
+
+def test_models_and_operators_have_the_keys_of_other_tables(found, store) -> None:
+    rows = points(found, store)
+    models = {row.family for row in rows if row.is_model}
+    assert models == {"text_encoder", "vgg", "resnet", "tabular_mlp"}
+    assert len({row.architecture for row in rows if row.is_model}) == 12
+    operators = {(row.family, row.architecture) for row in rows if not row.is_model}
+    assert operators == {
+        ("operator dense", "dense(bias=true,k=768,n=768)"),
+        ("operator elementwise", "elementwise(name=relu)"),
+    }
+
+
+def test_an_operator_with_cold_caches_counts(found, store) -> None:
+    operator = next(record for record in found.records if record["kind"] == "operator")
+    cold = replace(found, records=({**operator, "cold_kernel_ms": 9.0, "cold_latency_ms": None},))
+    assert {row.timer: row.latency_ms for row in rows_of(cold, store)} == {
+        "wall": operator["latency_ms"],
+        "kernel": 9.0,
+    }
+
+
+def test_what_does_not_teach_is_counted_with_its_reason(found) -> None:
+    assert set(found.left_out.values()) == {1}
+    assert str(found).splitlines() == [
+        f"{SOURCE}: 84 rows teach",
+        "  left out: 1 rows: training step: for the predictor of training steps",
+        "  left out: 1 rows: oom",
+    ]
+
+
+def test_the_committed_cpu_set_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(NothingToLearnError, match=r"[3-4]\d\d rows: a CPU ran it.*train_own"):
+        read_collected(CPU_SET, tmp_path)
+
+
+def test_a_row_of_a_kernel_table_has_the_kernels_of_its_operator_alone(examples, store) -> None:
+    amid = [i for i, row in enumerate(examples.rows) if row.node is not None]
+    assert len(amid) > 500
+    for i in amid[::50]:
+        row = examples.rows[i]
+        table = KernelTable.of(store[row.graph], row.precision, row.mode)
+        times = simulated.times_ms(table, row.batch)[table.node == row.node]
+        assert examples.count[examples.of_row(i)].sum() == len(times)
+        assert row.latency_ms == pytest.approx(times.sum(), rel=0.05)
+        assert (row.timer, row.kind) == ("kernel", "operator")
+
+
+def test_operators_are_equally_present_where_tables_are_large(found, store) -> None:
+    models = [row for row in points(found, store) if row.is_model]
+    given = models, read_kernels(found.folder), store.__getitem__
+    every = Counter(row.family for row in rows_of_kernels(*given, place=simulated.place))
+    rows = rows_of_kernels(*given, place=simulated.place, most=300)
+    few = Counter(row.family for row in rows)
+    assert sum(few.values()) == 300
+    rare = {family for family, count in every.items() if few[family] == count}
+    common = [few[family] for family in every.keys() - rare]
+    assert len(rare) > 2
+    assert len(common) > 2
+    assert max(common) - min(common) <= 1
+    assert max(few[family] for family in rare) <= min(common)
+
+
+def test_rows_of_a_model_stay_on_one_side_with_its_kernels(runner, tasks) -> None:
+    rows = runner.examples.rows
+    for task in tasks:
+        tested = {rows[i].graph for i in task.test}
+        assert any(rows[i].node is not None for i in task.test)
+        assert not tested & {rows[i].graph for i in task.train}
+
+
+def test_a_random_split_keeps_a_point_together(examples) -> None:
+    table = table_of(examples)
+    (fold,) = random_split(table).folds
+    side = table["row_id"].isin(fold.test)
+    assert 0.05 < side.mean() < 0.3
+    assert (side.groupby(table["point"]).nunique() == 1).all()
+    alone = table.drop(columns="point")
+    assert random_split(alone) == random_split(alone.assign(point=alone["row_id"]))
+
+
+@pytest.mark.slow
+def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
+    held = runner.held_out(fitted, Mixture(0.5), "shipped mean").rows
+    error = (held["predicted latency_ms"] / held["latency_ms"] - 1).abs()
+    rows = [runner.examples.rows[i] for i in held["position"]]
+    by_timer = error.groupby([row.timer for row in rows]).median()
+    assert by_timer["kernel"] < 0.02  # the noise is 0.01
+    assert by_timer["wall"] < 0.04  # the corner between device and host is soft
+    alone = error[[row.node is not None for row in rows]]
+    assert alone.quantile(0.9) < 0.06
+    network = restore(runner.weights(fitted[0], SAGE), SETTINGS.fit, tables=runner.tables)
+    launch_ms = float((network.log_launch_ms[0] + network.offset[0]).exp())
+    assert launch_ms == pytest.approx(simulated.LAUNCH_MS, rel=0.1)
+
+
+@pytest.mark.slow
+def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -> None:
+    held = runner.held_out(fitted, Mixture(0.5), "shipped mean")
+    latency = summary(runner.examples, [held])
+    assert {line["data"] for line in latency} == {
+        f"{SOURCE} ({precision}, eager, {what})"
+        for precision in simulated.PRECISIONS
+        for what in (
+            "whole models, wall",
+            "whole models, kernel",
+            "kernels of models, kernel",
+            *({"single operators, wall", "single operators, kernel"} if _operators(held) else ()),
+        )
+    }
+    asked = {line["data"]: line["question"] for line in latency if line["question"]}
+    assert asked == {
+        f"{SOURCE} ({p}, eager, whole models, wall)": (
+            f"an architecture never seen, {SOURCE}, {p}, eager"
+        )
+        for p in simulated.PRECISIONS
+    }
+    ours = list(collected_power(found, store))
+    others = [replace(s, source="others", row_id="", device=find("A100")) for s in ours]
+    _, lines = power.evaluate([*ours, *others], held.rows)
+    of_set = {line["target"] for line in lines if line["data"].startswith(SOURCE)}
+    assert of_set == {"power_w", "energy_j"}
+    _, report = memory.evaluate(list(collected_memory(found, store)))
+    lines = memory.memory_lines(report)
+    assert {(line["gpu"], line["data"]) for line in lines} == {
+        (simulated.GPU.name, f"{SOURCE}, {precision}") for precision in simulated.PRECISIONS
+    }
+    assert all(line["mape"] < 1 for line in lines)
+
+
+def _operators(held) -> bool:
+    return held.rows["family_id"].isin({"operator elementwise"}).any()
+
+
+def test_the_fit_recovers_the_law_of_power_with_the_idle_power_that_was_measured(
+    found, store
+) -> None:
+    samples = list(collected_power(found, store))
+    assert len(samples) == len(found.records)
+    board = replace(simulated.GPU, idle_power_w=simulated.IDLE_W, power_limit_w=simulated.LIMIT_W)
+    law = power.fit_power(samples)
+    found_w = power.predictions(law, [replace(s, device=board) for s in samples])
+    error = np.abs(found_w / [s.power_w for s in samples] - 1)
+    assert error.mean() < 0.03  # the noise is 0.01, and the fit leans on its prior
+    assert error.max() < 0.1
+
+
+def test_a_window_that_heat_or_a_brake_disturbed_has_no_power(found, store) -> None:
+    record = found.records[0]
+    for column, value in {
+        "energy_throttle_reasons": ["hw_thermal_slowdown"],
+        "power_w": None,
+        "kernel_ms": None,
+        "mig_profile": "1g.10gb",
+    }.items():
+        without = replace(found, records=({**record, column: value},))
+        assert not list(collected_power(without, store))
+    slow = {**record, "energy_sm_clock_mhz": record["sm_clock_mhz"] / 1.5}
+    before, after = (
+        next(collected_power(replace(found, records=(r,)), store)).busy for r in (record, slow)
+    )
+    assert after == pytest.approx(min(1.0, 1.5 * before))
+
+
+def test_the_fit_recovers_the_context(found, store) -> None:
+    samples = list(collected_memory(found, store))
+    assert len(samples) == 72
+    law = memory.fit_model(samples)
+    for sample in samples:
+        whole = law.memory_mb(sample.usage, sample.sm_count)
+        assert whole == pytest.approx(sample.memory_mb, rel=0.01)
+
+
+def test_a_large_set_weighs_as_much_as_the_tables_of_others(found, store) -> None:
+    ours = list(collected_memory(found, store))
+    other = [replace(s, part="", memory_mb=s.memory_mb + 400) for s in ours[:10]]
+    weights = memory._weights([*ours, *other])
+    assert (weights[: len(ours)] ** 2).sum() == pytest.approx((weights[len(ours) :] ** 2).sum())
+
+
+def test_examples_of_other_rows_are_not_taken_for_these(found, graphs, tmp_path) -> None:
+    fewer = replace(found, records=found.records[:2], digest="fewer")
+    first = load_collected(fewer, graphs, tmp_path, place=simulated.place)
+    again = load_collected(fewer, graphs, tmp_path, place=simulated.place)
+    assert again.rows == first.rows
+    np.testing.assert_array_equal(again.features, first.features)
+    one = replace(found, records=found.records[:1], digest="one")
+    assert len(load_collected(one, graphs, tmp_path, place=simulated.place).rows) < len(first.rows)
+    assert len({digest_of([]), digest_of([found]), digest_of([fewer])}) == 3
+
+
+@pytest.mark.parametrize("number", [0, 3, 6, 9])
+def test_a_real_profile_labels_the_operators_that_it_is_of(number, found, store) -> None:
+    """Of a CPU, for want of a GPU: its operators are what kernels are there."""
+    work: Workload = simulated.models()[number]
+    graph, device = store[work.model], torch.device("cpu")
+    module = registry.build(work, "cpu")
+    inputs = registry.make_inputs(work, 4, "cpu")
+    with prepared(module, inputs, Regime(), device=device) as step:
+        kernels = profiled(step, device, module=module)
+    template = next(row for row in points(found, store) if row.graph == work.model)
+    rows = rows_of_kernels([template], {template.point: kernels}, store.__getitem__)
+    nodes = certain(kernels, graph)
+    taught = sum(kernel.ns for kernel, node in zip(kernels, nodes, strict=True) if node is not None)
+    assert taught / 1e6 > 0.9 * kernel_ms(kernels)
+    examples = build_examples(rows, store.__getitem__)
+    worked = sum(row.latency_ms for row in examples.rows)
+    assert worked > 0.95 * sum(row.latency_ms for row in rows)
+    assert {"operator dense"} <= {row.family for row in examples.rows}

@@ -1,0 +1,190 @@
+"""Sets of our own → rows that the default predictor learns from, as from any other table.
+
+A measured point gives a row for each regime of time that a timer of the predictor stands for: the
+wall of a step (W), and the sum of its kernels (K). A span between events (E) is neither. Of an
+operator the figure with cold caches counts where there is one, for the roofline of a kernel reads
+its operands from memory. `collected_kernels` gives rows of single operators amid a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dataset.collected.exclusions import exclusions
+from dataset.collected.join import convert
+from dataset.join.graph_store import GraphStore
+from dataset.join.kinship import architecture_id, family_of
+from dippm.conditions import Timer
+from dippm.devices import Device, MigProfile, find
+from dippm.errors import DippmError
+from dippm.measure.collected.rows import collected
+from dippm.measure.timers import Letter, times_of
+from training.hybrid.examples import Row
+from training.hybrid.sources import half_scores
+
+TIMERS: Mapping[Letter, Timer] = {"W": "wall", "K": "kernel"}
+"""What a regime is to the predictor."""
+CPU = "a CPU ran it: this predictor has GPUs only, `training.pmgns.train_own` learns from it"
+TRAINING = "training step: for the predictor of training steps"
+NO_GRAPH = "no graph"
+SOURCE = "collected"
+
+
+class NothingToLearnError(DippmError, ValueError):
+    """A collected set has no row that the default predictor can learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedSet:
+    """The usable inference rows of a collected folder, on a GPU, with a graph each.
+
+    Attributes:
+        source: "collected/" and the name of the folder.
+        folder: that the collector wrote.
+        records: rows by name of `dippm.measure.columns`.
+        left_out: how many rows were left out, by reason.
+        digest: of the rows; what was made of others must not be taken for theirs.
+    """
+
+    source: str
+    folder: Path
+    records: tuple[Mapping[str, Any], ...]
+    left_out: Mapping[str, int]
+    digest: str
+
+    def __str__(self) -> str:
+        away = [f"  left out: {n:,} rows: {why}" for why, n in self.left_out.items()]
+        return "\n".join([f"{self.source}: {len(self.records):,} rows teach", *away])
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of what was measured, each once."""
+        return tuple(dict.fromkeys(record["model"] for record in self.records))
+
+
+def read_collected(folder: Path, graphs: Path, workers: int = 1) -> CollectedSet:
+    """Read a collected folder and convert its models by name where their graphs are missing.
+
+    Args:
+        folder: that the collector wrote.
+        graphs: folder of raw graphs.
+        workers: processes that convert.
+
+    Raises:
+        RowsNotFoundError: if the folder has no rows.
+        NothingToLearnError: if none of them can teach.
+        UnknownNameError: if the catalogue lacks the GPU.
+    """
+    table = collected(folder).rows
+    reasons = _reasons(table)
+    usable = table[reasons.isna()]
+    convert(list(dict.fromkeys(usable["model"])), graphs, workers)
+    store = GraphStore(graphs)
+    missing = ~usable["model"].map(lambda model: model in store)
+    reasons.loc[missing.index[missing]] = NO_GRAPH
+    left_out = dict(Counter(reasons.dropna()).most_common())
+    kept = table[reasons.isna()]
+    if kept.empty:
+        raise NothingToLearnError(
+            f"no row of {folder} teaches the default predictor: "
+            + "; ".join(f"{n:,} rows: {why}" for why, n in left_out.items()),
+            "Give a set that `python -m dataset.collect` measured on a GPU of `dippm devices`.",
+        )
+    for device in kept["device"].unique():
+        find(device)
+    records: list[dict[str, Any]] = [
+        {name: None if _is_null(value) else value for name, value in record.items()}
+        for record in kept.to_dict("records")
+    ]
+    ids = "\n".join(sorted(record["row_id"] for record in records))
+    digest = hashlib.sha256(ids.encode()).hexdigest()[:12]
+    source = f"{SOURCE}/{folder.resolve().name}"
+    return CollectedSet(source, folder, tuple(records), left_out, digest)
+
+
+def rows_of(found: CollectedSet, graphs: GraphStore) -> list[Row]:
+    """Return the rows of every point, in its regimes."""
+    kin = {model: _kin(model, graphs) for model in found.models}
+    return [
+        row
+        for record in found.records
+        for row in _in_regimes(row_of(record, found.source, *kin[record["model"]]), record)
+    ]
+
+
+def row_of(record: Mapping[str, Any], source: str, architecture: str, family: str) -> Row:
+    """Return the row of a point by the wall."""
+    device, software = find(record["device"]), _software(record)
+    is_model = record["kind"] == "model"
+    return Row(
+        row_id=record["row_id"],
+        source=source,
+        table=" ".join([source, device.name, software, record["mode"]]),
+        device=device,
+        timer="wall",
+        precision=record["precision"],
+        mode=record["mode"],
+        channels_last=bool(record["channels_last"]),
+        batch=int(record["batch"]),
+        graph=record["model"],
+        architecture=architecture if is_model else record["architecture"],
+        family=family if is_model else f"operator {record['family']}",
+        latency_ms=float(record["latency_ms"]),
+        mig=slice_of(record, device),
+        half_scores=half_scores(software),
+        point=record["row_id"],
+    )
+
+
+def slice_of(record: Mapping[str, Any], device: Device) -> MigProfile | None:
+    """Return the slice that a row ran on, None for a whole GPU.
+
+    Raises:
+        NothingToLearnError: if the catalogue does not list it.
+    """
+    name = record["mig_profile"]
+    if name is None:
+        return None
+    for profile in device.mig_profiles:
+        if profile.name == name:
+            return profile
+    raise NothingToLearnError(
+        f"{device.name} has no MIG profile {name!r} in the catalogue",
+        "Add it to mig_profiles in dippm/devices/catalog.toml.",
+    )
+
+
+def _in_regimes(row: Row, record: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the row in each regime; cold figures come last and replace warm ones."""
+    for letter, timed in {timed.timer: timed for timed in times_of(record)}.items():
+        if letter in TIMERS and timed.latency_ms > 0:
+            row_id = row.row_id if letter == "W" else f"{row.row_id} {letter}"
+            yield replace(row, row_id=row_id, timer=TIMERS[letter], latency_ms=timed.latency_ms)
+
+
+def _reasons(table: pd.DataFrame) -> pd.Series[str]:
+    reasons = exclusions(table)
+    reasons.loc[reasons.isna() & (table["phase"] != "inference")] = TRAINING
+    reasons.loc[reasons.isna() & (table["device_kind"] != "cuda")] = CPU
+    return reasons
+
+
+def _kin(model: str, graphs: GraphStore) -> tuple[str, str]:
+    """Return architecture and family, as other tables of the same model have them."""
+    return architecture_id(graphs[model]), family_of(model)
+
+
+def _software(record: Mapping[str, Any]) -> str:
+    cuda = f", cuda {record['cuda']}" if record["cuda"] else ""
+    return f"{record['framework']}{cuda}"
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)

@@ -1,0 +1,135 @@
+"""Measured device memories: the teachers of the memory model.
+
+    migperf            A100-80GB, resnet50, ViT-B/16 and BERT-base at inference, four slices
+    optimum-benchmark  A100-80GB, BERT-base by PyTorch, 1 to 2,048 samples
+
+Both ran software of 2022 and 2023, whose attention was not fused. Sets of our own come beside them,
+see `collected_memory`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from dataset.join.graph_store import GraphStore
+from dippm.devices import find
+from dippm.models.memory import MemoryFootprint, Usage
+
+DEVICE = "A100-80GB"
+FULL_GPU = "7g.80gb"
+GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
+PYTORCH_BGE = "2.0.1"
+UNUSED = {
+    "migperf, training": "the memory of a backward pass, which is not predicted",
+    "optimum_benchmark, ort-gpu": "another framework, with an allocator of its own",
+    "optimum_benchmark, LLaMA, Mistral, Vicuna": "passes that fill a cache of keys and values, of "
+    "which there is no graph; what the driver shows is 25.8 GB at batch 1 and 2 alike",
+    "raphischer": "the most that a sensor saw in a run: ResNet-50 at batch 32 stands at 4.2 GB, "
+    "in migperf at 2.3; what else was in memory is not recorded",
+    "flagperf": "single operators, in per cent of the board",
+    "seeds_reported": "a pass that keeps every result, see training.studies.seed_memory",
+}
+"""Tables that hold memory and do not teach, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """One measured device memory.
+
+    Attributes:
+        model: architecture; what shares it is left out together.
+        source: table.
+        place: slice, or "whole" for the GPU.
+        sm_count: multiprocessors of the slice or GPU.
+        batch: samples per pass.
+        usage: of the model at the batch.
+        memory_mb: label.
+        device: catalogue name.
+        precision: as in `Conditions`.
+        part: what is left out together where that is more than the model.
+    """
+
+    model: str
+    source: str
+    place: str
+    sm_count: int
+    batch: int
+    usage: Usage
+    memory_mb: float
+    device: str = DEVICE
+    precision: str = "fp32"
+    part: str = ""
+
+    @property
+    def held_out(self) -> str:
+        """What is left out together."""
+        return self.part or self.model
+
+
+class _Usages:
+    """What a model needs at a batch, worked out once."""
+
+    def __init__(self, graphs: GraphStore) -> None:
+        self.graphs = graphs
+        self._footprints: dict[str, MemoryFootprint] = {}
+        self._usages: dict[tuple[str, int], Usage] = {}
+
+    def at(self, key: str, batch: int) -> Usage | None:
+        if key not in self.graphs:
+            return None
+        if key not in self._footprints:
+            self._footprints[key] = MemoryFootprint.of(self.graphs[key], attention="unfused")
+        if (key, batch) not in self._usages:
+            self._usages[key, batch] = self._footprints[key].usage(batch)
+        return self._usages[key, batch]
+
+
+def memory_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
+    """Return the measured rows whose graph is at hand."""
+    usages = _Usages(graphs)
+    return [*_migperf(data, usages), *_optimum(data, usages)]
+
+
+def _migperf(data: Path, usages: _Usages) -> list[MemorySample]:
+    table = pd.read_csv(data / "migperf" / "a100_80gb_mig.csv")
+    table = table[(table["mode"] == "inference") & table["fb_used_mib"].notna()]
+    slices = {profile.name: profile.sm_count for profile in find(DEVICE).mig_profiles}
+    found = []
+    for row in table.itertuples():
+        key = GRAPHS.get(row.model) or f"hf:{row.model}@{int(row.seq_len)}"
+        usage = usages.at(key, int(row.batch))
+        if usage is not None:
+            place = row.mig_profile
+            found.append(
+                MemorySample(
+                    row.model, "migperf", place, slices[place], row.batch, usage, row.fb_used_mib
+                )
+            )
+    return found
+
+
+def _optimum(data: Path, usages: _Usages) -> list[MemorySample]:
+    """Rows of bge-base, which is BERT-base."""
+    table = pd.read_csv(data / "optimum_benchmark" / "a100_80gb_inference.csv")
+    mine = table["model"].str.contains("bge-base") & (table["torch"] == PYTORCH_BGE)
+    whole = find(DEVICE).sm_count
+    assert whole is not None
+    found = []
+    for row in table[mine & table["forward_peak_memory_mb"].notna()].itertuples():
+        usage = usages.at(f"hf:bert-base@{int(row.seq_len)}", int(row.batch))
+        if usage is not None:
+            found.append(
+                MemorySample(
+                    "bert-base",
+                    "optimum_benchmark",
+                    "whole",
+                    whole,
+                    int(row.batch),
+                    usage,
+                    row.forward_peak_memory_mb,
+                )
+            )
+    return found

@@ -33,6 +33,7 @@ from training.studies.traced_training import Optimizer, TracedStep
 CACHE = Path("build/kernel_trace")
 PASSES = ("forward", "backward", "optimizer")
 WITHIN = 0.05
+PRECISIONS: tuple[Precision, ...] = ("amp", "fp32")
 RECORDED = (
     "timm:darknet17@256", "timm:fasternet_t2@224", "timm:gernet_s@224", "timm:lcnet_100@224",
     "timm:regnetx_002@224", "timm:resnetv2_34@288", "timm:test_efficientnet@160",
@@ -156,9 +157,7 @@ def main(
     known, update = cast(Precision, precision), cast(Optimizer, optimizer)
     if record is not None:
         rows = [
-            asdict(theirs(spec, batch, cast(Precision, p), update, cache))
-            for spec in RECORDED
-            for p in ("amp", "fp32")
+            asdict(theirs(spec, batch, p, update, cache)) for spec in RECORDED for p in PRECISIONS
         ]
         document = {"command": shlex.join(sys.orig_argv[1:]), "torch": torch.__version__}
         record.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def test_the_gradient_of_the_input_is_not_made() -> None:
     back = kinds(step, "backward")
     one_each = dict.fromkeys(("copy", "pool", "activation", "batch_norm", "conv_spatial"), 1)
     assert back == Counter(elementwise=2, **one_each)  # the sum's gradient is one number, copied
-    assert kinds(step, "optimizer") == Counter(elementwise=2)
+    assert kinds(step, "optimizer") == Counter(elementwise=3)
 
 
 def test_saved_are_arguments_results_positions_and_statistics() -> None:

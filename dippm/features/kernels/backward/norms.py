@@ -86,15 +86,20 @@ def group_norm(g: Gradients, step: Step, gradient: int) -> None:
 
 
 def softmax(g: Gradients, step: Step, gradient: int) -> None:
-    """Launch one kernel over gradient and result; autograd keeps the result."""
+    """Launch one kernel over gradient and result, which writes the type of the argument.
+
+    Autograd keeps the result.
+    """
     run, source = g.run, step.call.inputs[0]
     result = g.result(step.call.outputs[0])
     shape = run.tensor(result).shape
     gradient = g.dense(gradient, contiguous(shape))
     length = row_length(run, "softmax", source, shape)
+    width = step.given[source].width
     kernel = _kernel(g, step, "softmax", (gradient, result), length)
+    kernel = kernel._replace(write_bytes=float(width * run.tensor(result).size), out_bytes=width)
     with g.towards(source):
-        made = g.launch(kernel, (gradient, result), shape, run.state(result).width)
+        made = g.launch(kernel, (gradient, result), shape, width)
     g.give(source, made)
 
 

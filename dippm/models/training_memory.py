@@ -50,7 +50,7 @@ class TrainingMemory:
             batch: samples.
             precision: see `Conditions`.
             optimizer: whose states are kept.
-            checkpointing: every block is run again in the backward pass, see `block_of`.
+            checkpointing: every block is run again in the backward pass, see `blocks_of`.
             channels_last: images are held so.
             attention: see `launched`.
         """

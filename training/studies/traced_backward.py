@@ -50,11 +50,14 @@ def _convolution(inputs: Tensors, outputs: Tensors, args: Any) -> list[Part]:
     return parts
 
 
-def laid_out(results: Any, args: Any) -> Any:
-    """Return the gradients of a convolution in the layout that cuDNN gives them."""
-    layout = _layout(*args[1:3])
-    images, *others = results
-    return (None if images is None else images.contiguous(memory_format=layout), *others)
+def laid_out(op: str, results: Any, args: Any) -> Any:
+    """Return gradients in the layout that CUDA code gives them, which that of fakes is not."""
+    if op not in ("convolution_backward", "native_layer_norm_backward"):
+        return results
+    is_image = op == "convolution_backward"
+    layout = _layout(*args[1:3]) if is_image else torch.contiguous_format
+    first, *others = results
+    return (None if first is None else first.contiguous(memory_format=layout), *others)
 
 
 def _layout(image: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:

@@ -150,10 +150,8 @@ class KernelLog(TorchDispatchMode):
             return result
         if op in traced_backward.RULES:
             self._in_parts(op, inputs, outputs, args)
-            if op == "convolution_backward":
-                with self.quiet():
-                    result = traced_backward.laid_out(result, args)
-            return result
+            with self.quiet():
+                return traced_backward.laid_out(op, result, args)
         if op == "convolution":
             result = self._convolution(inputs, result)
             outputs = [result]

@@ -17,7 +17,7 @@ from dippm.conditions import Optimizer
 from dippm.features.kernel import PARTS, Kernel
 from dippm.features.kernel_table import QUANTITIES, KernelTable
 from dippm.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
-from dippm.features.kernels.backward.checkpointing import block_of
+from dippm.features.kernels.backward.checkpointing import blocks_of
 from dippm.features.kernels.optimizers import UPDATES, launches_over, update
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
@@ -172,9 +172,11 @@ def test_checkpointing_keeps_less_and_memory_grows_with_the_optimiser() -> None:
         ("stages.0.blocks.2.conv_dw", "stages.0.blocks.2"),
         ("blocks.2.3.se.conv_reduce", "blocks.2.3"),
         ("encoder.layer.11.attention.self.query", "encoder.layer.11"),
+        ("stages.1.downsample.0", ""),
         ("patch_embed.proj", ""),
         ("", ""),
     ],
 )
 def test_a_block_is_a_numbered_part(path: str, block: str) -> None:
-    assert block_of(path) == block
+    others = ("blocks.2.0.conv", "stages.1.blocks.0.norm", "layer1.0.conv1")
+    assert blocks_of((path, *others))[path] == block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from dippm.features.kernels.run import State, Strides
 from dippm.features.kernels.streaming import pass_over_memory
 from dippm.graph.calls import Call, Tensor
 from dippm.graph.draft import Shape
+from dippm.graph.strides import dense_in_order
 
 
 class Gradients:
@@ -27,6 +29,7 @@ class Gradients:
         step: the call whose gradients are made now.
         saved: bytes that autograd keeps from forward to backward, by memory.
         paths: of the calls that wrote them.
+        savers: paths of the calls that keep them.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -34,7 +37,9 @@ class Gradients:
         self.step = tape.steps[0]
         self.saved: dict[Memory, float] = {}
         self.paths: dict[Memory, str] = {}
+        self.savers: defaultdict[Memory, set[str]] = defaultdict(set)
         self._of: dict[int, int] = {}
+        self._waiting = Counter(p for step in tape.steps for p in step.call.inputs)
 
     def wants(self, position: int) -> bool:
         """Tell whether the gradient of a tensor is needed."""
@@ -45,20 +50,37 @@ class Gradients:
         return self._of.pop(position, None)
 
     def give(self, position: int, gradient: int) -> None:
-        """Add to the gradient of an argument: sum what was repeated, cast back, accumulate."""
+        """Add to the gradient of an argument: sum what was repeated, cast back, accumulate.
+
+        Autocast casts a parameter once, so its gradient is cast back once, when all readers gave
+        theirs.
+        """
         if not self.wants(position):
             return
+        self._waiting[position] -= 1
         run, shape = self.run, self.run.tensor(position).shape
         with self.towards(position):
             if run.tensor(gradient).size > run.tensor(position).size:
                 gradient = self.call("reduce_sum", (gradient,), shape)
-            width = self.step.given[position].width if position in self.step.given else None
-            if width is not None and run.state(gradient).width != width:
-                gradient = self.cast(gradient, width)
             before = self._of.get(position)
             if before is not None:
+                if run.state(before).width != run.state(gradient).width:
+                    before, gradient = (self._cast_back(position, p) for p in (before, gradient))
                 gradient = self.call("add", (before, gradient), shape)
+            if not run.tensor(position).is_parameter or self._waiting[position] <= 0:
+                gradient = self._cast_back(position, gradient)
         self._of[position] = gradient
+
+    def finish(self) -> None:
+        """Cast back the gradients of parameters of which a reader gave none."""
+        for position, gradient in self._of.items():
+            with self.towards(position):
+                self._of[position] = self._cast_back(position, gradient)
+
+    def _cast_back(self, position: int, gradient: int) -> int:
+        """Return a gradient in the type of its tensor."""
+        width = self.tape.width(position)
+        return gradient if self.run.state(gradient).width == width else self.cast(gradient, width)
 
     @contextmanager
     def towards(self, position: int) -> Iterator[None]:
@@ -93,7 +115,12 @@ class Gradients:
     def original(self, position: int) -> int:
         """Return an argument as the call got it, cast but not copied: kernels copy it again."""
         given, read = self.step.given[position], self.step.read[position]
-        return self._keep(position, given if given.width == read.width else read)
+        if given.width == read.width:
+            return self._keep(position, given)
+        strides = read.strides
+        if all(given.strides):
+            strides = dense_in_order(self.run.tensor(position).shape, given.strides)
+        return self._keep(position, replace(read, strides=strides))
 
     def result(self, position: int) -> int:
         """Return a result of the step; autograd keeps it."""
@@ -101,14 +128,16 @@ class Gradients:
 
     def keep(self, name: str, size: float) -> None:
         """Note bytes that a call writes for its gradient alone, such as statistics."""
-        self.saved[name, id(self.step)] = size
-        self.paths[name, id(self.step)] = self.step.call.path
+        self._save((name, id(self.step)), size, self.step.call.path)
 
     def _keep(self, position: int, state: State) -> int:
         memory, size = self.tape.memory(position, state)
-        self.saved[memory] = size
-        self.paths[memory] = self.tape.path(memory)
+        self._save(memory, size, self.tape.path(memory))
         return self.new(self.run.tensor(position).shape, state, like=position)
+
+    def _save(self, memory: Memory, size: float, path: str) -> None:
+        self.saved[memory], self.paths[memory] = size, path
+        self.savers[memory].add(self.step.call.path)
 
     def call(self, op: str, inputs: Sequence[int], shape: Shape, **attributes: Any) -> int:
         """Launch one pass over memory; return what it makes."""

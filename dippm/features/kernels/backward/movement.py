@@ -81,6 +81,21 @@ def put_back(g: Gradients, step: Step, gradient: int) -> None:
     g.give(source, zeros)
 
 
+def written_over(g: Gradients, step: Step, gradient: int) -> int:
+    """Copy the gradient of what was a view when a call wrote into it; return it.
+
+    Autograd copies the gradient of the whole, then the part that was written, and puts the
+    gradient of the part back.
+    """
+    run, shape = g.run, g.run.tensor(gradient).shape
+    for _ in range(3):
+        width, size = run.state(gradient).width, run.tensor(gradient).size
+        kernel = Kernel.stream(step.call.node, "copy", size, width)
+        with g.towards(step.call.inputs[0]):
+            gradient = g.launch(kernel, (gradient,), shape, width)
+    return gradient
+
+
 def moved(g: Gradients, step: Step, gradient: int) -> None:
     """Launch the move back: as many elements as the argument has."""
     run, source = g.run, step.call.inputs[0]
@@ -201,6 +216,19 @@ def extreme(g: Gradients, step: Step, gradient: int) -> None:
         share = g.call("reduce_sum", (equal,), run.tensor(gradient).shape)
         share = g.call("multiply", (gradient, share), run.tensor(gradient).shape)
         made = g.call("multiply", (share, equal), shape)
+    g.give(source, made)
+
+
+def length(g: Gradients, step: Step, gradient: int) -> None:
+    """Launch the direction, zeros where there is none, and its product with the gradient."""
+    run, source = g.run, step.call.inputs[0]
+    shape = run.tensor(source).shape
+    with g.towards(source):
+        result = g.result(step.call.outputs[0])
+        way = g.call("divide", (g.kept(source), result), shape)
+        zero = g.call("equal", (result,), run.tensor(result).shape)
+        way = g.call("multiply", (way, zero), shape)
+        made = g.call("multiply", (gradient, way), shape)
     g.give(source, made)
 
 

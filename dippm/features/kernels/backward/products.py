@@ -6,7 +6,7 @@ from math import prod
 
 from dippm.features.kernels.backward.gradients import Gradients
 from dippm.features.kernels.backward.tape import Step
-from dippm.graph.strides import contiguous
+from dippm.graph.strides import contiguous, view_strides
 
 MATRIX = 2
 
@@ -24,9 +24,8 @@ def matmul(g: Gradients, step: Step, gradient: int) -> None:
         return
     is_matrix = len(run.tensor(right).shape) == MATRIX
     depth = run.kernels[step.kernel].k
-    if is_matrix:
-        with g.towards(left):
-            gradient = _rows(g, gradient)
+    with g.towards(left):
+        gradient = _rows(g, gradient) if is_matrix else _batch(g, gradient)
     if wants_left:
         weight = _turned(g, _matrix(g, g.kept(right), int(depth)) if is_matrix else g.kept(right))
         shape = (*run.tensor(gradient).shape[:-1], run.tensor(weight).shape[-1])
@@ -73,6 +72,15 @@ def _turned(g: Gradients, position: int) -> int:
 def _rows(g: Gradients, position: int) -> int:
     shape = g.run.tensor(position).shape
     return g.reshaped(position, (prod(shape[:-1]), shape[-1]))
+
+
+def _batch(g: Gradients, position: int) -> int:
+    """Return a gradient as matrices one after another, copied once for both products."""
+    shape, strides = g.run.tensor(position).shape, g.run.state(position).strides
+    batch = shape[:-2]
+    if len(batch) > 1 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
+        return g.dense(position, contiguous(shape))
+    return position
 
 
 def _leading(g: Gradients, left: int, right: int) -> tuple[int, ...]:

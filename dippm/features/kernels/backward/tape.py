@@ -48,12 +48,14 @@ class Tape:
         run: that is recorded.
         steps: its calls.
         wanted: tensors whose gradient is needed.
+        views: tensors that are views of others.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.steps: list[Step] = []
-        self.wanted: set[int] = {p for p, t in enumerate(run.tensors) if t.roots and t.is_float}
+        self.wanted = _parameters(run)
+        self.views: set[int] = set()
         self._made: dict[int, State] = dict(run.states)
         self._sizes: dict[Memory, float] = {None: 0.0}
         self._paths: dict[Memory, str] = {}
@@ -72,6 +74,8 @@ class Tape:
         self.steps.append(step)
         self._made |= made
         self._note(step)
+        if not launched and (operator(call.op).category == "view" or call.op == "transpose"):
+            self.views.update(call.outputs)
         passes = call.op not in NOT_DIFFERENTIABLE
         weighted = operator(call.op).category == "norm"  # calls do not name its parameters
         if passes and (weighted or any(p in self.wanted for p in call.inputs)):
@@ -81,6 +85,10 @@ class Tape:
         """Return whose memory a tensor lies in, and its bytes."""
         key = self._key(position, state)
         return key, self._sizes.get(key, 0.0)
+
+    def width(self, position: int) -> int:
+        """Return the bytes per element of a tensor as it was made."""
+        return self._given(position).width
 
     def path(self, memory: Memory) -> str:
         """Return the path of the call that wrote a memory first; empty for inputs."""
@@ -93,12 +101,11 @@ class Tape:
 
     def parameters(self) -> Iterable[int]:
         """Return the parameters that are trained and that calls name; norms' are not among them."""
-        made = {p for step in self.steps for p in step.call.outputs}
         seen: set[tuple[int, ...]] = set()
-        for position, tensor in enumerate(self.run.sequence.tensors):
-            is_base = tensor.roots and tensor.is_parameter and position not in made
-            if is_base and tensor.is_float and tensor.roots not in seen:
-                seen.add(tensor.roots)
+        for position in sorted(_parameters(self.run)):
+            roots = self.run.tensor(position).roots
+            if roots not in seen:
+                seen.add(roots)
                 yield position
 
     def _given(self, position: int) -> State:
@@ -134,3 +141,14 @@ class Tape:
             else:
                 self._sizes[key] = float(run.tensor(position).size * state.width)
                 self._paths[key] = step.call.path
+
+
+def _parameters(run: Run) -> set[int]:
+    """Return the parameters that are trained; where no file names any, all that is stored is."""
+    made = {p for call in run.sequence.calls for p in call.outputs}
+    stored = {
+        p
+        for p, tensor in enumerate(run.sequence.tensors)
+        if tensor.roots and tensor.is_parameter and tensor.is_float and p not in made
+    }
+    return {p for p in stored if run.tensor(p).is_named} or stored

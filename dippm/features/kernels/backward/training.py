@@ -60,6 +60,7 @@ BY_NAME: Mapping[str, Rule] = {
     "reduce_max": movement.extreme,
     "reduce_min": movement.extreme,
     "global_max_pool": movement.extreme,
+    "reduce_norm": movement.length,
     "reduce_variance": movement.variance,
     "reduce_std": movement.variance,
 }
@@ -129,6 +130,7 @@ def training_step(
     for step in reversed(tape.steps):
         gradients.step = step
         _back(gradients, step)
+    gradients.finish()
     kernels = [*run.kernels, *update(optimizer, sizes, run.default_width)]
     return TrainingStep(
         kernels, sum(gradients.saved.values()), checkpointed_bytes(gradients), sizes
@@ -179,6 +181,8 @@ def _back(g: Gradients, step: Step) -> None:
     asked = any(map(g.wants, call.inputs)) or operator(call.op).category == "norm"
     if first is None or not asked or call.op in NOT_DIFFERENTIABLE:
         return
+    if call.in_place and call.inputs[0] in g.tape.views:
+        first = movement.written_over(g, step, first)
     if call.op == "split":
         movement.parted(g, step, gradients)
     else:

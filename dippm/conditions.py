@@ -13,6 +13,7 @@ Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf1
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
+Optimizer = Literal["sgd", "adam", "adamw"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,

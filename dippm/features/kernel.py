@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 Unit = Literal["half", "tf32", "fp32", "int8"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
+Part = Literal["forward", "backward_input", "backward_weight", "optimizer"]
+PARTS: tuple[Part, ...] = get_args(Part)
+"""Of a training step; inference is all forward."""
 
 
 class Kernel(NamedTuple):
@@ -32,6 +35,7 @@ class Kernel(NamedTuple):
         run: elements in a row that it reads together, in the order in which it writes.
         sources: positions, in the list of kernels, of those that wrote what it reads; views
             between them are passed through.
+        part: of a training step.
     """
 
     node: int
@@ -57,6 +61,7 @@ class Kernel(NamedTuple):
     repeated: bool = False
     run: int = 1
     sources: tuple[int, ...] = ()
+    part: Part = "forward"
 
     @classmethod
     def stream(

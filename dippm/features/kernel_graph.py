@@ -47,7 +47,7 @@ class KernelGraph:
             table: kernels of a model.
             rounds: of message passing.
         """
-        columns = [table.kind[:, None], table.unit[:, None], table.settings]
+        columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
         looks = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
         edges = table.edges
         colour = refined(looks, edges, rounds)

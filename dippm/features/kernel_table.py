@@ -6,17 +6,20 @@ expansions give it for all batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Attention, Mode, Precision
-from dippm.features.kernel import UNITS, Kernel
+from dippm.conditions import Attention, Mode, Optimizer, Precision
+from dippm.features.kernel import PARTS, UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels import launched, launched_by, sequence_of
+from dippm.features.kernels import launched_by, sequence_of, training_step
 from dippm.graph.batch_sizes import rebinding
+from dippm.graph.calls import CallSequence
 from dippm.graph.model_graph import ModelGraph
 
 Floats = NDArray[np.float64]
@@ -57,6 +60,7 @@ class KernelTable:
         node: position of each kernel's operator, shape (K,).
         kind: index in KERNEL_CLASSES, shape (K,).
         unit: index in UNITS, shape (K,).
+        part: index in PARTS, shape (K,): of a training step; inference is all forward.
         settings: SETTINGS, which do not depend on the batch, shape (K, 10).
         per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
         fixed: QUANTITIES at batch 0, shape (K, 9).
@@ -70,6 +74,7 @@ class KernelTable:
     node: Integers
     kind: Integers
     unit: Integers
+    part: Integers
     settings: Floats
     per_sample: Floats
     fixed: Floats
@@ -88,16 +93,50 @@ class KernelTable:
         attention: Attention = "fused",
         half_scores: bool = False,
     ) -> KernelTable:
-        """Expand a graph into its kernels, see `launched` and `Run`."""
-        if not graph.batch_is_symbolic:
-            kernels = launched(
-                graph,
-                precision,
-                mode,
+        """Expand a graph into the kernels of inference, see `launched` and `Run`."""
+        return cls._expanded(
+            graph,
+            partial(
+                launched_by,
+                precision=precision,
+                mode=mode,
                 channels_last=channels_last,
                 attention=attention,
                 half_scores=half_scores,
+            ),
+        )
+
+    @classmethod
+    def of_training(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+        *,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+    ) -> KernelTable:
+        """Expand a graph into the kernels of a training step, see `training_step`."""
+
+        def kernels_of(sequence: CallSequence) -> list[Kernel]:
+            step = training_step(
+                sequence,
+                precision,
+                optimizer=optimizer,
+                channels_last=channels_last,
+                attention=attention,
             )
+            return step.kernels
+
+        return cls._expanded(graph, kernels_of)
+
+    @classmethod
+    def _expanded(
+        cls, graph: ModelGraph, kernels_of: Callable[[CallSequence], list[Kernel]]
+    ) -> KernelTable:
+        sequence = sequence_of(graph)
+        if not graph.batch_is_symbolic:
+            kernels = kernels_of(sequence.at_batch(graph.batch))
             values = _quantities(kernels)
             return cls._from(
                 kernels,
@@ -107,18 +146,7 @@ class KernelTable:
                 graph.batch,
             )
         low, high = _PROBES
-        sequence = sequence_of(graph)
-        kernels, others = (
-            launched_by(
-                sequence.at_batch(batch),
-                precision,
-                mode,
-                channels_last=channels_last,
-                attention=attention,
-                half_scores=half_scores,
-            )
-            for batch in _PROBES
-        )
+        kernels, others = (kernels_of(sequence.at_batch(batch)) for batch in _PROBES)
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)
         bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in _PROBES)
@@ -141,6 +169,7 @@ class KernelTable:
             node=np.array([k.node for k in kernels], dtype=np.int64),
             kind=np.array([_KIND[k.kind] for k in kernels], dtype=np.int64),
             unit=np.array([UNITS.index(k.unit) for k in kernels], dtype=np.int64),
+            part=np.array([PARTS.index(k.part) for k in kernels], dtype=np.int64),
             settings=np.array(settings, dtype=np.float64).reshape(-1, len(SETTINGS)),
             per_sample=per_sample,
             fixed=fixed,
@@ -156,6 +185,7 @@ class KernelTable:
             node=self.node[kernels],
             kind=self.kind[kernels],
             unit=self.unit[kernels],
+            part=self.part[kernels],
             settings=self.settings[kernels],
             per_sample=self.per_sample[kernels],
             fixed=self.fixed[kernels],
@@ -168,7 +198,7 @@ class KernelTable:
 
     @property
     def launches(self) -> float:
-        """Kernels launched in one inference."""
+        """Kernels launched in one inference or step."""
         return float(self.settings[:, SETTINGS.index("launches")].sum())
 
 

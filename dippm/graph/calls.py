@@ -28,6 +28,7 @@ class Tensor:
         roots: parameters that it is, or is made of; () for activations.
         is_parameter: whether it is a parameter or a view of one, so that no call makes it.
         is_number: whether it is one number, which needs no memory.
+        is_named: whether the file names it as a parameter; tables of constants have no names.
         size: number of elements.
         is_float: whether the precision of a run changes its width.
     """
@@ -37,6 +38,7 @@ class Tensor:
     roots: tuple[int, ...] = ()
     is_parameter: bool = False
     is_number: bool = False
+    is_named: bool = False
     size: int = field(init=False)
     is_float: bool = field(init=False)
 
@@ -102,7 +104,7 @@ class CallSequence:
         return replace(
             self,
             tensors=tuple(
-                Tensor(shape(t.shape), t.dtype, t.roots, t.is_parameter, t.is_number)
+                Tensor(shape(t.shape), t.dtype, t.roots, t.is_parameter, t.is_number, t.is_named)
                 for t in self.tensors
             ),
             calls=tuple(
@@ -185,6 +187,7 @@ class _Sequencer:
                 tuple(sorted(value.roots)),
                 is_parameter,
                 is_parameter and is_number,
+                is_parameter and bool(value.name),
             )
         )
         self.held.append(value)

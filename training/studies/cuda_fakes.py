@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,20 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 CUDA = torch.device("cuda", 0)
+_LIBRARIES = Path(torch.__file__).parent / "lib"
 _CUDA_GUARD, _META_GUARD = 1, 14
 _DEVICE_TYPES = 20
+_IS_BUILT, _HAS_CONTEXT = 2, 4
+"""Positions of functions in ATen/detail/AcceleratorHooksInterface.h."""
+_GET_STREAM, _EXCHANGE_STREAM = 5, 9
+"""The same in c10/core/impl/DeviceGuardImplInterface.h."""
+_TABLE, _BEFORE_TABLE = 64, 2
+_CONSTANTS = {
+    "x86_64": bytes.fromhex("b801000000 31d2 c3"),
+    "aarch64": bytes.fromhex("200080d2 010080d2 c0035fd6"),
+}
+"""A function by processor: true, and the first stream of the first CUDA device, which is as long
+as two registers that hold 1 and 0."""
 FUSED_RANK = 4
 FLASH_ALIGNMENT = 8
 
@@ -35,15 +49,66 @@ def cuda_device() -> Iterator[None]:
     if torch.version.cuda is not None:
         yield
         return
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-    name = "_ZN3c104impl26device_guard_impl_registryE"
-    guards = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(library, name)
+    guards = _guards()
     before = guards[_CUDA_GUARD]
     guards[_CUDA_GUARD] = before or guards[_META_GUARD]
     try:
         yield
     finally:
         guards[_CUDA_GUARD] = before
+
+
+@contextlib.contextmanager
+def gradients() -> Iterator[None]:
+    """Let autograd's engine run on fakes: it wants an accelerator, and the streams of a device.
+
+    A torch without CUDA answers through tables of functions. While the context lasts copies of
+    them say that it was built with CUDA and that all happens in one stream of one device.
+
+    Raises:
+        OSError: if the processor is none of `_CONSTANTS`.
+    """
+    if torch.version.cuda is not None:
+        yield
+        return
+    hooks = ctypes.CDLL(str(_LIBRARIES / "libtorch_cpu.so"))._ZN2at6detail12getCUDAHooksEv
+    hooks.restype = ctypes.c_void_p
+    code = _CONSTANTS.get(platform.machine())
+    if code is None:
+        raise OSError(f"gradients on fakes need one of {', '.join(_CONSTANTS)}")
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page[: len(code)] = code
+    one = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    with (
+        _answering(hooks(), one, (_IS_BUILT, _HAS_CONTEXT)),
+        _answering(_guards()[_META_GUARD], one, (_GET_STREAM, _EXCHANGE_STREAM)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _answering(thing: int, function: int, positions: tuple[int, ...]) -> Iterator[None]:
+    """Let some virtual functions of a C++ object be another one."""
+    word = ctypes.sizeof(ctypes.c_void_p)
+    size = _BEFORE_TABLE + _TABLE
+    table_of = ctypes.cast(thing, ctypes.POINTER(ctypes.c_void_p))
+    before = table_of[0] or 0
+    table = (ctypes.c_void_p * size).from_buffer_copy(
+        (ctypes.c_void_p * size).from_address(before - _BEFORE_TABLE * word)
+    )
+    for position in positions:
+        table[_BEFORE_TABLE + position] = function
+    table_of[0] = ctypes.addressof(table) + _BEFORE_TABLE * word
+    try:
+        yield
+    finally:
+        table_of[0] = before
+
+
+def _guards() -> Any:
+    library = ctypes.CDLL(str(_LIBRARIES / "libc10.so"))
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    return (ctypes.c_void_p * _DEVICE_TYPES).in_dll(library, name)
 
 
 @contextlib.contextmanager
@@ -142,11 +207,10 @@ def replaced(record: Record, quiet: Callable[[], Any], half: torch.dtype | None)
         if short and query.dtype != torch.float32:
             padded = (nn.functional.pad(tensor, (0, short)) for tensor in (query, key, value))
             query, key, value = padded
+        if attn_mask is not None and attn_mask.requires_grad:  # its gradient has this shape
+            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
         operands = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-        with quiet():
-            batch, heads, rows = query.shape[:3]
-            out = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
-        record("attention", operands, [out])
+        out: torch.Tensor = _FusedAttention.apply(record, quiet, *operands)
         return out[..., :width] if value.shape[-1] != width and short else out
 
     def layer(name: str) -> Callable[..., Any]:
@@ -157,6 +221,32 @@ def replaced(record: Record, quiet: Callable[[], Any], half: torch.dtype | None)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             stack.enter_context(patch.object(torch._VF, name, layer(name), create=True))
         yield
+
+
+class _FusedAttention(torch.autograd.Function):
+    """One kernel forward and one record backward, as the fused libraries run it."""
+
+    @staticmethod
+    def forward(ctx: Any, record: Record, quiet: Callable[[], Any], *operands: Any) -> Any:
+        query, _, value, *_ = operands
+        with quiet():
+            batch, heads, rows = query.shape[:3]
+            out = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
+            sums = query.new_empty(batch, heads, rows, dtype=torch.float32)
+        record("attention", list(operands), [out])
+        ctx.record, ctx.quiet = record, quiet
+        ctx.save_for_backward(*operands, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        *operands, out, sums = ctx.saved_tensors
+        with ctx.quiet():
+            made = [torch.empty_like(t.transpose(1, 2)).transpose(1, 2) for t in operands[:3]]
+            wanted = ctx.needs_input_grad[5:]
+            made += [mask.new_empty(mask.shape) for mask in operands[3:] if any(wanted)]
+        ctx.record("attention_backward", [grad, *operands, out, sums], made)
+        return None, None, *made, *([None] * (len(operands) - len(made)))
 
 
 def lowered(tensor: torch.Tensor, half: torch.dtype) -> torch.Tensor:

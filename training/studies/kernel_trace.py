@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from dippm.conditions import Precision
+from dippm.features.kernel import PARTS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
@@ -33,12 +34,15 @@ from training.studies.kernel_tables import (
     write_results,
 )
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
-from training.studies.traced_models import graph_of, trace_of
+from training.studies.traced_models import graph_of, step_of, trace_of
+from training.studies.traced_training import Optimizer
 
 __all__ = ["TracedKernel", "main", "traced"]
 
 CACHE = Path("build/kernel_trace")
 KINDS = (*KERNEL_CLASSES, "cast (weights)")
+PASSES = ("forward", "backward", "optimizer")
+STEP_KINDS = tuple(f"{part}: {kind}" for part in PASSES for kind in KINDS)
 TITLE = "Our list of kernels against what eager PyTorch launches"
 NOTE = """`python -m training.studies.kernel_trace --list-of MODELS --summary --graphs GRAPHS \\
 --results training/studies/results/kernel_trace`, MODELS being kernel_models.txt beside this file.
@@ -49,10 +53,17 @@ layers."""
 
 
 def our_lines(
-    graph: ModelGraph, batch: int, precision: Precision, channels_last: bool
+    graph: ModelGraph,
+    batch: int,
+    precision: Precision,
+    channels_last: bool,
+    optimizer: Optimizer | None = None,
 ) -> list[Line]:
-    """Return DIPPM's kernels in execution order."""
-    table = KernelTable.of(graph, precision, channels_last=channels_last)
+    """Return DIPPM's kernels in execution order: of inference, or of a step with an optimiser."""
+    if optimizer is None:
+        table = KernelTable.of(graph, precision, channels_last=channels_last)
+    else:
+        table = KernelTable.of_training(graph, precision, optimizer, channels_last=channels_last)
     columns = dict(zip(QUANTITIES, table.quantities(batch).T, strict=True))
     kinds, launches = list(KERNEL_CLASSES), SETTINGS.index("launches")
     at_batch = graph.at_batch(batch) if graph.batch_is_symbolic else graph
@@ -60,9 +71,11 @@ def our_lines(
     for i, position in enumerate(table.node):
         node, weights = at_batch.nodes[position], columns["weight_bytes"][i]
         kind = kinds[table.kind[i]]
+        kind = "cast (weights)" if kind == "cast" and weights else kind
+        part = PARTS[table.part[i]].partition("_")[0]
         lines.append(
             Line(
-                "cast (weights)" if kind == "cast" and weights else kind,
+                kind if optimizer is None else f"{part}: {kind}",
                 float(table.settings[i, launches]),
                 float(columns["read_bytes"][i] + weights),
                 float(columns["write_bytes"][i]),
@@ -72,11 +85,12 @@ def our_lines(
     return lines
 
 
-def traced_lines(kernels: Iterable[TracedKernel]) -> list[Line]:
-    """Return PyTorch's calls in execution order."""
+def traced_lines(kernels: Iterable[TracedKernel], *, in_parts: bool = False) -> list[Line]:
+    """Return PyTorch's calls in execution order; `in_parts` says which pass of a step in a kind."""
     return [
         Line(
-            "cast (weights)" if kernel.kind == "cast" and kernel.weight_bytes else kernel.kind,
+            (f"{kernel.part}: " if in_parts else "")
+            + ("cast (weights)" if kernel.kind == "cast" and kernel.weight_bytes else kernel.kind),
             float(kernel.launches),
             kernel.read_bytes,
             kernel.write_bytes,
@@ -105,35 +119,43 @@ def main(
     list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
     results: Annotated[Path | None, typer.Option(help="stem of result files to write")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="no table for each model")] = False,
+    phase: Annotated[str, typer.Option(help="inference, or train: a step")] = "inference",
+    optimizer: Annotated[str, typer.Option(help="of a step: sgd or adamw")] = "sgd",
 ) -> None:
     """Print kernels and bytes by class, ours beside PyTorch's."""
     warnings.filterwarnings("ignore")
     console = Console(width=None if Console().is_terminal else 170, highlight=False)
     known, order = cast(TracedPrecision, precision), channels_last
+    update = cast(Optimizer, optimizer) if phase == "train" else None
+    kinds = KINDS if update is None else STEP_KINDS
     models = [*(models or []), *(list_of.read_text().split() if list_of else [])]
     calls: dict[str, list[Line]] = {}
     found: dict[str, Pair] = {}
     for spec in models:  # traces take seconds, conversions longer
         with _reported(console, spec):
-            calls[spec] = traced_lines(trace_of(spec, batch, known, order, cache))
+            if update is None:
+                calls[spec] = traced_lines(trace_of(spec, batch, known, order, cache))
+            else:
+                step = step_of(spec, batch, known, order, update, cache)
+                calls[spec] = traced_lines(step.kernels, in_parts=True)
     for spec, theirs in calls.items():
         with _reported(console, spec):
-            ours = our_lines(graph_of(spec, cache, graphs), batch, known, order)
+            ours = our_lines(graph_of(spec, cache, graphs), batch, known, order, update)
             found[spec] = totals(ours), totals(theirs)
             if listed:
                 text = "\n".join(side_by_side(ours, theirs))
                 console.print(text, markup=False, soft_wrap=True)
             if not summary:
-                rows = class_rows(KINDS, [found[spec]])
+                rows = class_rows(kinds, [found[spec]])
                 console.print(terminal_table(spec, headings("class", "off", "traced"), rows))
     if len(found) > 1:
         names = headings("model", "what differs most", "traced")
         console.print(terminal_table("models", names, model_rows(found)))
-        rows = class_rows(KINDS, list(found.values()))
+        rows = class_rows(kinds, list(found.values()))
         console.print(terminal_table("all", headings("class", "off", "traced"), rows))
         console.print(shares(found))
     if results is not None:
-        write_results(results, TITLE, [NOTE], "traced", KINDS, found)
+        write_results(results, TITLE, [NOTE], "traced", kinds, found)
 
 
 @contextlib.contextmanager

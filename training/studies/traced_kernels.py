@@ -16,11 +16,12 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from training.studies import traced_classes
+from dippm.features.kernels.optimizers import launches_over
+from training.studies import traced_backward, traced_classes
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, replaced
 from training.studies.traced_parts import TracedKernel, parts_of
 
-__all__ = ["TracedKernel", "TracedPrecision", "fake_arguments", "traced"]
+__all__ = ["KernelLog", "TracedKernel", "TracedPrecision", "fake_arguments", "traced"]
 
 TracedPrecision = Literal["fp32", "fp16", "amp"]
 _NOT_LAUNCHED = frozenset(
@@ -57,7 +58,7 @@ def traced(
             fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
             fakes.replace(module.eval())
             positional, given = fake_arguments(fakes, inputs)
-            log = _Log(fakes)
+            log = KernelLog(fakes)
             stack.enter_context(fakes.mode)
             stack.enter_context(torch.no_grad())
             stack.enter_context(replaced(log.record, log.quiet, half))
@@ -84,12 +85,18 @@ def fake_arguments(
     }
 
 
-class _Log(TorchDispatchMode):
-    """Writes down the calls that reach the device."""
+class KernelLog(TorchDispatchMode):
+    """Writes down the calls that reach the device.
+
+    Attributes:
+        kernels: in execution order.
+        part: of a training step, that the next calls belong to.
+    """
 
     def __init__(self, fakes: Fakes) -> None:
         super().__init__()
         self.kernels: list[TracedKernel] = []
+        self.part = "forward"
         self._weights = {t.untyped_storage()._cdata for t in fakes.weights.values()}
         self._static = {t.untyped_storage()._cdata: t for t in fakes.weights.values()}
         self._held = fakes
@@ -98,6 +105,7 @@ class _Log(TorchDispatchMode):
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
+        """Write nothing down while the context lasts."""
         before, self._silent = self._silent, True
         try:
             yield
@@ -106,6 +114,7 @@ class _Log(TorchDispatchMode):
 
     @contextlib.contextmanager
     def paths_of(self, module: nn.Module) -> Iterator[None]:
+        """Note which part of a module calls, while the context lasts."""
         names = {part: name for name, part in module.named_modules()}
 
         def entered(part: nn.Module, *_: Any) -> None:
@@ -128,6 +137,10 @@ class _Log(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         op = function._schema.name.rpartition("::")[2]
         outputs = _tensors(result)
+        if op.startswith("_foreach"):
+            if not self._silent:
+                self._over_lists(op, args, outputs)
+            return result
         if "batch_norm" in op:
             outputs = outputs[:1]  # the saved statistics are empty outside training
         if self._silent or op in _NOT_LAUNCHED or not outputs or outputs[0].device.type != "cuda":
@@ -135,6 +148,10 @@ class _Log(TorchDispatchMode):
         inputs = _tensors((args, kwargs))
         if not function._schema.is_mutable and _share(inputs, outputs):
             return result
+        if op in traced_backward.RULES:
+            self._in_parts(op, inputs, outputs, args)
+            with self.quiet():
+                return traced_backward.laid_out(op, result, args)
         if op == "convolution":
             result = self._convolution(inputs, result)
             outputs = [result]
@@ -142,6 +159,27 @@ class _Log(TorchDispatchMode):
             self._copies(op, inputs)
         self.record(op, inputs, outputs, args)
         return result
+
+    def _over_lists(self, op: str, args: Any, made: list[torch.Tensor]) -> None:
+        """Write down a pass over lists of tensors, as the update of an optimiser is."""
+        lists = [list(arg) for arg in args if isinstance(arg, list | tuple)]
+        lists = [tensors for tensors in lists if isinstance(tensors[0], torch.Tensor)]
+        tensors = [t for t in lists[0] if t.device.type == "cuda"]
+        if not tensors:  # counters of steps
+            return
+        depth = len(lists) + (1 if made else 0)
+        launches = launches_over([t.numel() for t in tensors], depth)
+        read = {id(t): t for held in lists for t in held}  # a square reads its factor once
+        self.record(op, list(read.values()), made or tensors, launches=launches)
+
+    def _in_parts(
+        self, op: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], args: Any
+    ) -> None:
+        """Write down the kernels of a gradient that is one call, with the copies before them."""
+        with self.quiet():
+            parts = traced_backward.RULES[op](inputs, outputs, args)
+        for part in parts:
+            self.record(part.op, part.reads, part.writes, part.args, part.launches)
 
     def _convolution(self, inputs: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
         """Return the result in the layout that cuDNN gives it, which copies what is not so."""
@@ -177,9 +215,14 @@ class _Log(TorchDispatchMode):
         self.record("clone", [tensor], [dense])
 
     def record(
-        self, op: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], args: Any = ()
+        self,
+        op: str,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        args: Any = (),
+        launches: int | None = None,
     ) -> None:
-        """Write down one call."""
+        """Write down one call; `launches` where they do not follow from the operator."""
         if op in ("_to_copy", "copy_") and any(t.device.type == "cpu" for t in inputs):
             op = "host_to_device"
         shapes = {tuple(t.shape) for t in inputs if t.dim()}
@@ -199,7 +242,8 @@ class _Log(TorchDispatchMode):
             reads[0] = min(reads[0], outputs[0].numel() * outputs[0].element_size())
         elif stem in ("index_put", "scatter", "masked_scatter") and on_device:
             reads[0] = written = reads[-1]
-        launches = traced_classes.launches_of(op, args)
+        if launches is None:
+            launches = traced_classes.launches_of(op, args)
         passes = launches if op == "roll" else 1
         self.kernels.append(
             TracedKernel(
@@ -216,6 +260,7 @@ class _Log(TorchDispatchMode):
                 launches=launches,
                 operands=tuple(_described(t) for t in inputs[:8]),
                 result=_described(outputs[0]),
+                part=self.part,
             )
         )
 

@@ -20,7 +20,9 @@ from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
 from dippm.vision_operators import declare_vision_operators
+from training.studies import live_memory
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
+from training.studies.traced_training import Optimizer, TracedStep, traced_step
 
 LAYERS = 2
 """Layers of language models: kernels repeat from layer to layer."""
@@ -34,7 +36,11 @@ def module_of(spec: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]
         spec: "resnet50" of timm, "torchvision:vit_b_16", or "transformers:bert", which is the
             default configuration of a type with few layers, its encoder if it has one.
         batch: samples.
+
+    With "@" and a size, images are as large or texts as long, as `live_memory` has them.
     """
+    if "@" in spec:
+        return live_memory.module_of(spec, batch)
     zoo, _, name = spec.rpartition(":")
     if zoo == "transformers":
         return _of_transformers(name, batch)
@@ -76,6 +82,26 @@ def trace_of(
     kernels = traced(module, inputs, precision, channels_last)
     write_compressed(path, json.dumps([asdict(kernel) for kernel in kernels]))
     return kernels
+
+
+def step_of(
+    spec: str,
+    batch: int,
+    precision: TracedPrecision,
+    channels_last: bool,
+    optimizer: Optimizer,
+    cache: Path,
+) -> TracedStep:
+    """Return the trace of a model's training step, from the cache if it is there."""
+    order = "nhwc" if channels_last else "nchw"
+    path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.{optimizer}.step.json.gz"
+    if path.is_file():
+        held = json.loads(gzip.decompress(path.read_bytes()))
+        return TracedStep([_kernel(row) for row in held["kernels"]], held["saved_bytes"])
+    module, inputs = module_of(spec, batch)
+    step = traced_step(module, inputs, precision, channels_last, optimizer)
+    write_compressed(path, json.dumps(asdict(step)))
+    return step
 
 
 def _kernel(row: dict[str, Any]) -> TracedKernel:

@@ -26,6 +26,7 @@ class TracedKernel:
         launches: kernels of this one call, where that is known not to be one.
         operands: dtype and shape of each operand, with its strides if it is not dense.
         result: dtype of the first result, and its strides if it is not dense.
+        part: of a training step.
     """
 
     op: str
@@ -39,6 +40,7 @@ class TracedKernel:
     launches: int = 1
     operands: tuple[str, ...] = ()
     result: str = ""
+    part: str = "forward"
 
 
 def parts_of(kernel: TracedKernel) -> Sequence[TracedKernel]:

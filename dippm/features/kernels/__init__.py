@@ -13,11 +13,15 @@ before it reshapes it. Views cost nothing and launch nothing.
     streaming       one pass over memory
     copies          what moves memory: reshapes, paddings, concatenations, updates in place
     node_calls      calls of a graph that no file was read for
+    trained         what a forward pass launches in another way for gradients
+    backward        gradients, and what autograd keeps for them
+    optimizers      the update of parameters
 
 To add a rule: a function (run, call) → None that emits kernels, in the file of its kind or in its
 own; `launch` names it. Any change of a kernel raises `KERNEL_VERSION`.
 """
 
+from dippm.features.kernels.backward.training import TrainingStep, training_step
 from dippm.features.kernels.launch import (
     KERNEL_VERSION,
     launched,
@@ -25,4 +29,11 @@ from dippm.features.kernels.launch import (
     sequence_of,
 )
 
-__all__ = ["KERNEL_VERSION", "launched", "launched_by", "sequence_of"]
+__all__ = [
+    "KERNEL_VERSION",
+    "TrainingStep",
+    "launched",
+    "launched_by",
+    "sequence_of",
+    "training_step",
+]

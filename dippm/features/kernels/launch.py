@@ -18,6 +18,7 @@ from dippm.features.kernels.products import matmul
 from dippm.features.kernels.recurrent import recurrent
 from dippm.features.kernels.run import Run
 from dippm.features.kernels.streaming import pass_over_memory
+from dippm.features.kernels.trained import batch_norm, copied_first, needs_copy
 from dippm.graph.calls import Call, CallSequence
 from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import operator
@@ -46,6 +47,8 @@ BY_KERNEL: Mapping[str, Rule] = {
     "recurrent": recurrent,
 }
 """Rules by the column `kernel` of the operator table."""
+TRAINED: Mapping[str, Rule] = {"batch_norm": batch_norm}
+"""Rules of what training does in another way."""
 _BIASED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
 
 
@@ -109,15 +112,29 @@ def launched_by(
         compiled=mode == "compiled",
         half_scores=half_scores,
     )
+    walk(run)
+    return fuse(run.kernels) if mode == "compiled" else run.kernels
+
+
+def walk(run: Run, seen: Callable[[Call, Call | None], None] | None = None) -> None:
+    """Launch the kernels of all calls of a run.
+
+    Args:
+        run: nothing was launched in it.
+        seen: is told each call that was launched, and the layer whose bias it adds, while the run
+            still knows what the call did to its arguments.
+    """
+    sequence = run.sequence
     makers, readers = _data_flow(sequence)
     for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):
         maker = _biased(call, sequence, makers, readers)
-        if maker is not None:
-            bias(run, call, maker)
-        else:
-            with run.restored(call.inputs):
-                _rule_of(call)(run, call)
-    return fuse(run.kernels) if mode == "compiled" else run.kernels
+        with run.restored(call.inputs):
+            if maker is not None:
+                bias(run, call, maker)
+            else:
+                _rule_of(run, call)(run, call)
+            if seen is not None:
+                seen(call, maker)
 
 
 def _multiplies_integers(graph: ModelGraph) -> bool:
@@ -128,8 +145,12 @@ def _multiplies_integers(graph: ModelGraph) -> bool:
     )
 
 
-def _rule_of(call: Call) -> Rule:
+def _rule_of(run: Run, call: Call) -> Rule:
     row = operator(call.op)
+    if run.training and call.op in TRAINED:
+        return TRAINED[call.op]
+    if run.training and needs_copy(run, call):
+        return copied_first
     if not call.inputs:
         return created
     if call.op in BY_NAME:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from dippm.conditions import Precision
-from dippm.features.kernel import Kernel, Unit
+from dippm.features.kernel import Kernel, Part, Unit
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.graph.calls import Call, CallSequence, Tensor
 from dippm.graph.draft import item_bytes
@@ -51,6 +51,9 @@ class Run:
         autocast: whether the framework chooses the precision of each call.
         product_width: bytes per element of what a matrix product reads and writes.
         default_width: of parameters and inputs.
+        tensors: of the sequence, then those that rules add.
+        part: of a training step, that the next kernels belong to.
+        training: batch norms make the statistics that they norm with.
         kernels: launched so far.
     """
 
@@ -62,7 +65,10 @@ class Run:
         channels_last: bool,
         compiled: bool = False,
         half_scores: bool = False,
+        training: bool = False,
     ) -> None:
+        self.training, self.tensors = training, list(sequence.tensors)
+        self.part: Part = "forward"
         self.sequence, self.precision, self.channels_last = sequence, precision, channels_last
         self.compiled, self.half_scores = compiled, half_scores
         self.autocast = precision in AUTOCAST
@@ -87,7 +93,7 @@ class Run:
 
     def tensor(self, position: int) -> Tensor:
         """Return a tensor of the sequence."""
-        return self.sequence.tensors[position]
+        return self.tensors[position]
 
     def state(self, position: int) -> State:
         """Return what is known of a tensor; parameters are dense."""
@@ -157,7 +163,7 @@ class Run:
             after: kernels whose results it reads besides.
         """
         sources = {m for p in reads for m in self.state(p).makers} | set(after)
-        self.kernels.append(kernel._replace(sources=tuple(sorted(sources))))
+        self.kernels.append(kernel._replace(sources=tuple(sorted(sources)), part=self.part))
         return len(self.kernels) - 1
 
     def promoted(self, call: Call) -> int:

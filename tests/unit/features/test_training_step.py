@@ -1,0 +1,182 @@
+"""Kernels of a training step: rule by rule, and held against PyTorch's own of small models."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.measured.nodes import GraphBuilder
+from dippm.conditions import Optimizer
+from dippm.features.kernel import PARTS, Kernel
+from dippm.features.kernel_table import QUANTITIES, KernelTable
+from dippm.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
+from dippm.features.kernels.backward.checkpointing import blocks_of
+from dippm.features.kernels.optimizers import UPDATES, launches_over, update
+from dippm.graph import build
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.training_memory import TrainingMemory
+from dippm.relax.raw_graph import RawGraph
+from training.studies.training_steps import PASSES, StepTotals, ours, ratios
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+STEPS = json.loads((RECORDINGS / "training_step" / "steps.json").read_text())["steps"]
+WITHIN, LAUNCHES_WITHIN, SAVED_WITHIN = 0.05, 0.1, 0.02
+INFERENCE = {
+    "timm:regnetx_002@224": "b979be607d6ad87d",
+    "timm:flexivit_base@240": "2fe50cd209b0c52b",
+    "timm:lcnet_100@224": "205afab9c2d457c0",
+    "transformers:gpt2@256": "20f1a2ce00f0ca34",
+}
+"""What the kernels of inference hash to, as they were before there were any of training."""
+
+
+def recorded(spec: str) -> ModelGraph:
+    file = RECORDINGS / "live_memory" / f"{spec.replace(':', '.')}.json.gz"
+    return build(RawGraph.from_json(gzip.decompress(file.read_bytes())))
+
+
+def dense(features: int = 256) -> ModelGraph:
+    b = GraphBuilder(batch=840)
+    attributes = {"in_features": features, "out_features": 128}
+    x = b.add("relu", [b.input((840, features))], (840, features))
+    first = b.add("dense", [x], (840, features),
+                  attributes={"in_features": features, "out_features": features},
+                  weights=features * features)  # fmt: skip
+    y = b.add("gelu", [first], (840, features))
+    b.add("dense", [y], (840, 128), attributes=attributes, weights=features * 128)
+    return b.graph(batch_is_symbolic=True)
+
+
+def step_of(graph: ModelGraph, batch: int, *args: Any) -> list[Kernel]:
+    return training_step(sequence_of(graph).at_batch(batch), *args).kernels
+
+
+@pytest.mark.parametrize("recording", STEPS, ids=lambda r: f"{r['spec']}-{r['precision']}")
+def test_bytes_kernels_and_saved_tensors_are_pytorchs(recording: dict[str, Any]) -> None:
+    seen = StepTotals(**recording)
+    graph = recorded(seen.spec)
+    found = ratios(ours(graph, seen.spec, seen.batch, seen.precision, seen.optimizer), seen)
+    assert found["bytes"] == pytest.approx(1.0, rel=WITHIN)
+    assert found["kernels"] == pytest.approx(1.0, rel=LAUNCHES_WITHIN)
+    assert found["saved"] == pytest.approx(1.0, rel=SAVED_WITHIN)
+    assert all(found[f"{name} bytes"] == pytest.approx(1.0, rel=0.1) for name in PASSES)
+
+
+@pytest.mark.parametrize("spec", INFERENCE)
+def test_kernels_of_inference_are_as_they_were(spec: str) -> None:
+    digest = hashlib.sha256()
+    graph = recorded(spec).at_batch(4)
+    for kernel in (k for p in ("fp32", "amp") for k in launched(graph, p)):  # type: ignore[arg-type]
+        assert kernel.part == "forward"
+        values = [getattr(kernel, name) for name in kernel._fields if name != "part"]
+        digest.update(repr(values).encode())
+    assert KERNEL_VERSION == "8", "with other kernels, hash anew"
+    assert digest.hexdigest()[:16] == INFERENCE[spec]
+
+
+def test_a_product_is_multiplied_twice_on_the_way_back() -> None:
+    kernels = step_of(dense(), 32, "fp16")
+    products = Counter(k.part for k in kernels if k.kind == "gemm")
+    # Nobody asks for the gradient of the input, which is what the first layer is given.
+    assert products == Counter(forward=2, backward_input=1, backward_weight=2)
+    by_part = {
+        part: [(k.m, k.n, k.k) for k in kernels if k.kind == "gemm" and k.part == part]
+        for part in PARTS
+    }
+    assert by_part["backward_input"] == [(32, 256, 128)]
+    assert by_part["backward_weight"] == [(256, 128, 32), (256, 256, 32)]
+
+
+def test_autocast_casts_the_gradient_of_each_weight_back() -> None:
+    casts = [k for k in step_of(dense(), 32, "amp") if k.kind == "cast" and "weight" in k.part]
+    assert [(k.in_bytes, k.out_bytes) for k in casts] == [(2, 4), (2, 4)]
+    assert [k.write_bytes for k in casts] == [4 * 256 * 128, 4 * 256 * 256]
+
+
+def test_what_is_saved_is_what_gradients_read() -> None:
+    step = training_step(sequence_of(dense()).at_batch(32), "fp32")
+    layers = 4 * 32 * 256 * 3  # arguments of both products, and of the activation between them
+    loss = 4 * 32 * 128 + 8 * 32
+    assert step.saved_bytes == layers + loss
+
+
+@pytest.mark.parametrize(("optimizer", "reads", "writes"), [("sgd", 5, 3), ("adamw", 12, 8)])
+def test_an_update_passes_over_parameters(optimizer: Optimizer, reads: int, writes: int) -> None:
+    kernels = update(optimizer, (1000, 24), 4)
+    assert sum(k.read_bytes for k in kernels) == reads * 4 * 1024
+    assert sum(k.write_bytes for k in kernels) == writes * 4 * 1024
+    assert {k.part for k in kernels} == {"optimizer"}
+    assert len(kernels) == len(UPDATES[optimizer].passes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lists", "expected"),
+    [
+        ((), 1, 0),
+        ((10,), 1, 1),
+        ((10,) * 110, 1, 1),
+        ((10,) * 111, 1, 2),
+        ((10,) * 37, 4, 2),
+        ((65_536 * 320,), 1, 1),
+        ((65_536 * 320 + 1,), 1, 2),
+        ((0, 10), 2, 1),
+    ],
+)
+def test_launches_take_so_many_tensors_and_blocks(
+    sizes: tuple[int, ...], lists: int, expected: int
+) -> None:
+    assert launches_over(sizes, lists) == expected
+
+
+@pytest.mark.parametrize("batch", [3, 32, 257])
+def test_table_at_any_batch_equals_a_step_at_that_batch(batch: int) -> None:
+    graph = recorded("timm:regnetx_002@224")
+    table = KernelTable.of_training(graph, "amp", "adamw")
+    sequence = sequence_of(graph).at_batch(batch)
+    direct = training_step(sequence, "amp", optimizer="adamw").kernels
+    expected = np.array([[getattr(k, q) for q in QUANTITIES] for k in direct])
+    np.testing.assert_allclose(table.quantities(batch), expected, rtol=1e-9)
+    assert [PARTS[i] for i in table.part] == [k.part for k in direct]
+
+
+def test_sources_come_before_what_reads_them() -> None:
+    kernels = step_of(recorded("timm:flexivit_base@240"), 4, "amp")
+    assert all(source < i for i, k in enumerate(kernels) for source in k.sources)
+    back = [k for k in kernels if k.part == "backward_input"]
+    assert sum(bool(k.sources) for k in back) > 0.9 * len(back)
+
+
+def test_checkpointing_keeps_less_and_memory_grows_with_the_optimiser() -> None:
+    graph = recorded("timm:flexivit_base@240")
+    plain, again = (
+        TrainingMemory.of(graph, 8, "amp", "adamw", checkpointing=c) for c in (False, True)
+    )
+    tokens = 8 * 226 * 768 * 4
+    assert 12 * tokens < again.saved_bytes < 0.35 * plain.saved_bytes
+    assert plain.optimizer_bytes == 2 * plain.weight_bytes == 2 * plain.gradient_bytes
+    assert plain.weight_bytes == pytest.approx(4 * 86.6e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "block"),
+    [
+        ("blocks.3.mlp.fc1", "blocks.3"),
+        ("layer1.0.downsample.0", "layer1.0"),
+        ("stages.0.blocks.2.conv_dw", "stages.0.blocks.2"),
+        ("blocks.2.3.se.conv_reduce", "blocks.2.3"),
+        ("encoder.layer.11.attention.self.query", "encoder.layer.11"),
+        ("stages.1.downsample.0", ""),
+        ("patch_embed.proj", ""),
+        ("", ""),
+    ],
+)
+def test_a_block_is_a_numbered_part(path: str, block: str) -> None:
+    others = ("blocks.2.0.conv", "stages.1.blocks.0.norm", "layer1.0.conv1")
+    assert blocks_of((path, *others))[path] == block

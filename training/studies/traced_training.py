@@ -1,0 +1,169 @@
+"""`traced_step`: the kernels of a training step of eager PyTorch, and what autograd keeps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from training.studies.cuda_fakes import Fakes, autocast, cuda_device, gradients, replaced
+from training.studies.traced_kernels import (
+    KernelLog,
+    TracedKernel,
+    TracedPrecision,
+    fake_arguments,
+)
+from training.studies.traced_parts import parts_of
+
+Optimizer = Literal["sgd", "adamw"]
+CLASSES_RANK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A training step.
+
+    Attributes:
+        kernels: in execution order, each with the part of the step that it belongs to.
+        saved_bytes: of the storages that autograd keeps from forward to backward; parameters and
+            buffers are not counted.
+    """
+
+    kernels: list[TracedKernel]
+    saved_bytes: int
+
+
+def traced_step(
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
+    precision: TracedPrecision = "amp",
+    channels_last: bool = False,
+    optimizer: Optimizer = "sgd",
+) -> TracedStep:
+    """Return what a step launches: forward, loss, gradients, and the optimiser's update.
+
+    The loss is the cross-entropy of a last result with two axes, else its sum. Nothing is dropped.
+
+    Args:
+        module: see `traced`.
+        inputs: see `traced`.
+        precision: see `traced`.
+        channels_last: see `traced`.
+        optimizer: "sgd" with momentum, or "adamw"; both over lists of tensors, with their
+            default settings.
+
+    Raises:
+        Exception: whatever the module raises when it meets fake tensors.
+    """
+    half = torch.float16 if precision == "amp" else None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda_device())
+        stack.enter_context(gradients())
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        fakes = Fakes(torch.float16 if precision == "fp16" else torch.float32, channels_last)
+        without_dropout(module.train())
+        fakes.replace(module)
+        positional, given = fake_arguments(fakes, inputs)
+        log = KernelLog(fakes)
+        saved = _Saved(fakes)
+        stack.enter_context(fakes.mode)
+        stack.enter_context(replaced(log.record, log.quiet, half))
+        stack.enter_context(log)
+        with contextlib.ExitStack() as forward:
+            forward.enter_context(log.paths_of(module))
+            forward.enter_context(torch.device("cuda"))
+            forward.enter_context(saved.hooks())
+            if half is not None:
+                forward.enter_context(autocast(half))
+            loss = _loss(module(*positional, **given))
+        log.part = "backward"
+        loss.backward()
+        del loss
+        log.part = "optimizer"
+        _update(module, log, optimizer)
+    kernels = [part for kernel in _joined(log.kernels) for part in parts_of(kernel)]
+    return TracedStep(kernels, saved.bytes)
+
+
+def _joined(kernels: list[TracedKernel]) -> list[TracedKernel]:
+    """Join what a torch without CUDA spells out although CUDA has a kernel for it."""
+    ops = [kernel.op for kernel in kernels]
+    joined: list[TracedKernel] = []
+    at = 0
+    while at < len(kernels):
+        name = next((n for n, o in SPELLED_OUT.items() if tuple(ops[at : at + len(o)]) == o), None)
+        if name is None:
+            joined.append(kernels[at])
+            at += 1
+            continue
+        first = kernels[at]
+        joined.append(replace(first, op=name, read_bytes=first.read_bytes + first.write_bytes))
+        at += len(SPELLED_OUT[name])
+    return joined
+
+
+SPELLED_OUT = {"silu_backward": tuple("sigmoid fill_ sub_ mul add mul mul".split())}
+"""Gradients by the operators that they fall into; the first one's result is as long as theirs."""
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Set all rates of dropout and of dropped paths to 0."""
+    for part in module.modules():
+        for name in ("p", "drop_prob", "dropout", "dropout_p"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+
+
+class _Saved:
+    """Counts the storages that autograd saves."""
+
+    def __init__(self, fakes: Fakes) -> None:
+        self._weights = {t.untyped_storage()._cdata for t in fakes.weights.values()}
+        self._held: dict[int, torch.UntypedStorage] = {}
+
+    def hooks(self) -> contextlib.AbstractContextManager[None]:
+        return torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.device.type == "cuda" and storage._cdata not in self._weights:
+            self._held[storage._cdata] = storage
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(storage.nbytes() for storage in self._held.values())
+
+
+def _loss(result: object) -> torch.Tensor:
+    tensors = [
+        leaf
+        for leaf in tree_leaves(result)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+    last: torch.Tensor = tensors[-1]
+    if last.dim() != CLASSES_RANK:
+        return last.sum()
+    classes = torch.empty(last.shape[0], dtype=torch.int64, device=last.device)
+    return nn.functional.cross_entropy(last, classes)
+
+
+def _update(module: nn.Module, log: KernelLog, optimizer: Optimizer) -> None:
+    """Run a step of the optimiser; one before it makes its states."""
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    rule: torch.optim.Optimizer
+    if optimizer == "sgd":
+        rule = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)
+    else:
+        rule = torch.optim.AdamW(parameters, lr=0.1, foreach=True)
+    with log.quiet():
+        rule.step()
+    rule.step()
+
+
+__all__ = ["Optimizer", "TracedStep", "traced_step", "without_dropout"]

@@ -99,7 +99,7 @@ def verify_operators(
     """
     if not measurement.kernels:
         why = measurement.absent.get("kernel_ms", "no step was profiled")
-        raise ConditionsError(f"no kernels were measured: {why}", "Measure without --operators.")
+        raise ConditionsError(f"no kernels were measured: {why}", "Measure without operators.")
     seen: dict[int | None, list[int]] = defaultdict(list)
     for kernel, place in zip(measurement.kernels, joined(measurement.kernels, graph), strict=True):
         seen[place.node].append(kernel.ns)

@@ -336,12 +336,21 @@ def test_a_model_that_only_views_its_input(tmp_path, timer):
     assert answered("predict", path, *cpu)["latency_ms"] is None
 
 
-@pytest.mark.parametrize("kind", ["", "Identity"])
-def test_a_model_without_operators(tmp_path, kind):
-    path = onnx_model(tmp_path / "nothing.onnx", kind, [3, 8])
+def test_a_model_without_nodes(tmp_path):
+    path = onnx_model(tmp_path / "nothing.onnx", "", [3, 8])
     for command in ("predict", "graph"):
-        refused("ConversionError" if kind else "ModelFileError", command, path)
+        refused("ModelFileError", command, path)
     left_out("compare", path)
+
+
+def test_a_model_without_operators(tmp_path):
+    path = onnx_model(tmp_path / "nothing.onnx", "Identity", [3, 8])
+    document = answered("predict", path)
+    assert document["latency_ms"] is None
+    assert "no operator computes" in document["absent"]["latency_ms"]
+    assert any("no operators" in words for words in document["warnings"])
+    answered("graph", path)
+    assert answered("compare", path)
 
 
 def test_no_elements(tmp_path):

@@ -38,15 +38,18 @@ def never_faster(device: Device, precision: Precision) -> tuple[Precision, ...]:
 def neighbours(
     device: Device, measured: Iterable[str], precision: Precision
 ) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """Return the GPUs next to one that was not measured: (next smaller, next larger measured one).
+    """Return the GPUs next to one: (next smaller, next larger measured one).
 
     A smaller one has less of everything or the same; of those the largest are returned, since they
     say the most, and of the larger ones the smallest. A smaller one need not be measured: its own
-    place is found first.
+    place is found first. Next to a GPU that was measured itself are only measured ones with the
+    same chip and less memory or bandwidth: tables of other chips say nothing better than its own.
     """
     names = tuple(measured)
     if device.name in names:
-        return (), ()
+        kin = [found for found in map(find, names) if _is_same_chip(device, found)]
+        smaller = [found for found in kin if _is_above(device, found)]
+        return tuple(d for d in smaller if precision in supported_precisions(d)), ()
     known = [found for found in map(find, names) if precision in supported_precisions(found)]
     guessed = [d for d in all_devices() if d.name not in names]
     usable = [d for d in guessed if precision in supported_precisions(d)]
@@ -57,6 +60,10 @@ def neighbours(
         tuple(one for one in smaller if not any(_is_above(other, one) for other in smaller)),
         tuple(one for one in larger if not any(_is_above(one, other) for other in larger)),
     )
+
+
+def _is_same_chip(device: Device, other: Device) -> bool:
+    return (device.architecture, device.sm_count) == (other.architecture, other.sm_count)
 
 
 def _is_above(device: Device, other: Device) -> bool:

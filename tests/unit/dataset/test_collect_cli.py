@@ -21,15 +21,14 @@ from dippm.measure.collected.store import read_rows
 from .collect_runs import ROOT, collect, finish, start, steady, write_plan
 
 BLOCKED = """
-import sys
-class Blocked:
-    names = {"tvm", "pandas", "pyarrow", "rich", "typer", "pydantic", "psutil", "ray", "onnx",
-             "onnxruntime", "plotly", "jinja2", "scipy", "networkx", "torch_geometric", "click",
-             "safetensors_rust", "onnxsim", "lightning", "sklearn"}
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in self.names:
-            raise ImportError(f"{name} is not on this machine")
-sys.meta_path.insert(0, Blocked())
+from importlib.machinery import PathFinder
+names = {"tvm", "pandas", "pyarrow", "rich", "typer", "pydantic", "psutil", "ray", "onnx",
+         "onnxruntime", "plotly", "jinja2", "scipy", "networkx", "torch_geometric", "click",
+         "safetensors_rust", "onnxsim", "lightning", "sklearn"}
+found = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.split(".")[0] in names else found(name, path, target)
+PathFinder.find_spec = find_spec
 """
 
 

@@ -197,11 +197,7 @@ def replaced(record: Record, quiet: Callable[[], Any], half: torch.dtype | None)
     ) -> torch.Tensor:
         if query.dim() != FUSED_RANK:
             return spelled_out(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        if half is not None:
-            query, key, value = (lowered(tensor, half) for tensor in (query, key, value))
-            attn_mask = None if attn_mask is None else lowered(attn_mask, half)
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+        query, key, value, attn_mask = fused_operands(query, key, value, attn_mask, half)
         width = query.shape[-1]
         short = -width % FLASH_ALIGNMENT
         if short and query.dtype != torch.float32:
@@ -247,6 +243,22 @@ class _FusedAttention(torch.autograd.Function):
             made += [mask.new_empty(mask.shape) for mask in operands[3:] if any(wanted)]
         ctx.record("attention_backward", [grad, *operands, out, sums], made)
         return None, None, *made, *([None] * (len(operands) - len(made)))
+
+
+def fused_operands(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    half: torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return operands as a kernel of fused attention gets them: lowered, the mask in numbers."""
+    if half is not None:
+        query, key, value = (lowered(tensor, half) for tensor in (query, key, value))
+        mask = None if mask is None else lowered(mask, half)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, float("-inf")).to(query.dtype)
+    return query, key, value, mask
 
 
 def lowered(tensor: torch.Tensor, half: torch.dtype) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import nn
 from torch._inductor import lowering
 from torch._inductor.fx_passes import fuse_attention
 
-from training.studies.cuda_fakes import FUSED_RANK, lowered
+from training.studies.cuda_fakes import FUSED_RANK, fused_operands
 
 SCHEMA = "attention(Tensor query, Tensor key, Tensor value, Tensor? mask) -> Tensor"
 
@@ -63,11 +63,7 @@ def attention_as_one_call(half: torch.dtype | None) -> Iterator[None]:
     ) -> torch.Tensor:
         if query.dim() != FUSED_RANK:
             return spelled_out(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        if half is not None:
-            query, key, value = (lowered(tensor, half) for tensor in (query, key, value))
-            attn_mask = None if attn_mask is None else lowered(attn_mask, half)
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+        query, key, value, attn_mask = fused_operands(query, key, value, attn_mask, half)
         result: torch.Tensor = operator(query, key, value, attn_mask)
         return result
 

@@ -17,23 +17,15 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 
 from dippm.conditions import Precision
 from dippm.features.kernel import Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched
 from dippm.graph.model_graph import ModelGraph
+from training.studies.comparison import Comparison
 from training.studies.inductor_kernels import CompiledKernel, compiled
-from training.studies.kernel_lines import Line, Pair, side_by_side, totals
-from training.studies.kernel_tables import (
-    class_rows,
-    headings,
-    model_rows,
-    shares,
-    terminal_table,
-    write_results,
-)
+from training.studies.kernel_lines import Line, sizes_of
 from training.studies.traced_kernels import TracedPrecision
 from training.studies.traced_models import graph_of, module_of, stem_of, write_compressed
 
@@ -70,7 +62,7 @@ def _our_line(kernel: Kernel, graph: ModelGraph) -> Line:
     kind = _our_kind(kernel)
     if kind == "pointwise" and kernel.weight_bytes and not kernel.read_bytes:
         kind = "pointwise (weights)"
-    shape = "x".join(map(str, node.out_shapes[0])) if node.out_shapes else ""
+    shape = sizes_of(node.out_shapes[0] if node.out_shapes else ())
     return Line(
         kind,
         float(kernel.launches),
@@ -98,7 +90,7 @@ def their_lines(kernels: Iterable[CompiledKernel]) -> list[Line]:
     lines = []
     for kernel in kernels:
         static = kernel.weight_bytes == kernel.read_bytes > 0 and kernel.kind == "pointwise"
-        shape = "x".join(map(str, kernel.shape))
+        shape = sizes_of(kernel.shape)
         text = f"{kernel.members} {shape} {' '.join(kernel.origins)}"
         kind = "pointwise (weights)" if static else kernel.kind
         lines.append(Line(kind, 1.0, kernel.read_bytes, kernel.write_bytes, text))
@@ -138,31 +130,14 @@ def main(
 ) -> None:
     """Print kernels and bytes by kind, ours beside inductor's."""
     warnings.filterwarnings("ignore")
-    console = Console(width=None if Console().is_terminal else 170, highlight=False)
-    found: dict[str, Pair] = {}
+    known = cast(TracedPrecision, precision)
+    comparison = Comparison(KINDS, "kind", "inductor", listed=listed, summary=summary)
     for spec in [*(models or []), *(list_of.read_text().split() if list_of else [])]:
-        try:
-            known = cast(TracedPrecision, precision)
+        with comparison.reported(spec):
             theirs = their_lines(schedule_of(spec, batch, known, channels_last, cache))
             graph = graph_of(spec, cache, graphs).at_batch(batch)
-            ours = our_lines(graph, known, channels_last)
-        except Exception as error:  # one of a zoo must not stop the others
-            console.print(f"{spec}: {type(error).__name__}: {error}"[:400], markup=False)
-            continue
-        found[spec] = totals(ours), totals(theirs)
-        if listed:
-            console.print("\n".join(side_by_side(ours, theirs)), markup=False, soft_wrap=True)
-        if not summary:
-            rows = class_rows(KINDS, [found[spec]])
-            console.print(terminal_table(spec, headings("kind", "off", "inductor"), rows))
-    if len(found) > 1:
-        names = headings("model", "what differs most", "inductor")
-        console.print(terminal_table("models", names, model_rows(found)))
-        rows = class_rows(KINDS, list(found.values()))
-        console.print(terminal_table("all", headings("kind", "off", "inductor"), rows))
-        console.print(shares(found))
-    if results is not None:
-        write_results(results, TITLE, [NOTE], "inductor", KINDS, found)
+            comparison.add(spec, our_lines(graph, known, channels_last), theirs)
+    comparison.close(results, TITLE, NOTE)
 
 
 if __name__ == "__main__":

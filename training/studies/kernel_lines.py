@@ -39,6 +39,11 @@ Pair = tuple[Totals, Totals]
 """Ours, and what it is held against."""
 
 
+def sizes_of(shape: Iterable[int]) -> str:
+    """Return a shape in words, "4x64x7x7"."""
+    return "x".join(map(str, shape))
+
+
 def totals(lines: Iterable[Line]) -> Totals:
     """Return kernels and bytes by class."""
     sums: dict[str, tuple[float, float]] = {}

@@ -10,29 +10,20 @@ converter's time; delete a file to renew it. `--list-of` names a file of models,
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 
 from dippm.conditions import Precision
 from dippm.features.kernel import PARTS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
-from training.studies.kernel_lines import Line, Pair, side_by_side, totals
-from training.studies.kernel_tables import (
-    class_rows,
-    headings,
-    model_rows,
-    shares,
-    terminal_table,
-    write_results,
-)
+from training.studies.comparison import Comparison
+from training.studies.kernel_lines import Line, sizes_of
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 from training.studies.traced_models import graph_of, step_of, trace_of
 from training.studies.traced_training import Optimizer
@@ -79,7 +70,7 @@ def our_lines(
                 float(table.settings[i, launches]),
                 float(columns["read_bytes"][i] + weights),
                 float(columns["write_bytes"][i]),
-                f"{node.op} {_sizes(node.out_shapes[0] if node.out_shapes else ())} {node.path}",
+                f"{node.op} {sizes_of(node.out_shapes[0] if node.out_shapes else ())} {node.path}",
             )
         )
     return lines
@@ -94,14 +85,10 @@ def traced_lines(kernels: Iterable[TracedKernel], *, in_parts: bool = False) -> 
             float(kernel.launches),
             kernel.read_bytes,
             kernel.write_bytes,
-            f"{kernel.op} {_sizes(kernel.shape)} {kernel.path}",
+            f"{kernel.op} {sizes_of(kernel.shape)} {kernel.path}",
         )
         for kernel in kernels
     ]
-
-
-def _sizes(shape: Iterable[int]) -> str:
-    return "x".join(map(str, shape))
 
 
 def main(
@@ -124,47 +111,24 @@ def main(
 ) -> None:
     """Print kernels and bytes by class, ours beside PyTorch's."""
     warnings.filterwarnings("ignore")
-    console = Console(width=None if Console().is_terminal else 170, highlight=False)
     known, order = cast(TracedPrecision, precision), channels_last
     update = cast(Optimizer, optimizer) if phase == "train" else None
     kinds = KINDS if update is None else STEP_KINDS
     models = [*(models or []), *(list_of.read_text().split() if list_of else [])]
+    comparison = Comparison(kinds, "class", "traced", listed=listed, summary=summary)
     calls: dict[str, list[Line]] = {}
-    found: dict[str, Pair] = {}
     for spec in models:  # traces take seconds, conversions longer
-        with _reported(console, spec):
+        with comparison.reported(spec):
             if update is None:
                 calls[spec] = traced_lines(trace_of(spec, batch, known, order, cache))
             else:
                 step = step_of(spec, batch, known, order, update, cache)
                 calls[spec] = traced_lines(step.kernels, in_parts=True)
     for spec, theirs in calls.items():
-        with _reported(console, spec):
+        with comparison.reported(spec):
             ours = our_lines(graph_of(spec, cache, graphs), batch, known, order, update)
-            found[spec] = totals(ours), totals(theirs)
-            if listed:
-                text = "\n".join(side_by_side(ours, theirs))
-                console.print(text, markup=False, soft_wrap=True)
-            if not summary:
-                rows = class_rows(kinds, [found[spec]])
-                console.print(terminal_table(spec, headings("class", "off", "traced"), rows))
-    if len(found) > 1:
-        names = headings("model", "what differs most", "traced")
-        console.print(terminal_table("models", names, model_rows(found)))
-        rows = class_rows(kinds, list(found.values()))
-        console.print(terminal_table("all", headings("class", "off", "traced"), rows))
-        console.print(shares(found))
-    if results is not None:
-        write_results(results, TITLE, [NOTE], "traced", kinds, found)
-
-
-@contextlib.contextmanager
-def _reported(console: Console, spec: str) -> Iterator[None]:
-    """Say what went wrong with a model; one of a zoo must not stop the others."""
-    try:
-        yield
-    except Exception as error:
-        console.print(f"{spec}: {type(error).__name__}: {error}"[:400], markup=False)
+            comparison.add(spec, ours, theirs)
+    comparison.close(results, TITLE, NOTE)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""`Comparison`: our kernels beside another list of them, told model by model and over all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from training.studies.kernel_lines import Line, Pair, side_by_side, totals
+from training.studies.kernel_tables import (
+    class_rows,
+    headings,
+    model_rows,
+    shares,
+    terminal_table,
+    write_results,
+)
+
+WIDTH = 170
+"""Columns of a table that goes to a file."""
+
+
+class Comparison:
+    """Sums by class of the models so far.
+
+    Args:
+        kinds: classes in the order of the tables.
+        kind: what a class is called.
+        theirs: what the other list is called.
+        listed: both lists are printed for each model.
+        summary: no table is printed for each model.
+    """
+
+    def __init__(
+        self, kinds: Sequence[str], kind: str, theirs: str, *, listed: bool, summary: bool
+    ) -> None:
+        self._kinds, self._theirs = kinds, theirs
+        self._listed, self._summary = listed, summary
+        self._headings = headings(kind, "off", theirs)
+        self._console = Console(width=None if Console().is_terminal else WIDTH, highlight=False)
+        self._found: dict[str, Pair] = {}
+
+    @contextlib.contextmanager
+    def reported(self, spec: str) -> Iterator[None]:
+        """Say what went wrong with a model; one of a zoo must not stop the others."""
+        try:
+            yield
+        except Exception as error:
+            words = f"{spec}: {type(error).__name__}: {error}"[:400]
+            self._console.print(words, markup=False)
+
+    def add(self, spec: str, ours: list[Line], theirs: list[Line]) -> None:
+        """Add a model, and print what was asked for of it."""
+        pair = self._found[spec] = totals(ours), totals(theirs)
+        if self._listed:
+            text = "\n".join(side_by_side(ours, theirs))
+            self._console.print(text, markup=False, soft_wrap=True)
+        if not self._summary:
+            rows = class_rows(self._kinds, [pair])
+            self._console.print(terminal_table(spec, self._headings, rows))
+
+    def close(self, results: Path | None, title: str, note: str) -> None:
+        """Print the tables over all models; write them under a stem of file names, if given."""
+        if len(self._found) > 1:
+            names = headings("model", "what differs most", self._theirs)
+            self._console.print(terminal_table("models", names, model_rows(self._found)))
+            rows = class_rows(self._kinds, list(self._found.values()))
+            self._console.print(terminal_table("all", self._headings, rows))
+            self._console.print(shares(self._found))
+        if results is not None:
+            write_results(results, title, [note], self._theirs, self._kinds, self._found)

@@ -13,6 +13,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+BARE = """
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {absent!r} else found(name, path, target)
+PathFinder.find_spec = find_spec
+"""
+"""A `sitecustomize` of a machine on which packages are missing: its finders find nothing."""
 _started: list[Any] = []
 
 

@@ -8,15 +8,8 @@ import sys
 
 from dippm.measure.collected.store import read_rows
 
-from .collect_runs import ROOT
+from .collect_runs import BARE, ROOT
 
-BARE = """
-from importlib.machinery import PathFinder
-found = PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] in {absent!r} else found(name, path, target)
-PathFinder.find_spec = find_spec
-"""
 LACKING = (
     "apache_tvm", "jinja2", "matplotlib", "ml_dtypes", "mlflow", "onnx", "onnxsim", "pandas",
     "plotly", "psutil", "pyarrow", "pydantic", "pynvml", "ray", "rich", "safetensors", "scipy",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
 from dippm.features.kernels.products import copied, macs, product
-from dippm.features.kernels.run import Run, Strides
+from dippm.features.kernels.run import HALF_WIDTH, Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
 from dippm.graph.operators import FUSED_RANK
 
 ALIGNED = 8
 """Elements of half precision that fused kernels read together."""
-HALF_WIDTH = 2
 
 
 def attention(run: Run, call: Call) -> None:
@@ -31,7 +30,7 @@ def attention(run: Run, call: Call) -> None:
     if rank != FUSED_RANK and query[-1] == width:  # packed heads are one operator of ONNX Runtime
         _unfused(run, call, (queries, keys, width), heads, 2.0 * work)
         return
-    if run.product_width == 2 and width % ALIGNED:
+    if run.product_width == HALF_WIDTH and width % ALIGNED:
         strides = _aligned(run, call, out.shape)
     product(
         run,

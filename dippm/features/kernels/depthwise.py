@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from math import prod
 
 from dippm.features.kernels.layouts import images_last
-from dippm.features.kernels.run import Run
+from dippm.features.kernels.run import HALF_WIDTH, Run
 from dippm.graph.calls import Call
 
 INDEXABLE = 2**31
 """Elements that its own kernel can count."""
 WINDOWS = (1, 3, 5)
-HALF_WIDTH, SIGNAL_RANK = 2, 3
+SIGNAL_RANK = 3
 FEWEST_CHANNELS, SMALLEST_WIDTH = 32, 7
 MANY_CHANNELS, WIDE = (512, 256), 28
 """With two pixels a step cuDNN takes so many channels, or half as many of wide images."""

@@ -169,11 +169,10 @@ def dense_image(run: Run, call: Call, position: int) -> None:
     tensor, held = run.tensor(position), run.state(position)
     if tensor.is_parameter or run.is_dense(position) or len(tensor.shape) < BATCHED_RANK:
         return
-    if dense_in_order(tensor.shape, held.strides) != held.strides:
-        last = is_channels_last(tensor.shape, held.strides)
+    kept = dense_in_order(tensor.shape, held.strides)
+    if kept != held.strides:
         copied(run, call, position, tensor.size)
-        if last:
-            kept = dense_in_order(tensor.shape, held.strides)
+        if is_channels_last(tensor.shape, held.strides):
             run.states[position] = replace(run.states[position], strides=kept)
 
 

@@ -19,6 +19,8 @@ Strides = tuple[int, ...]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
 AUTOCAST: tuple[Precision, ...] = ("amp", "amp-bf16")
 LONGEST_RUN = 4096
+HALF_WIDTH = 2
+"""Bytes per element."""
 
 
 @dataclass(slots=True)

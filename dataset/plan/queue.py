@@ -56,7 +56,7 @@ def training_plan(seed: int = 0) -> list[Job]:
     return _interleaved(families, "train", seed)
 
 
-def cpu_plan(seed: int = 0, points: int = 400) -> list[Job]:
+def cpu_plan(seed: int = 0, points: int = 640) -> list[Job]:
     """Return small single-precision points for two cores, latency and memory only."""
     families = enumerate(_ordered(FAMILIES.values(), f"{seed}/cpu"))
     queues = [_cpu_queue(family, seed, turn) for turn, family in families]

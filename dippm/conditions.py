@@ -13,6 +13,7 @@ Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf1
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
+Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -31,6 +32,8 @@ On a GPU without TF32 the first two are the same, and the third does not exist.
 MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+PHASES: tuple[Phase, ...] = get_args(Phase)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "fp32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "highest"},
     "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
@@ -43,6 +46,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mode": MODES,
     "timer": TIMERS,
     "attention": ATTENTIONS,
+    "phase": PHASES,
+    "optimizer": OPTIMIZERS,
 }
 MAX_BATCH = 1_000_000
 OTHER_NAMES = {
@@ -53,6 +58,7 @@ OTHER_NAMES = {
     "bfloat16": "bf16",
     "amp-fp16": "amp",
     "wall-copy": "wall+copy",
+    "training": "train",
 }
 """What frameworks call these; case does not matter, and "_" is "-"."""
 
@@ -63,7 +69,7 @@ class Conditions:
 
     Attributes:
         device: the GPU.
-        batch: samples per inference.
+        batch: samples per step.
         precision: see `PRECISIONS`. Of this and the other names case does not matter, and
             "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
@@ -76,6 +82,11 @@ class Conditions:
         attention: how `scaled_dot_product_attention` runs: "fused" keeps its scores on the chip,
             "unfused" (older software, a mask that fused kernels do not take) writes them to memory
             in steps. What a file spells in steps runs in steps either way.
+        phase: "inference" is a forward pass, "train" a step of training: forward, backward and the
+            update of the parameters.
+        optimizer: that updates, as `torch.optim` has it, SGD with momentum; of a training step.
+        checkpointing: blocks are run again in the backward pass instead of keeping what they
+            computed; of a training step.
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size or a name is unknown.
@@ -91,6 +102,9 @@ class Conditions:
     channels_last: bool = False
     host: HostMachine | None = None
     attention: Attention = "fused"
+    phase: Phase = "inference"
+    optimizer: Optimizer = "sgd"
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int):

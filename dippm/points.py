@@ -14,6 +14,8 @@ from dippm.conditions import (
     Attention,
     Conditions,
     Mode,
+    Optimizer,
+    Phase,
     Precision,
     Timer,
     precision_of,
@@ -62,6 +64,9 @@ class Grid:
         channels_last: see `Conditions`.
         host: see `Conditions`.
         attention: see `Conditions`.
+        phase: see `Conditions`, as the next two.
+        optimizer: of training steps.
+        checkpointing: of training steps.
     """
 
     places: Sequence[tuple[Device, MigProfile | None]]
@@ -72,6 +77,9 @@ class Grid:
     channels_last: bool = False
     host: HostMachine | None = None
     attention: Attention = "fused"
+    phase: Phase = "inference"
+    optimizer: Optimizer = "sgd"
+    checkpointing: bool = False
 
     @classmethod
     def of(
@@ -128,6 +136,9 @@ class Grid:
                 self.channels_last,
                 self.host,
                 self.attention,
+                self.phase,
+                self.optimizer,
+                self.checkpointing,
             )
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
@@ -191,6 +202,9 @@ def conditions_of(
     channels_last: bool,
     host: HostLike = None,
     attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
 ) -> Conditions:
     """Return the conditions that names stand for.
 
@@ -201,7 +215,18 @@ def conditions_of(
     gpu = device_of(device)
     where = slice_of(gpu, mig)
     return Conditions(
-        gpu, batch, precision, mode, timer, where, channels_last, host_of(host), attention
+        gpu,
+        batch,
+        precision,
+        mode,
+        timer,
+        where,
+        channels_last,
+        host_of(host),
+        attention,
+        phase,
+        optimizer,
+        checkpointing,
     )
 
 

@@ -1,10 +1,11 @@
 """Every model of every suite, or a sample of each.
 
     python -m tests.zoo [SUITE ...] [--sample N] [--only TEXT] [--timeout-s N]
-                        [--out FILE.jsonl] [--table FILE.md] [--no-run]
+                        [--out FILE.jsonl] [--table FILE.md] [--no-run] [--unrecorded]
 
 It resumes: cases that FILE.jsonl has are not run again. With --table its outcomes go into the
-record (`tests/zoo/outcomes/`) first, which keeps those of all other cases; --no-run does only that.
+record (`tests/zoo/outcomes/`) first, which keeps those of all other cases; --no-run does only that,
+and --unrecorded runs the cases of which the record has no outcome.
 Each suite runs in processes of its own, because frameworks do not get along in one.
 """
 
@@ -21,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.zoo.case import Case
-from tests.zoo.record import merge, note_names
+from tests.zoo.record import merge, note_names, recorded
 from tests.zoo.table import write_table
 
 SUITES = (
@@ -70,6 +71,7 @@ def _run_child(suite: str, arguments: argparse.Namespace) -> int:
     words = [sys.executable, "-m", "tests.zoo", suite, "--child", "--out", str(arguments.out)]
     words += ["--sample", str(arguments.sample), "--only", arguments.only]
     words += ["--timeout-s", str(arguments.timeout_s)]
+    words += ["--unrecorded"] * arguments.unrecorded
     return subprocess.run(words, check=False).returncode
 
 
@@ -83,6 +85,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     all_cases = list(cases(suite, arguments.sample, arguments.only))
     if not arguments.only and not arguments.sample:
         note_names(arguments.out, suite, [case.name for case in all_cases])
+    done |= recorded(suite) if arguments.unrecorded else set()
     left = [case for case in all_cases if case.name not in done]
     started = arguments.out.with_suffix(".started")
     if started.exists() and started.read_text() in {c.name for c in left}:
@@ -116,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--sample", type=int, default=0, help="so many cases of each suite")
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--unrecorded", action="store_true", help="those without an outcome")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="more on a busy machine")
     parser.add_argument("--out", type=Path, default=Path("build/zoo/outcomes.jsonl"))
     parser.add_argument("--table", type=Path, help="write the table of coverage here")

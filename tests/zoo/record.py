@@ -30,6 +30,11 @@ def read(record: Path = RECORD) -> dict[str, list[Row]]:
     }
 
 
+def recorded(suite: str, record: Path = RECORD) -> set[str]:
+    """Return the names of the cases of a suite of which the record has an outcome."""
+    return {row["name"] for row in read(record).get(suite, ()) if row["verdict"] != NOT_RUN}
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Cases of which only the sums of an earlier run are known, not which had which outcome.

@@ -19,7 +19,6 @@ from scripts.sample_models import vgg16_pt
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"(<!-- (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
-TARGETS = {"latency_ms": "latency", "memory_mb": "memory", "energy_j": "energy", "power_w": "power"}
 
 
 def session() -> str:
@@ -60,22 +59,15 @@ def accuracy() -> str:
     """Return the accuracy table, from the metrics of the shipped checkpoints."""
     from dippm.pretrained.model_card import table
     from dippm.pretrained.store import available, read_metrics
+    from scripts.accuracy_table import rows
 
-    rows = [
-        {
-            "asked": row.get("question") or f"{row.get('data')}, {row.get('split')}",
-            "GPU": row.get("gpu"),
-            "target": TARGETS.get(row.get("target"), row.get("target")),
-            "median APE %": row.get("median_ape"),
-            "MAPE %": row.get("mape"),
-            "n": row.get("n"),
-            "checkpoint": info.name,
-        }
+    lines = (
+        {**line, "checkpoint": info.name}
         for info in available()
-        for row in read_metrics(info.path).get("summary", [])
-        if row.get("headline", row.get("question", True))
-    ]
-    return table(rows) + "\n" if rows else "No checkpoint is shipped.\n"
+        for line in read_metrics(info.path).get("summary", [])
+    )
+    found = list(rows(lines))
+    return table(found) + "\n" if found else "No checkpoint is shipped.\n"
 
 
 def devices() -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import readme_output
+from dippm.pretrained.store import available, read_metrics
+from scripts import accuracy_table, readme_output
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,6 +24,30 @@ def test_every_block_has_its_maker():
 @pytest.mark.parametrize("name", ["accuracy", "devices"])
 def test_tables_are_current(name):
     assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
+
+
+def test_the_cards_answer_every_question():
+    lines = [
+        {**line, "checkpoint": info.name}
+        for info in available()
+        for line in read_metrics(info.path).get("summary", [])
+    ]
+    assert [row["asked"] for row in accuracy_table.rows(lines)] == [
+        question.text for question in accuracy_table.QUESTIONS
+    ]
+
+
+def test_a_question_answered_for_several_gpus_shows_the_range():
+    line = {"target": "latency_ms", "split": "S2 families held out", "data": "timm tables (eager)"}
+    lines = [
+        {**line, "gpu": gpu, "median_ape": 2 * mape, "mape": mape, "n": 600, "checkpoint": "c"}
+        for gpu, mape in (("B", 3.0), ("A", 2.04), ("A", 2.0))
+    ]
+    (row,) = accuracy_table.rows(lines)
+    assert row["GPU"] == "B, A"
+    assert row["MAPE %"] == "2.0 – 3.0"
+    assert row["median APE %"] == "4.0 – 6.0"
+    assert row["n"] == "1,800"
 
 
 def test_links_lead_somewhere():

@@ -1,0 +1,90 @@
+"""The README's table of accuracy: a row for each question that a user has, from the shipped cards.
+
+Where several tables or GPUs answer a question, their errors stand as a range; the cards have each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Line = Mapping[str, Any]
+"""A line of a card's metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user asks, and which lines of the cards answer it.
+
+    Attributes:
+        text: the question.
+        target: column of the prediction.
+        split: how the name of the split begins.
+        data: words that the name of the data holds.
+    """
+
+    text: str
+    target: str
+    split: str
+    data: tuple[str, ...]
+
+    def is_answered_by(self, line: Line) -> bool:
+        """Return whether a line is about this."""
+        data = str(line.get("data"))
+        return (
+            line.get("target") == self.target
+            and str(line.get("split")).startswith(self.split)
+            and all(word in data for word in self.data)
+        )
+
+
+QUESTIONS = (
+    Question("latency of a new architecture of a known kind", "latency_ms", "S1", ("timm tables",)),
+    Question("latency of a kind of model never seen", "latency_ms", "S2", ("timm tables", "eager")),
+    Question("the same, compiled", "latency_ms", "S2", ("timm tables", "compiled")),
+    Question("the same, torchvision, TF32 and fp16", "latency_ms", "S2", ("pytorch_gpu",)),
+    Question("the same, GPTs", "latency_ms", "S2", ("hwgpt",)),
+    Question("the same, on MIG slices", "latency_ms", "S2", ("migperf", ", MIG slices")),
+    Question("latency on a GPU never measured", "latency_ms", "S3a", ("timm tables", "eager")),
+    Question("the same, compiled", "latency_ms", "S3a", ("timm tables", "compiled")),
+    Question("the same, torchvision, TF32 and fp16", "latency_ms", "S3a", ("pytorch_gpu",)),
+    Question("the same, GPTs", "latency_ms", "S3a", ("hwgpt",)),
+    Question("latency of GPTs larger than any seen", "latency_ms", "S6", ("hwgpt",)),
+    Question("memory of a model never seen", "memory_mb", "model held out", ("all",)),
+    Question("power, all that its laboratory measured unseen", "power_w", "source", ()),
+    Question("energy of GPTs, likewise", "energy_j", "source", ("GPTs",)),
+    Question("latency on this project's CPU, new kind", "latency_ms", "S2-5", ("cpu",)),
+    Question("memory on this project's CPU, new kind", "memory_mb", "S2-5", ("cpu",)),
+)
+
+
+def rows(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
+    """Yield a row of the table for each question that lines of the cards answer.
+
+    Args:
+        lines: of all shipped checkpoints, each with the name of its "checkpoint".
+    """
+    known = list(lines)
+    for question in QUESTIONS:
+        found = [line for line in known if question.is_answered_by(line)]
+        if found:
+            yield {
+                "asked": question.text,
+                "GPU": _gpus(found),
+                "median APE %": _range(line["median_ape"] for line in found),
+                "MAPE %": _range(line["mape"] for line in found),
+                "n": f"{sum(line['n'] for line in found):,}",
+                "checkpoint": ", ".join(dict.fromkeys(line["checkpoint"] for line in found)),
+            }
+
+
+def _gpus(lines: Iterable[Line]) -> str:
+    names = list(dict.fromkeys(str(line["gpu"]) for line in lines))
+    return ", ".join(names) if len(names) < 4 else f"{len(names)} GPUs"
+
+
+def _range(values: Iterable[float]) -> str:
+    found = sorted(values)
+    low, high = (f"{value:.1f}" for value in (found[0], found[-1]))
+    return low if low == high else f"{low} – {high}"

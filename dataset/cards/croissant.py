@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dataset.collected.rows import DATA, folders
 from dippm import __version__
 from dippm.errors import DippmError
 from dippm.measure.collected.rows import collected
-from dippm.measure.columns import COLUMNS, Column
+from dippm.measure.columns import COLUMNS, KERNEL, Column
 
 DATASET = DATA.parent
 FILE = DATASET / "croissant.json"
@@ -27,12 +28,15 @@ LICENCE_URL = "https://creativecommons.org/licenses/by/4.0/"
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 TYPES = {
     "text": "sc:Text",
+    "texts": "sc:Text",
     "integer": "sc:Integer",
+    "integers": "sc:Integer",
     "real": "sc:Float",
-    "flag": "sc:Boolean",
     "reals": "sc:Float",
+    "flag": "sc:Boolean",
     "json": "sc:Text",
 }
+REPEATED = ("texts", "integers", "reals")
 CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -89,7 +93,8 @@ def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
         raise DippmError(
             f"not Parquet: {', '.join(other)}", "Run `python -m dataset.collect pack DIR` first."
         )
-    shards = {f: sorted(f.glob("shard-*.parquet")) for f in sets}
+    rows = [path for f in sets for path in sorted(f.glob("shard-*.parquet"))]
+    kernels = [path for f in sets for path in sorted(f.glob("kernels-*.parquet"))]
     days = [str(d)[:10] for f in sets for d in collected(f).rows["measured_at"].dropna()]
     document = {
         "@context": CONTEXT,
@@ -105,19 +110,22 @@ def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
         "keywords": ["deep learning", "performance", "latency", "energy", "memory"],
         "version": __version__,
         "isLiveDataset": True,
-        "distribution": [_file(path, base) for paths in shards.values() for path in paths],
-        "recordSet": [_records(path) for paths in shards.values() for path in paths],
+        "distribution": [
+            *(_file(path, base, "Measured rows") for path in rows),
+            *(_file(path, base, "Kernels of the measured rows") for path in kernels),
+        ],
+        "recordSet": [*map(_rows, rows), *map(_kernels, kernels)],
     }
     return {**document, "datePublished": max(days)} if days else document
 
 
-def _file(path: Path, base: Path) -> dict[str, Any]:
+def _file(path: Path, base: Path, what: str) -> dict[str, Any]:
     relative = path.relative_to(base).as_posix()
     return {
         "@type": "cr:FileObject",
         "@id": _id(path),
         "name": _id(path),
-        "description": f"Measured rows, {path.parent.name}.",
+        "description": f"{what}, {path.parent.name}.",
         "contentUrl": relative,
         "contentSize": f"{path.stat().st_size} B",
         "encodingFormat": "application/x-parquet",
@@ -125,18 +133,31 @@ def _file(path: Path, base: Path) -> dict[str, Any]:
     }
 
 
-def _records(path: Path) -> dict[str, Any]:
+def _rows(path: Path) -> dict[str, Any]:
     from pyarrow.parquet import read_schema
 
     names = set(read_schema(path).names)  # of an older schema, it lacks newer columns
     name = f"rows:{_id(path)}"
     return {
+        **_records(name, path, [column for column in COLUMNS if column.name in names]),
+        "description": "One configuration measured once, or why it could not be.",
+        "key": {"@id": f"{name}/row_id"},
+    }
+
+
+def _kernels(path: Path) -> dict[str, Any]:
+    return {
+        **_records(f"kernels:{_id(path)}", path, KERNEL),
+        "description": "One kernel of a profiled step; row_id is that of its measured row.",
+    }
+
+
+def _records(name: str, path: Path, columns: Iterable[Column]) -> dict[str, Any]:
+    return {
         "@type": "cr:RecordSet",
         "@id": name,
         "name": name,
-        "description": "One configuration measured once, or why it could not be.",
-        "key": {"@id": f"{name}/row_id"},
-        "field": [_field(column, name, _id(path)) for column in COLUMNS if column.name in names],
+        "field": [_field(column, name, _id(path)) for column in columns],
     }
 
 
@@ -148,7 +169,7 @@ def _field(column: Column, records: str, file: str) -> dict[str, Any]:
         "name": f"{records}/{column.name}",
         "description": text,
         "dataType": TYPES[column.kind],
-        **({"repeated": True} if column.kind == "reals" else {}),
+        **({"repeated": True} if column.kind in REPEATED else {}),
         "source": {"fileObject": {"@id": file}, "extract": {"column": column.name}},
     }
 

@@ -6,7 +6,7 @@ python -m dataset.datasheet --write        # or --check
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,17 @@ NOTHING = "No set is committed.\n"
 
 def column_tables() -> str:
     """Return every column with type and meaning, by group."""
-    parts = []
-    for title, group in GROUPS.items():
-        rows = [{"column": f"`{c.name}`", "type": c.kind, "meaning": c.about} for c in group]
-        parts.append(f"**{title}**\n\n{table(rows)}\n")
-    return "\n".join(parts)
+    return "\n".join(f"**{title}**\n\n{_meanings(group)}" for title, group in GROUPS.items())
+
+
+def kernel_columns() -> str:
+    """Return the columns of kernel tables with type and meaning."""
+    return _meanings(columns.KERNEL)
+
+
+def _meanings(group: Iterable[columns.Column]) -> str:
+    rows = [{"column": f"`{c.name}`", "type": c.kind, "meaning": c.about} for c in group]
+    return f"{table(rows)}\n"
 
 
 def sets(data: Path = DATA) -> str:
@@ -132,6 +138,7 @@ def noise(data: Path = DATA) -> str:
 
 BLOCKS = {
     "collected-columns": lambda data: column_tables(),
+    "collected-kernels": lambda data: kernel_columns(),
     "collected-sets": sets,
     "collected-families": families,
     "collected-failures": failures,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SCHEMA_VERSION = 2
-Kind = Literal["text", "integer", "real", "flag", "reals", "json"]
+Kind = Literal["text", "texts", "integer", "integers", "real", "reals", "flag", "json"]
 Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
 
 
@@ -133,6 +133,27 @@ PROVENANCE = (
     Column("commit", "text", "of the checkout, with + if it was changed"),
     Column("build_s", "real", "seconds to build the model and move it to the device"),
 )
+KERNEL = (
+    Column("row_id", "text", "of the measured row whose step was profiled"),
+    Column("kernel", "text", "name as the compiler gave it; on a CPU the operator's"),
+    Column("operators", "texts", "the framework's calls around the launch, the outermost first"),
+    Column("instances", "integers", "numbers of these calls within the step"),
+    Column(
+        "path",
+        "text",
+        "module that called, as `named_modules` spells it; null where none can say (compiled)",
+    ),
+    Column("part", "text", "forward, backward or optimizer"),
+    Column(
+        "forward_instance", "integer", "of a backward kernel: the call whose gradient it computes"
+    ),
+    Column("start_ns", "integer", "from the beginning of the step"),
+    Column("ns", "integer", "duration; on a CPU without the calls inside"),
+    Column("grid", "integers", "blocks of the launch by axis; null on a CPU and for copies"),
+    Column("block", "integers", "threads of a block by axis; null on a CPU and for copies"),
+    Column("stream", "integer", "of the launch; null on a CPU"),
+)
+"""Columns of the kernel tables beside the rows."""
 COLUMNS = (
     *IDENTITY,
     *CONFIGURATION,

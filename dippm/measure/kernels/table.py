@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import DippmError
+from dippm.measure.columns import KERNEL
 from dippm.measure.kernels.record import TracedKernel
 
 if TYPE_CHECKING:
@@ -100,19 +101,10 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema(
-        {
-            KEY: pa.string(),
-            "kernel": pa.string(),
-            "operators": pa.list_(pa.string()),
-            "instances": pa.list_(pa.int32()),
-            "path": pa.string(),
-            "part": pa.string(),
-            "forward_instance": pa.int32(),
-            "start_ns": pa.int64(),
-            "ns": pa.int64(),
-            "grid": pa.list_(pa.int64()),
-            "block": pa.list_(pa.int32()),
-            "stream": pa.int64(),
-        }.items()
-    )
+    types = {
+        "text": pa.string(),
+        "texts": pa.list_(pa.string()),
+        "integer": pa.int64(),
+        "integers": pa.list_(pa.int64()),
+    }
+    return pa.schema([pa.field(c.name, types[c.kind], metadata={"about": c.about}) for c in KERNEL])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from dataset.cards import croissant, datasheet
 from dataset.collected.rows import read
 from dippm.errors import DippmError
-from dippm.measure.columns import COLUMNS
+from dippm.measure.columns import COLUMNS, KERNEL
+from dippm.measure.kernels import table
+from dippm.measure.kernels.record import TracedKernel
 from tests import collected_rows
 
 
@@ -18,6 +21,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dataset") / "data"
     collected_rows.write(folder / "toy", collected_rows.rows(), in_journal=0)
     (folder / "toy" / "journal.jsonl").unlink()
+    kernel = TracedKernel("aten::add", ("aten::add",), (0,), "", "forward", None, 0, 1000)
+    name = "kernels-0000.parquet"
+    tables = {str(collected_rows.rows()[0]["row_id"]): [kernel.to_dict()]}
+    (folder / "toy" / name).write_bytes(table.encoded(tables, name=name))
     return folder
 
 
@@ -35,6 +42,11 @@ def test_every_column_is_in_the_datasheet_once() -> None:
     text = datasheet.column_tables()
     for column in COLUMNS:
         assert text.count(f"| `{column.name}` | {column.kind} |") == 1, column.name
+
+
+def test_kernel_tables_have_the_columns_that_are_documented() -> None:
+    names = [column.name for column in KERNEL]
+    assert names == ["row_id", *(field.name for field in fields(TracedKernel))]
 
 
 def test_every_block_has_a_maker_and_is_marked() -> None:
@@ -67,14 +79,13 @@ def test_a_loader_reads_every_row_through_the_croissant_file(data: Path, tmp_pat
     issues = described.metadata.ctx.issues
     assert not issues.errors
     assert not issues.warnings
-    ids = {
-        str(value, "utf-8")
-        for records in described.metadata.record_sets
-        for record in described.records(records.uuid)
-        for name, value in record.items()
-        if name.endswith("/row_id")
-    }
-    assert ids == set(read(base / "data" / "toy")["row_id"])
+    ids: dict[str, set[str]] = {"rows": set(), "kernels": set()}
+    for records in described.metadata.record_sets:
+        for record in described.records(records.uuid):
+            found = {name.rpartition("/")[2]: value for name, value in record.items()}
+            ids[records.uuid.partition(":")[0]].add(str(found["row_id"], "utf-8"))
+    assert ids["rows"] == set(read(base / "data" / "toy")["row_id"])
+    assert ids["kernels"] == {collected_rows.rows()[0]["row_id"]}
 
 
 def test_shards_of_a_bare_machine_must_be_packed_first(tmp_path: Path) -> None:

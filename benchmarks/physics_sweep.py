@@ -24,25 +24,43 @@ from dippm.graph import ModelGraph
 from dippm.models.targets import Estimates
 
 MODELS = (
-    "torchvision:resnet50", "torchvision:mobilenet_v2", "torchvision:vgg16",
-    "torchvision:densenet121", "torchvision:efficientnet_b0", "torchvision:vit_b_16",
-    "torchvision:swin_t", "torchvision:convnext_tiny", "torchvision:regnet_y_8gf",
-)  # fmt: skip
+    "torchvision:resnet50",
+    "torchvision:mobilenet_v2",
+    "torchvision:vgg16",
+    "torchvision:densenet121",
+    "torchvision:efficientnet_b0",
+    "torchvision:vit_b_16",
+    "torchvision:swin_t",
+    "torchvision:convnext_tiny",
+    "torchvision:regnet_y_8gf",
+)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 TOLERANCE = 0.02
 FASTER = (
-    ("tf32", "fp32"), ("fp32", "fp32-ieee"), ("fp16", "fp32"), ("bf16", "fp32"),
-    ("fp16", "amp"), ("bf16", "amp-bf16"),
-)  # fmt: skip
+    ("tf32", "fp32"),
+    ("fp32", "fp32-ieee"),
+    ("fp16", "fp32"),
+    ("bf16", "fp32"),
+    ("fp16", "amp"),
+    ("bf16", "amp-bf16"),
+)
 """The first is never slower than the second. Of fp16 and fp32 that holds where halves have a unit
 of their own: on a TITAN Xp, 24 of 32 converted models ran longer."""
 
 SIBLINGS = (
-    ("H200", "H100"), ("B200", "H200"), ("A100-80GB", "A100-40GB"),
-    ("A100-PCIe-80GB", "A100-PCIe-40GB"), ("A100-PCIe-80GB", "A30"), ("RTX-3090", "RTX-3080"),
-    ("RTX-3090-Ti", "RTX-3090"), ("RTX-4090", "RTX-3090-Ti"), ("RTX-5090", "RTX-4090"),
-    ("RTX-PRO-6000", "RTX-5090"), ("L40S", "L4"), ("V100-SXM2-32GB", "V100-PCIe-32GB"),
-)  # fmt: skip
+    ("H200", "H100"),
+    ("B200", "H200"),
+    ("A100-80GB", "A100-40GB"),
+    ("A100-PCIe-80GB", "A100-PCIe-40GB"),
+    ("A100-PCIe-80GB", "A30"),
+    ("RTX-3090", "RTX-3080"),
+    ("RTX-3090-Ti", "RTX-3090"),
+    ("RTX-4090", "RTX-3090-Ti"),
+    ("RTX-5090", "RTX-4090"),
+    ("RTX-PRO-6000", "RTX-5090"),
+    ("L40S", "L4"),
+    ("V100-SXM2-32GB", "V100-PCIe-32GB"),
+)
 """The first has more of everything than the second, so it is never slower."""
 
 Place = tuple[str, str | None, str, int]

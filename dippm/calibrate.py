@@ -27,9 +27,17 @@ from dippm.reading import read_graph, source_name
 MOST_BYTES = 16 << 20
 NEEDED = ("model", "latency_ms")
 COLUMNS = (
-    *NEEDED, "batch", "precision", "mode", "timer", "input", "framework", "channels_last", "mig",
+    *NEEDED,
+    "batch",
+    "precision",
+    "mode",
+    "timer",
+    "input",
+    "framework",
+    "channels_last",
+    "mig",
     "attention",
-)  # fmt: skip
+)
 EXAMPLE = "model,batch,precision,latency_ms\nresnet50.onnx,32,fp16,7.9"
 
 

@@ -16,9 +16,14 @@ PLACES = ((32, 32), (64, 64), (16, 16), (48, 48), (32, 64), (96, 96))
 def unet_grid() -> list[dict[str, Scalar]]:
     """Return pixel-space members without text, latent ones with it, narrow to wide."""
     latent: dict[str, Scalar] = {
-        "channels": 4, "multipliers": "1-2-4-4", "depth": 2, "attended": 3, "head_width": 64,
-        "text_width": 768, "scale": False,
-    }  # fmt: skip
+        "channels": 4,
+        "multipliers": "1-2-4-4",
+        "depth": 2,
+        "attended": 3,
+        "head_width": 64,
+        "text_width": 768,
+        "scale": False,
+    }
     published = [{**latent, "width": width} for width in (320, 256)]
     others = spread(
         26,

@@ -194,8 +194,9 @@ def _family(
 ALL = (
     _family("dense", "linear layer: matrix product with weights", _build_dense),
     _family("batch_matmul", "batch of matrix products", _build_matmul, _matmul_inputs),
-    _family("convolution", "convolution in 1 to 3 dimensions", _build_convolution,
-            _convolution_inputs),
+    _family(
+        "convolution", "convolution in 1 to 3 dimensions", _build_convolution, _convolution_inputs
+    ),
     _family("attention", "scaled dot-product attention", _build_attention, _attention_inputs),
     _family("elementwise", "activation or arithmetic", _named("elementwise"), _pair),
     _family("norm", "normalisation", _build_norm),
@@ -206,4 +207,4 @@ ALL = (
     _family("resize", "interpolation", _named("resize")),
     _family("embedding", "rows of a table", _build_embedding, _ids),
     _family("recurrent", "LSTM and GRU layers", _build_recurrent),
-)  # fmt: skip
+)

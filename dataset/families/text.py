@@ -17,9 +17,14 @@ LONG = ((128,), (512,), (256,), (1024,), (64,), (2048,), (768,))
 def encoder_grid() -> list[dict[str, Scalar]]:
     """Return BERT tiny to large and members with other activations, norms and heads."""
     usual: dict[str, Scalar] = {
-        "vocabulary": 30522, "mlp_ratio": 4.0, "act": "gelu", "norm": "layer", "order": "post",
-        "positions": "learned", "output": "class",
-    }  # fmt: skip
+        "vocabulary": 30522,
+        "mlp_ratio": 4.0,
+        "act": "gelu",
+        "norm": "layer",
+        "order": "post",
+        "positions": "learned",
+        "output": "class",
+    }
     published = [
         {**usual, "width": width, "depth": depth, "heads": width // 64}
         for width, depth in ((128, 2), (256, 4), (512, 8), (768, 6), (768, 12), (1024, 24))
@@ -44,13 +49,24 @@ def encoder_grid() -> list[dict[str, Scalar]]:
 def decoder_grid() -> list[dict[str, Scalar]]:
     """Return shapes like GPT-2 and LLaMA up to some three billion parameters."""
     gpt: dict[str, Scalar] = {
-        "vocabulary": 50257, "mlp_ratio": 4.0, "kv_share": 1, "act": "gelu", "norm": "layer",
-        "order": "pre", "positions": "learned", "bias": True,
-    }  # fmt: skip
+        "vocabulary": 50257,
+        "mlp_ratio": 4.0,
+        "kv_share": 1,
+        "act": "gelu",
+        "norm": "layer",
+        "order": "pre",
+        "positions": "learned",
+        "bias": True,
+    }
     llama: dict[str, Scalar] = {
-        "vocabulary": 32000, "mlp_ratio": 2.75, "act": "swiglu", "norm": "rms",
-        "order": "pre", "positions": "rotary", "bias": False,
-    }  # fmt: skip
+        "vocabulary": 32000,
+        "mlp_ratio": 2.75,
+        "act": "swiglu",
+        "norm": "rms",
+        "order": "pre",
+        "positions": "rotary",
+        "bias": False,
+    }
     shapes = ((768, 12, 12), (1024, 24, 16), (1280, 36, 20), (1600, 48, 25))
     published = [{**gpt, "width": w, "depth": d, "heads": h} for w, d, h in shapes]
     published += [

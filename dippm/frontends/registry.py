@@ -81,10 +81,15 @@ BUILT_IN = (
     Entry("pytorch", "dippm.frontends.pytorch", ("torch",), "", (".pt", ".pth", ".pt2")),
     Entry("keras", "dippm.frontends.keras", ("keras",), "tensorflow", (".keras", ".h5", ".hdf5")),
     Entry("tensorflow", "dippm.frontends.savedmodel", ("tensorflow",), "tensorflow", (".pb",)),
-    Entry("paddle", "dippm.frontends.paddle", ("paddle", "paddle2onnx"), "paddle",
-          (".json", ".pdmodel", ".pdiparams")),
+    Entry(
+        "paddle",
+        "dippm.frontends.paddle",
+        ("paddle", "paddle2onnx"),
+        "paddle",
+        (".json", ".pdmodel", ".pdiparams"),
+    ),
     Entry("onnx", "dippm.frontends.onnx", ("onnx",), "", (".onnx",)),
-)  # fmt: skip
+)
 _SUFFIXES = tuple(suffix for entry in BUILT_IN for suffix in entry.suffixes)
 NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",))
 

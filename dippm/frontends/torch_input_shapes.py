@@ -192,9 +192,16 @@ _RULES: dict[str, Callable[[Any], Found | None]] = {
 }
 
 _PARTS = (
-    "text_config", "vision_config", "encoder", "decoder", "backbone_config", "audio_config",
-    "encoder_config", "image_config", "qformer_config",
-)  # fmt: skip
+    "text_config",
+    "vision_config",
+    "encoder",
+    "decoder",
+    "backbone_config",
+    "audio_config",
+    "encoder_config",
+    "image_config",
+    "qformer_config",
+)
 
 
 def setting(config: Any, *names: str, kinds: tuple[type, ...] = (int,)) -> Any:

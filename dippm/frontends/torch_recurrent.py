@@ -16,9 +16,15 @@ import torch
 
 _ATEN = torch.ops.aten
 _LAYERS = (
-    _ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input,
-    _ATEN.lstm.data, _ATEN.gru.data, _ATEN.rnn_tanh.data, _ATEN.rnn_relu.data,
-)  # fmt: skip
+    _ATEN.lstm.input,
+    _ATEN.gru.input,
+    _ATEN.rnn_tanh.input,
+    _ATEN.rnn_relu.input,
+    _ATEN.lstm.data,
+    _ATEN.gru.data,
+    _ATEN.rnn_tanh.data,
+    _ATEN.rnn_relu.data,
+)
 
 
 @contextmanager

@@ -40,9 +40,14 @@ NO_OPERATORS = (
 """What to say of a model that does nothing, which is mostly a mistake of who saved it."""
 
 _CONTRADICTIONS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
     ValueError,
-)  # fmt: skip
+)
 
 
 def build(raw: RawGraph) -> ModelGraph:

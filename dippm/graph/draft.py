@@ -9,10 +9,22 @@ from typing import Any
 Shape = tuple[int, ...]
 
 ITEM_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
-    "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-    "complex64": 8, "complex128": 16,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 
 
 def item_bytes(dtype: str) -> int:
@@ -35,9 +47,16 @@ class Value:
     """
 
     __slots__ = (
-        "dtype", "is_static", "name", "producer", "roots", "scalar", "shape", "static_work",
+        "dtype",
+        "is_static",
+        "name",
+        "producer",
+        "roots",
+        "scalar",
+        "shape",
+        "static_work",
         "uses",
-    )  # fmt: skip
+    )
 
     def __init__(self, shape: Shape, dtype: str, *, name: str = "") -> None:
         self.shape, self.dtype, self.name = shape, dtype, name
@@ -67,8 +86,16 @@ class Node:
     """
 
     __slots__ = (
-        "absorbed", "alive", "attributes", "in_place", "inputs", "op", "origin", "outputs", "path",
-    )  # fmt: skip
+        "absorbed",
+        "alive",
+        "attributes",
+        "in_place",
+        "inputs",
+        "op",
+        "origin",
+        "outputs",
+        "path",
+    )
 
     def __init__(
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attributes: dict[str, Any]

@@ -12,8 +12,14 @@ from math import exp, log
 
 COVERAGE = 0.9
 FEATURES = (
-    "one", "log_spread", "host_share", "extrapolated", "compiled", "log_launches", "log_novelty",
-)  # fmt: skip
+    "one",
+    "log_spread",
+    "host_share",
+    "extrapolated",
+    "compiled",
+    "log_launches",
+    "log_novelty",
+)
 SEEN, UNSEEN = "measured GPU", "unseen GPU"
 GROUPS = (SEEN, UNSEEN)
 LEAST_SPREAD = 0.005

@@ -139,12 +139,17 @@ def member_shapes(width: int) -> dict[str, tuple[int, ...]]:
     square, line = (width, width), (width,)
     static = len(STATIC_FEATURES)
     shapes: dict[str, tuple[int, ...]] = {
-        "mean": (N_FEATURES,), "scale": (N_FEATURES,),
-        "static_mean": (static,), "static_scale": (static,),
-        "enter.weight": (width, N_FEATURES), "enter.bias": line,
-        "head.weight": (width, width + static), "head.bias": line,
-        "last.weight": (1, width), "last.bias": (1,),
-    }  # fmt: skip
+        "mean": (N_FEATURES,),
+        "scale": (N_FEATURES,),
+        "static_mean": (static,),
+        "static_scale": (static,),
+        "enter.weight": (width, N_FEATURES),
+        "enter.bias": line,
+        "head.weight": (width, width + static),
+        "head.bias": line,
+        "last.weight": (1, width),
+        "last.bias": (1,),
+    }
     for block in range(ROUNDS):
         shapes |= {
             f"blocks.{block}.inward.lin_l.weight": square,

@@ -16,9 +16,14 @@ from dippm.devices import Device, all_devices, find
 _FIGURES = ("sm_count", "bandwidth_gb_s", "l2_mb")
 WIDE, HALF = "32 bits", "16 bits"
 FORMATS: dict[Precision, str] = {
-    "fp32": WIDE, "fp32-ieee": WIDE, "tf32": WIDE,
-    "fp16": HALF, "bf16": HALF, "amp": HALF, "amp-bf16": HALF,
-}  # fmt: skip
+    "fp32": WIDE,
+    "fp32-ieee": WIDE,
+    "tf32": WIDE,
+    "fp16": HALF,
+    "bf16": HALF,
+    "amp": HALF,
+    "amp-bf16": HALF,
+}
 """Width of what matrix products read; a GPU that was measured in one says nothing of the other."""
 _CONVERTED: dict[Precision, tuple[Precision, Precision]] = {
     "fp16": ("amp", "fp32"),

@@ -110,8 +110,17 @@ def _times_ms(kernels: Sequence[TracedKernel], nodes: Sequence[int | None]) -> M
 
 
 def _look(node: OpNode) -> str:
-    return repr((node.op, sorted(node.attributes.items()), node.in_shapes, node.out_shapes,
-                 node.in_dtypes, node.dtype, node.absorbed))  # fmt: skip
+    return repr(
+        (
+            node.op,
+            sorted(node.attributes.items()),
+            node.in_shapes,
+            node.out_shapes,
+            node.in_dtypes,
+            node.dtype,
+            node.absorbed,
+        )
+    )
 
 
 def _shares(sizes: Mapping[str, int], most: int) -> Mapping[str, int]:

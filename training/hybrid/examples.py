@@ -202,10 +202,15 @@ def join_examples(parts: Sequence[Examples]) -> Examples:
         **{
             name: along(name)
             for name in (
-                "features", "log_roofline", "count", "launches", "input_bytes", "serial_ms",
+                "features",
+                "log_roofline",
+                "count",
+                "launches",
+                "input_bytes",
+                "serial_ms",
             )
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,11 @@ class KernelNetwork(nn.Module):
         super().__init__()
         self.settings = settings
         for name, tensor in (
-            ("mean", mean), ("scale", scale),
-            ("static_mean", static_mean), ("static_scale", static_scale),
-        ):  # fmt: skip
+            ("mean", mean),
+            ("scale", scale),
+            ("static_mean", static_mean),
+            ("static_scale", static_scale),
+        ):
             self.register_buffer(name, tensor)
         width, tables = settings.width, len(log_launch_ms)
         self.enter = nn.Linear(N_FEATURES, width)

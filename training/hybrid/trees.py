@@ -134,11 +134,18 @@ def fit_trees(
         return GRADIENT_SCALE * first, GRADIENT_SCALE * second
 
     parameters: dict[str, Any] = {
-        "max_depth": s.depth, "eta": s.rate, "subsample": 0.7, "colsample_bynode": 0.6,
-        "tree_method": "hist", "max_bin": 128, "min_child_weight": s.smallest_leaf,
-        "nthread": torch.get_num_threads(), "seed": s.seed, "base_score": 0.0,
+        "max_depth": s.depth,
+        "eta": s.rate,
+        "subsample": 0.7,
+        "colsample_bynode": 0.6,
+        "tree_method": "hist",
+        "max_bin": 128,
+        "min_child_weight": s.smallest_leaf,
+        "nthread": torch.get_num_threads(),
+        "seed": s.seed,
+        "base_score": 0.0,
         "disable_default_eval_metric": 1,
-    }  # fmt: skip
+    }
     data = xgboost.QuantileDMatrix(rows.features, max_bin=128)
     booster = xgboost.train(parameters, data, s.rounds, obj=gradients)
     return KernelTrees(classes, booster, settings)

@@ -137,8 +137,11 @@ def _rank(table: TableTerms) -> tuple[bool, int]:
 
 def _alike(gpus: Sequence[TableTerms], family: str, mode: Mode) -> list[TableTerms]:
     stand_ins: tuple[tuple[str, Mode], ...] = (
-        (family, mode), (family, "eager"), (ANY_MEMORY, mode), (ANY_MEMORY, "eager"),
-    )  # fmt: skip
+        (family, mode),
+        (family, "eager"),
+        (ANY_MEMORY, mode),
+        (ANY_MEMORY, "eager"),
+    )
     for memory, wanted in stand_ins:
         found = [
             gpu

@@ -91,10 +91,21 @@ def metrics(
         if line["predictor"] == shipped
     ]
     comparison = [
-        {key: line[key] for key in
-         ("split", "target", "predictor", "n", "median_ape", "mape", "mape_ci95", "macro_mape")}
+        {
+            key: line[key]
+            for key in (
+                "split",
+                "target",
+                "predictor",
+                "n",
+                "median_ape",
+                "mape",
+                "mape_ci95",
+                "macro_mape",
+            )
+        }
         for line in sorted(lines, key=lambda m: (m["split"], m["target"], m["mape"]))
-    ]  # fmt: skip
+    ]
     strictest = strictest_of(helds, shipped)
     return {
         "summary": summary,

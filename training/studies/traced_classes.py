@@ -27,8 +27,7 @@ CLASSES = _table(
     layer_norm="native_layer_norm _fused_rms_norm native_layer_norm_backward "
     "_fused_rms_norm_backward",
     group_norm="native_group_norm native_group_norm_backward",
-    softmax="_softmax _log_softmax _safe_softmax _softmax_backward_data "
-    "_log_softmax_backward_data",
+    softmax="_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
     reduction="sum mean amax amin max min var_mean var std std_mean argmax argmin prod any all "
     "linalg_vector_norm norm cumsum cumprod logsumexp topk sort argsort kthvalue count_nonzero "
     "unique nansum aminmax nll_loss_forward",
@@ -57,7 +56,7 @@ CLASSES = _table(
     elementwise="fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones "
     "new_full arange linspace eye scalar_tensor rand randn uniform normal bernoulli",
     other="_fft_r2c _fft_c2r _fft_c2c nonzero multinomial empty_like host_to_device",
-)  # fmt: skip
+)
 """By the name of the operator without a trailing underscore. What is missing is element-wise."""
 
 CREATES = frozenset(
@@ -108,10 +107,13 @@ def _convolution(inputs: Sequence[torch.Tensor], args: Any) -> str:
         if len(weight) == 4:
             layouts = [suggest_memory_format(tensor) for tensor in inputs[:2]]
         by_cudnn = cudnn_takes(
-            image, weight[2:], stride, dilation,
+            image,
+            weight[2:],
+            stride,
+            dilation,
             half=inputs[0].dtype in (torch.float16, torch.bfloat16),
             channels_last=torch.channels_last in layouts,
-        )  # fmt: skip
+        )
         return "conv_depthwise" if by_cudnn else "conv_depthwise_direct"
     if len(weight) != 4 or transposed:
         return "conv_other"

@@ -35,11 +35,19 @@ PASSES = ("forward", "backward", "optimizer")
 WITHIN = 0.05
 PRECISIONS: tuple[Precision, ...] = ("amp", "fp32")
 RECORDED = (
-    "timm:darknet17@256", "timm:fasternet_t2@224", "timm:gernet_s@224", "timm:lcnet_100@224",
-    "timm:regnetx_002@224", "timm:resnetv2_34@288", "timm:test_efficientnet@160",
-    "torchvision:squeezenet1_1@224", "torchvision:vgg13_bn@224", "timm:flexivit_base@240",
-    "transformers:electra@256", "transformers:gpt2@256",
-)  # fmt: skip
+    "timm:darknet17@256",
+    "timm:fasternet_t2@224",
+    "timm:gernet_s@224",
+    "timm:lcnet_100@224",
+    "timm:regnetx_002@224",
+    "timm:resnetv2_34@288",
+    "timm:test_efficientnet@160",
+    "torchvision:squeezenet1_1@224",
+    "torchvision:vgg13_bn@224",
+    "timm:flexivit_base@240",
+    "transformers:electra@256",
+    "transformers:gpt2@256",
+)
 """Models whose raw graphs lie in `tests/recordings/live_memory`."""
 
 
@@ -118,9 +126,16 @@ def ratios(a: StepTotals, b: StepTotals) -> dict[str, float]:
 
 
 COLUMNS = (
-    "bytes", "kernels", "saved", "forward bytes", "backward bytes", "optimizer bytes",
-    "forward kernels", "backward kernels", "optimizer kernels",
-)  # fmt: skip
+    "bytes",
+    "kernels",
+    "saved",
+    "forward bytes",
+    "backward bytes",
+    "optimizer bytes",
+    "forward kernels",
+    "backward kernels",
+    "optimizer kernels",
+)
 
 
 def table_of(found: dict[str, dict[str, float]]) -> Table:

@@ -57,9 +57,11 @@ class DenseNet(nn.Module):
             if stage:
                 width = int(channels * compression)
                 layers += [
-                    nn.BatchNorm2d(channels), activation(act),
-                    nn.Conv2d(channels, width, 1, bias=False), nn.AvgPool2d(2),
-                ]  # fmt: skip
+                    nn.BatchNorm2d(channels),
+                    activation(act),
+                    nn.Conv2d(channels, width, 1, bias=False),
+                    nn.AvgPool2d(2),
+                ]
                 channels = width
             for _ in range(depth):
                 layers.append(
@@ -90,9 +92,11 @@ class Inception(nn.Module):
     def __init__(self, *, width: int, depths: list[int], style: str, pool: str, act: str) -> None:
         super().__init__()
         layers: list[nn.Module] = [
-            Convolution(3, width, 7, stride=2, act=act), nn.MaxPool2d(3, 2, padding=1),
-            Convolution(width, 3 * width, 3, act=act), nn.MaxPool2d(3, 2, padding=1),
-        ]  # fmt: skip
+            Convolution(3, width, 7, stride=2, act=act),
+            nn.MaxPool2d(3, 2, padding=1),
+            Convolution(width, 3 * width, 3, act=act),
+            nn.MaxPool2d(3, 2, padding=1),
+        ]
         channels = 3 * width
         for stage, depth in enumerate(depths):
             base = width << stage

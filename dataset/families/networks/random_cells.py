@@ -10,9 +10,18 @@ from torch import Tensor, nn
 from dataset.families.networks.layers import Convolution, SqueezeExcite, activation
 
 OPERATORS = (
-    "identity", "conv1", "conv3", "separable3", "separable5", "dilated3", "grouped3", "avg3",
-    "max3", "squeeze", "factored7",
-)  # fmt: skip
+    "identity",
+    "conv1",
+    "conv3",
+    "separable3",
+    "separable5",
+    "dilated3",
+    "grouped3",
+    "avg3",
+    "max3",
+    "squeeze",
+    "factored7",
+)
 
 
 class Draws:

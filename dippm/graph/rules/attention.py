@@ -6,9 +6,19 @@ from dippm.graph.draft import Draft, Node, Value, producer_of
 from dippm.graph.rules.prune import prune
 
 _ON_SCORES = (
-    "multiply", "divide", "add", "subtract", "where", "masked_fill", "maximum", "minimum",
-    "reshape", "cast", "clip", "broadcast",
-)  # fmt: skip
+    "multiply",
+    "divide",
+    "add",
+    "subtract",
+    "where",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "reshape",
+    "cast",
+    "clip",
+    "broadcast",
+)
 _VIEWS = ("reshape", "transpose")
 _LONGEST = 12
 

@@ -23,9 +23,12 @@ from dippm.relax.raw_graph import Attribute, RawGraph
 from dippm.relax.walk import walk
 
 _SETTINGS = {
-    "Clip": ("min", "max"), "Resize": ("roi", "scales", "sizes"), "Upsample": ("scales",),
-    "Pad": ("pads", "constant_value"), "OneHot": ("depth", "values"),
-}  # fmt: skip
+    "Clip": ("min", "max"),
+    "Resize": ("roi", "scales", "sizes"),
+    "Upsample": ("scales",),
+    "Pad": ("pads", "constant_value"),
+    "OneHot": ("depth", "values"),
+}
 _MAX_SETTING = 64
 _BY_POSITION = frozenset(
     """

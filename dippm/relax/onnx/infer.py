@@ -33,8 +33,9 @@ class Inference:
         if "" not in self._opsets:
             self._opsets[""] = self._opsets.get("ai.onnx", 1)
         newest = onnx.defs.onnx_opset_version()
-        self._known = {d: min(v, newest) if d in DEFAULT_DOMAINS else v
-                       for d, v in self._opsets.items()}  # fmt: skip
+        self._known = {
+            d: min(v, newest) if d in DEFAULT_DOMAINS else v for d, v in self._opsets.items()
+        }
         self._imports = [helper.make_opsetid(d, v) for d, v in self._known.items()]
         self._ir_version = min(model.ir_version, onnx.IR_VERSION)
         self._schemas: dict[tuple[str, str], Any] = {}
@@ -95,14 +96,20 @@ class Inference:
             inferred = shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {k: helper.make_tensor_type_proto(t.element_type, t.shape)
-                 for k, t in named.items()},
-                {k: numpy_helper.from_array(t.data) for k, t in named.items()
-                 if t.data is not None and t.data.size <= MAX_KNOWN_ELEMENTS
-                 and t.element_type in NUMPY_TYPES},
+                {
+                    k: helper.make_tensor_type_proto(t.element_type, t.shape)
+                    for k, t in named.items()
+                },
+                {
+                    k: numpy_helper.from_array(t.data)
+                    for k, t in named.items()
+                    if t.data is not None
+                    and t.data.size <= MAX_KNOWN_ELEMENTS
+                    and t.element_type in NUMPY_TYPES
+                },
                 opset_imports=self._imports,
                 ir_version=self._ir_version,
-            )  # fmt: skip
+            )
         except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             raise ShapeMismatchError(where(node) + str(error).strip()[-300:]) from error
         except (RuntimeError, ValueError, TypeError) as error:

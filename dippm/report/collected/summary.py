@@ -19,13 +19,32 @@ if TYPE_CHECKING:
 COUNTED = ("status", "kind", "phase", "precision", "mode", "device")
 DISTRIBUTED = {"latency_ms": "ms", "energy_j": "J", "memory_mb": "MB", "power_w": "W"}
 MACHINE = (
-    "device", "device_kind", "device_memory_mb", "mig_profile", "driver", "cuda", "cudnn",
-    "framework", "python", "host_cpu", "host_cores", "threads", "os", "collector_version", "commit",
-)  # fmt: skip
+    "device",
+    "device_kind",
+    "device_memory_mb",
+    "mig_profile",
+    "driver",
+    "cuda",
+    "cudnn",
+    "framework",
+    "python",
+    "host_cpu",
+    "host_cores",
+    "threads",
+    "os",
+    "collector_version",
+    "commit",
+)
 PROTOCOL = (
-    "timer", "warm_up_steps", "timed_steps", "energy_method", "energy_window_s",
-    "energy_resolution_s", "memory_method", "memory_fresh_process",
-)  # fmt: skip
+    "timer",
+    "warm_up_steps",
+    "timed_steps",
+    "energy_method",
+    "energy_window_s",
+    "energy_resolution_s",
+    "memory_method",
+    "memory_fresh_process",
+)
 NUMEROUS = 12
 
 

@@ -74,8 +74,11 @@ def put_back(g: Gradients, step: Step, gradient: int) -> None:
         row = float((run.tensor(gradient).shape or (1,))[-1])
         copy = copy._replace(
             read_bytes=float(width * run.stored(gradient)),
-            strided=not run.is_dense(gradient), in_place=True, m=size / max(row, 1.0), n=row,
-        )  # fmt: skip
+            strided=not run.is_dense(gradient),
+            in_place=True,
+            m=size / max(row, 1.0),
+            n=row,
+        )
         run.emit(copy, (zeros, gradient))
         run.make(zeros, width)
     g.give(source, zeros)
@@ -105,9 +108,12 @@ def moved(g: Gradients, step: Step, gradient: int) -> None:
     kernel = Kernel.stream(step.call.node, "copy", prod(shape), width)
     if kernels:
         kernel = kernel._replace(
-            strided=kernels[0].strided, n=kernels[0].n, m=kernels[0].m,
-            run=kernels[0].run, launches=kernels[0].launches,
-        )  # fmt: skip
+            strided=kernels[0].strided,
+            n=kernels[0].n,
+            m=kernels[0].m,
+            run=kernels[0].run,
+            launches=kernels[0].launches,
+        )
     with g.towards(source):
         made = g.launch(kernel, (gradient,), shape, width)
     g.give(source, made)
@@ -120,9 +126,12 @@ def resized(g: Gradients, step: Step, gradient: int) -> None:
     forward = run.kernels[step.kernel]
     width = run.state(gradient).width
     kernel = forward._replace(
-        read_bytes=float(width * run.stored(gradient)), write_bytes=float(width * prod(shape)),
-        in_bytes=width, out_bytes=width, sources=(),
-    )  # fmt: skip
+        read_bytes=float(width * run.stored(gradient)),
+        write_bytes=float(width * prod(shape)),
+        in_bytes=width,
+        out_bytes=width,
+        sources=(),
+    )
     strides = image_strides(run, source, shape)
     with g.towards(source):
         made = g.launch(kernel, (gradient,), shape, width, strides)
@@ -148,9 +157,10 @@ def looked_up(g: Gradients, step: Step, gradient: int) -> None:
         size = run.tensor(gradient).size
         kernel = Kernel.stream(call.node, "gather", size, width)
         kernel = kernel._replace(
-            read_bytes=kernel.read_bytes + INDEX_WIDTH * many, in_place=True,
+            read_bytes=kernel.read_bytes + INDEX_WIDTH * many,
+            in_place=True,
             n=float((run.tensor(gradient).shape or (1,))[-1]),
-        )  # fmt: skip
+        )
         run.emit(kernel, (zeros, gradient, *indices))
         run.make(zeros, width)
     g.give(table, zeros)
@@ -263,9 +273,12 @@ def pooled(g: Gradients, step: Step, gradient: int) -> None:
         indices = float(INDEX_WIDTH * size)
         g.keep("indices", indices)
     kernel = forward._replace(
-        read_bytes=float(width * size) + indices, write_bytes=float(width * prod(shape)),
-        in_bytes=width, out_bytes=width, sources=(),
-    )  # fmt: skip
+        read_bytes=float(width * size) + indices,
+        write_bytes=float(width * prod(shape)),
+        in_bytes=width,
+        out_bytes=width,
+        sources=(),
+    )
     with g.towards(source):
         if indices:
             g.fill(shape, width)

@@ -70,9 +70,13 @@ def group_norm(g: Gradients, step: Step, gradient: int) -> None:
     kernel = _kernel(g, step, "group_norm", (gradient, image), float(shape[-1]))
     sums = kernel._replace(write_bytes=2.0 * STATISTIC * channels)
     small = kernel._replace(
-        flops=4.0 * channels, read_bytes=2.0 * STATISTIC * channels,
-        write_bytes=2.0 * STATISTIC * channels, m=channels, n=1.0, launches=2,
-    )  # fmt: skip
+        flops=4.0 * channels,
+        read_bytes=2.0 * STATISTIC * channels,
+        write_bytes=2.0 * STATISTIC * channels,
+        m=channels,
+        n=1.0,
+        launches=2,
+    )
     width = run.state(image).width
     made = g.launch(sums, (gradient, image), (int(channels), 2), STATISTIC)
     if g.wants(source):

@@ -123,7 +123,8 @@ def _waves(config: Any) -> Found:
     bins, length = setting(config, "num_mel_bins", "feature_size"), setting(config, "max_length")
     if hasattr(config, "patch_size") and bins and length:
         return (length, bins), False
-    return (SAMPLES,), True
+    token = setting(config, "samples_per_token") or 1
+    return (-(-SAMPLES // token) * token,), True
 
 
 def _steps_of_sound(config: Any) -> Found | None:
@@ -201,6 +202,7 @@ _PARTS = (
     "encoder_config",
     "image_config",
     "qformer_config",
+    "asr_config",
 )
 
 

@@ -47,7 +47,7 @@ def packed_images(config: Any, required: Collection[str]) -> Iterator[Packed]:
     if set(required) - {grid, patches, MERGED}:
         return
     channels = setting(config, "in_channels", "num_channels") or 3
-    frames = setting(config, "temporal_patch_size") or 1
+    frames = setting(config, "temporal_patch_size", "patch_temporal") or 1
     merge = setting(config, "spatial_merge_size", "merge_size") or 2
     side = max(IMAGE // patch // merge, 1) * merge
     values: dict[str, InputValue] = {grid: ((1, side, side),)}

@@ -30,6 +30,16 @@ CONFIGURATIONS = [
 ]  # fmt: skip
 
 
+def test_a_sound_that_is_cut_into_tokens_is_whole_tokens_long():
+    assert input_shape("input_values", SimpleNamespace(samples_per_token=1920)) == ((17_280,), True)
+    assert input_shape("input_values", SimpleNamespace()) == ((16_000,), True)
+
+
+def test_the_setting_of_an_inner_recogniser_counts():
+    config = SimpleNamespace(asr_config=SimpleNamespace(num_mel_bins=128))
+    assert input_shape("input_features", config) == ((1_000, 128), True)
+
+
 @pytest.mark.parametrize(("config", "shapes", "chosen"), CONFIGURATIONS)
 def test_configurations_need_no_input(config, shapes, chosen, tmp_path, vision):
     pytest.importorskip("transformers")

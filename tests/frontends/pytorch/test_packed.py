@@ -45,6 +45,13 @@ def test_a_tower_gets_one_square_image_by_default():
     assert any("16 × 16 patches" in note for note in graph.notes)
 
 
+def test_patches_of_several_frames_are_as_wide_as_all_of_them():
+    tower = Tower()
+    tower.embed = nn.Linear(2 * WIDTH, 8)
+    tower.config.patch_temporal = 2
+    assert dippm.read_graph(tower).inputs[0].shape == (16 * 16, 2 * WIDTH)
+
+
 @pytest.mark.parametrize("kind", [torch.LongTensor, torch.LongTensor | None, torch.IntTensor])
 def test_a_grid_is_a_tensor_by_whatever_name_its_type_has(kind):
     class Typed(Tower):

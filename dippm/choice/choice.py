@@ -72,8 +72,8 @@ class Choice:
 
     @property
     def fastest(self) -> Contender | None:
-        """The one with the least latency of those whose memory holds the model, limits aside."""
-        return self._least("latency")
+        """The one with the least time per sample of those that hold the model, limits aside."""
+        return self._least("throughput")
 
     @property
     def most_frugal(self) -> Contender | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from dippm.devices import Device, MigProfile
+from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import DippmError
 from dippm.models.targets import Estimate, Interval
 from dippm.prediction import Prediction
@@ -48,6 +48,8 @@ class Contender:
         prediction: without operator tables; None if there is none.
         error: why there is none; None if there is one.
         misses: the limits that it does not hold to, in words.
+        vouched_by: the slice within it that holds to the limit on the latency where its own, wider
+            interval does not; None if there is no need or no such slice.
         measured: whether the predictor learned from this GPU, or its owner calibrated it.
         largest_batch: whose memory fits at 99 % confidence, within the limit on memory; None if not
             even batch 1 does, or the memory is not predicted.
@@ -66,6 +68,7 @@ class Contender:
     prediction: Prediction | None = field(repr=False)
     error: DippmError | None = None
     misses: tuple[str, ...] = ()
+    vouched_by: str | None = None
     measured: bool = True
     largest_batch: int | None = None
     copies: int = 1
@@ -80,10 +83,14 @@ class Contender:
         return self.prediction is not None and not self.misses
 
     @property
+    def memory_bound_mb(self) -> float | None:
+        """The 99 % bound of the memory in MiB; None if it is not predicted."""
+        return None if self.prediction is None else self.prediction.memory_bound_mb
+
+    @property
     def holds_model(self) -> bool:
         """Whether the usable memory holds the model, limits aside."""
-        bound_mb = self.prediction and self.prediction.memory_bound_mb
-        return bound_mb is not None and bound_mb <= self.capacity_mb
+        return self.memory_bound_mb is not None and self.memory_bound_mb <= self.capacity_mb
 
     @property
     def capacity_mb(self) -> int:
@@ -97,10 +104,8 @@ class Contender:
 
     @property
     def share(self) -> float:
-        """Which part of the GPU's compute slices it takes, 0 to 1."""
-        if self.mig is None:
-            return 1.0
-        return self.mig.compute_slices / max(p.compute_slices for p in self.device.mig_profiles)
+        """Which part of the GPU it takes, 0 to 1."""
+        return 1.0 if self.mig is None else taken_fraction(self.mig, self.device)
 
     @property
     def hardware(self) -> str:
@@ -183,13 +188,14 @@ class Contender:
             row[f"{name}_high"] = found and found.interval.high
         return {
             **row,
-            "memory_bound_mb": self.prediction and self.prediction.memory_bound_mb,
+            "memory_bound_mb": self.memory_bound_mb,
             "capacity_mb": self.capacity_mb,
             "largest_batch": self.largest_batch,
             "copies": self.copies,
             "stranded_compute_slices": self.stranded_compute_slices,
             "price_per_hour": self.price_per_hour,
             "measured": self.measured,
+            "vouched_by": self.vouched_by,
         }
 
 

@@ -47,7 +47,7 @@ def _without_value(choice: Choice, feasible: list[Contender]) -> tuple[str, str]
 
 def _too_large(predicted: list[Contender]) -> tuple[str, str]:
     """Say what the model needs, where memory is short everywhere."""
-    known = [c for c in predicted if c.prediction and c.prediction.memory_bound_mb is not None]
+    known = [c for c in predicted if c.memory_bound_mb is not None]
     if not known:
         return (
             f"whether the model fits is not known: {predicted[0].misses[0]}",
@@ -103,8 +103,7 @@ def _too_slow(choice: Choice, holding: list[Contender]) -> tuple[str, str]:
 
 
 def _bound_mb(c: Contender) -> float:
-    bound_mb = c.prediction and c.prediction.memory_bound_mb
-    return float("inf") if bound_mb is None else bound_mb
+    return float("inf") if c.memory_bound_mb is None else c.memory_bound_mb
 
 
 def rounded_up(value: float) -> str:

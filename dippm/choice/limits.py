@@ -51,20 +51,26 @@ class Limits:
         """Return how much memory a model may need where `capacity_mb` are usable."""
         return min(capacity_mb, self.max_memory_mb or capacity_mb)
 
-    def misses(self, p: Prediction, capacity_mb: int) -> Iterator[str]:
+    def is_in_time(self, p: Prediction) -> bool:
+        """Tell whether a prediction holds to the limit on the latency."""
+        latency_ms = self.latency_ms(p)
+        return self.slo_ms is None or (latency_ms is not None and latency_ms <= self.slo_ms)
+
+    def misses(self, p: Prediction, capacity_mb: int, *, in_time: bool = False) -> Iterator[str]:
         """Yield what a prediction misses, in words.
 
         Args:
             p: of a place that has `capacity_mb` of usable memory, in MiB.
             capacity_mb: of the whole GPU, or of the slice.
+            in_time: whether it is known to hold to the limit on the latency.
         """
         yield from self._memory_misses(p, capacity_mb)
-        if self.slo_ms is None:
+        if self.slo_ms is None or in_time or self.is_in_time(p):
             return
         latency_ms = self.latency_ms(p)
         if latency_ms is None:
             yield f"latency not predicted: {p.absent['latency_ms']}"
-        elif latency_ms > self.slo_ms:
+        else:
             takes = "takes" if self.slo_at == "value" else "takes up to"
             yield f"{takes} {show(latency_ms)} ms, the limit is {self.slo_ms:g}"
 

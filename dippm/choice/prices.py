@@ -9,8 +9,8 @@
     [slices."A100-80GB"]
     "1g.10gb" = 0.35
 
-No price is known to DIPPM. A slice without a price of its own costs its share of the compute slices
-of its GPU. Devices are named as everywhere (`dippm devices`).
+No price is known to DIPPM. A slice without a price of its own costs the part of its GPU
+that it takes, see `taken_fraction`. Devices are named as everywhere (`dippm devices`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm import devices
-from dippm.devices import Device, MigProfile
+from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import ModelFileError, PriceError, UnknownNameError, shortened
 from dippm.files import beginning, shown
 from dippm.points import slice_of
@@ -54,8 +54,7 @@ class Prices:
     def of(self, device: Device, mig: MigProfile | None) -> float | None:
         """Return the price of an hour of a GPU or of a slice of it; None if it has none.
 
-        A slice without a price of its own has that of the GPU times its part of the GPU's compute
-        slices.
+        A slice without a price of its own has that of the GPU times the part that it takes.
         """
         whole = self.per_hour.get(device.name)
         if mig is None:
@@ -63,7 +62,7 @@ class Prices:
         own = self.slices.get((device.name, mig.name))
         if own is not None or whole is None:
             return own
-        return whole * mig.compute_slices / max(p.compute_slices for p in device.mig_profiles)
+        return whole * taken_fraction(mig, device)
 
 
 PricesLike = str | os.PathLike[str] | Mapping[str, float] | Prices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.choice.choice import Choice
-from dippm.choice.choose import choose
+from dippm.choice.ranking import choose
 from dippm.errors import ConditionsError
 from dippm.points import DEFAULT_DEVICE, DeviceLike, device_of
 

@@ -169,8 +169,8 @@ def answer_choice(
         if html:
             write_choice_page(html, choice)
     if json:
-        error = {"error": error_document(failed)} if failed else {}
-        print_json(choice.to_dict() | error)
+        why = {"error": error_document(failed)} if failed else {}
+        print_json(choice.to_dict() | why)
     else:
         show(choice)
         if failed:

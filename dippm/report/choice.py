@@ -30,12 +30,12 @@ def choice_table(choice: Choice, most: int) -> Fitted:
         Column("where", folds=True),
         *[Column("batch")] * several,
         Column(LABELS["latency_ms"]),
-        Column("90 % interval", rank=4),
+        Column("90 % interval", rank=1),
         Column(LABELS["samples_per_s"], rank=0 if choice.by == "throughput" else 3),
         Column(LABELS["energy_per_sample_j"], rank=0 if choice.by == "energy" else 3),
         *[Column(cost_label(choice))] * choice.priced,
-        Column("memory MB", rank=2),
-        Column("largest batch", rank=1),
+        Column("memory MB", rank=4),
+        Column("largest batch", rank=2),
     ]
     sure = any(c.probability_first is not None for c in shown)
     reasons = any(choice.reason(c) for c in shown)
@@ -69,8 +69,10 @@ def slice_table(choice: Choice) -> Fitted:
     for c in choice.contenders:
         latency = c.estimate("latency_ms")
         known = c.prediction is not None
-        bound_mb = c.prediction.memory_bound_mb if c.prediction else None
-        verdict = "smallest that will do" if c is choice.best else choice.reason(c) or "will do"
+        bound_mb = c.memory_bound_mb
+        verdict = choice.reason(c) or "will do"
+        verdict += f", since {c.vouched_by} does" if c.feasible and c.vouched_by else ""
+        verdict = "smallest that will do" if c is choice.best else verdict
         rows.append(
             (
                 c.name.removeprefix(f"{c.device.name} ")
@@ -152,12 +154,12 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         at = f", batch {best.batch:,}" if several else ""
         yield f" best          {printable(best.name)}{at}: really the first with {chance}"
     for label, c, name in (
-        ("fastest", choice.fastest, "latency_ms"),
+        ("fastest", choice.fastest, "samples_per_s"),
         ("most frugal", choice.most_frugal, "energy_per_sample_j"),
     ):
         found = c and c.estimate(name)
         if c and found:
-            unit = "ms" if name == "latency_ms" else "J per sample"
+            unit = "samples/s" if name == "samples_per_s" else "J per sample"
             yield f" {label:<13} {printable(c.name)}: {show(found.value)} {unit}"
     if choice.front:
         y = "cost" if choice.axes[1] == "cost_per_million" else "energy"
@@ -167,8 +169,8 @@ def _standing_out(choice: Choice) -> Iterator[str]:
     if best and cost:
         epoch = best.estimate("cost_per_epoch")
         currency = f" {choice.currency}" if choice.currency else ""
-        of_epoch = f", an epoch {show(epoch.value)}{currency}" if epoch else ""
-        yield printable(f" a step of {best.name} costs {cost.value:.3g}{currency}{of_epoch}")
+        of_epoch = f", the data set {show(epoch.value)}{currency}" if epoch else ""
+        yield printable(f" a batch on {best.name} costs {cost.value:.3g}{currency}{of_epoch}")
 
 
 def _value(estimate: Estimate | None) -> str:

@@ -16,9 +16,10 @@ host        what the wall shows beyond the kernels: launches that the GPU waits 
 left over   what the prediction does not explain
 
 Shares are of the measured time, means over models, so they add up; "off" is the mean absolute error
-in percent, of the operators alone and of the whole prediction. Rows timed with the copy of the input
-are left out, and those that the host decides so far that the kernels cannot be told from them. The forward pass and its time alone: no public table has the backward pass of single operators,
-or the power of a network beside that of its operators.
+in percent, of the operators alone and of the whole prediction. Rows timed with the copy of the
+input are left out, and those that the host decides so far that kernels cannot be told from it. The
+forward pass and its time alone: no public table has the backward pass of single operators, or the
+power of a network beside that of its operators.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def shared(kind: str, places: str, pairs: pd.DataFrame) -> Shared:
     measured = (pairs["log_measured_b"] - pairs["log_measured_a"]).to_numpy()
 
     def spread(rho: float) -> Floats:
-        return np.sqrt(sd_a**2 + sd_b**2 - 2 * rho * sd_a * sd_b)
+        return np.asarray(np.sqrt(sd_a**2 + sd_b**2 - 2 * rho * sd_a * sd_b))
 
     def covered(rho: float) -> float:
         return float((np.abs(predicted - measured) <= Z90 * spread(rho)).mean())

@@ -87,7 +87,7 @@ def test_the_cost_of_a_step_and_an_epoch(wide_file):
     answer = run("choose", wide_file, *ASKED, *words)
     assert answer.exit_code == 0, answer.output
     assert "cost per million (EUR)" in answer.stdout
-    assert re.search(r"a step of .* costs \S+ EUR, an epoch \S+ EUR", answer.stdout)
+    assert re.search(r"a batch on .* costs \S+ EUR, the data set \S+ EUR", answer.stdout)
     assert "latency and cost, none better in both:" in answer.stdout
 
 

@@ -180,7 +180,7 @@ def test_cost_is_price_times_time(wide_file):
         wide_file, devices=GPUS, by="cost", batch=32, prices=prices, dataset_size=64_000, **SIZE
     )
     found = named(choice)
-    for name, hour in (("A100-40GB", 2.0), ("T4", 0.3), ("A100-40GB 3g.20gb", 2.0 * 3 / 7)):
+    for name, hour in (("A100-40GB", 2.0), ("T4", 0.3), ("A100-40GB 3g.20gb", 1.0)):
         c = found[name]
         latency_ms = c.prediction.latency_ms
         assert c.estimate("cost_per_step").value == pytest.approx(hour * latency_ms / 3.6e6)
@@ -312,6 +312,35 @@ def test_the_choice_shows_itself(by_latency):
     assert document["conditions"]["precision"] == "fp32"
     assert "device" not in document["conditions"]
     json.dumps(document, allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def deep_file(tmp_path_factory):
+    """Launches enough for the host to decide on a large slice, kernels enough on a small one."""
+    import torch
+
+    path = tmp_path_factory.mktemp("deep") / "deep.pt"
+    layers = [torch.nn.Conv2d(3, 64, 3, padding=1)]
+    for _ in range(60):
+        layers += [torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1)]
+    torch.save(torch.nn.Sequential(*layers).eval(), path)
+    return path
+
+
+def test_a_slice_in_time_vouches_for_what_holds_it(deep_file):
+    asked = {"device": "A100-80GB", "input": "3,56,56", "batch": 8}
+    free = dippm.smallest_slice(deep_file, **asked)
+    highs = [c.prediction.intervals["latency_ms"].high for c in free.contenders]
+    least = highs.index(min(highs))
+    assert highs[-1] > 1.01 * highs[least], "the host must widen the interval of the whole GPU"
+    choice = dippm.smallest_slice(deep_file, slo_ms=1.005 * highs[least], **asked)
+    names = [c.name for c in choice.contenders]
+    assert choice.best.name == names[least]
+    feasible = [c.feasible for c in choice.contenders]
+    assert feasible == [i >= least for i in range(len(names))]
+    whole = choice.contenders[-1]
+    assert f"A100-80GB {whole.vouched_by}" == names[least]
+    assert choice.best.vouched_by is None
 
 
 class TestSmallestSlice:

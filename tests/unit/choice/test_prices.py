@@ -37,7 +37,9 @@ def test_a_slice_costs_its_share_or_its_own_price():
     gpu = devices.find("A100-80GB")
     slices = {p.name: p for p in gpu.mig_profiles}
     whole = prices.of(gpu, None)
-    assert prices.of(gpu, slices["3g.40gb"]) == pytest.approx(whole * 3 / 7)
+    assert prices.of(gpu, slices["3g.40gb"]) == pytest.approx(whole / 2)
+    assert prices.of(gpu, slices["4g.40gb"]) == pytest.approx(whole * 4 / 7)
+    assert prices.of(gpu, slices["1g.20gb"]) == pytest.approx(whole / 4)
     assert prices.of(gpu, slices["7g.80gb"]) == whole
     assert prices.of(gpu, slices["1g.10gb"]) == 0.32
     assert prices.of(devices.find("B200"), None) is None

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dippm.api import load
 from dippm.batches import batches_of
-from dippm.candidates import Candidate
 from dippm.choice.choice import Choice
-from dippm.choice.contender import BY, By, Contender
+from dippm.choice.contender import BY, By
 from dippm.choice.infeasible import nothing_feasible
-from dippm.choice.largest import largest_batch, memory_bound_mb
 from dippm.choice.limits import Limits, SloAt
 from dippm.choice.prices import Prices, PricesLike, prices_of
-from dippm.comparison import Failure
+from dippm.choice.question import Question
 from dippm.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer, spelt
 from dippm.devices import Device, MigProfile, all_devices, host_of
-from dippm.errors import ConstraintError, DeviceError, DippmError
+from dippm.errors import ConstraintError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
-from dippm.graph import ModelGraph
-from dippm.loaded import LoadedPredictor
 from dippm.points import DeviceLike, Grid, HostLike, device_of
-from dippm.prediction import Prediction
 from dippm.progress import stage
 from dippm.reading import Input, read_graph, source_name
 
 if TYPE_CHECKING:
-    from dippm.pretrained import Checkpoint
+    pass
 
 ALL = "all"
 
@@ -136,10 +130,9 @@ def choose(
             timeout_s=timeout_s,
             memory_limit_mb=memory_limit_mb,
         )
-    question = _Question(loaded, graph, name, grid, by, limits, known, dataset_size)
-    unlisted = [_unlisted(gpu, grid) for gpu in gpus if slices]
+    question = Question(loaded, graph, name, grid, by, limits, known, dataset_size)
     choice = Choice.of(
-        [*question.contenders(), *(c for of_gpu in unlisted for c in of_gpu)],
+        [*question.contenders(), *(question.unlisted() if slices else ())],
         by,
         source=name,
         conditions=_in_words(point, grid.batches),
@@ -150,82 +143,6 @@ def choose(
     if not choice.ranked:
         raise nothing_feasible(choice)
     return choice
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked of every place."""
-
-    loaded: LoadedPredictor
-    graph: ModelGraph
-    name: str
-    grid: Grid
-    by: By
-    limits: Limits
-    prices: Prices | None
-    dataset_size: int | None
-
-    def contenders(self) -> Iterator[Contender]:
-        """Yield a contender for each place of the grid."""
-        for number, (device, mig) in enumerate(self.grid.places, 1):
-            place = _name(device, mig)
-            with stage(f"{number} of {len(self.grid.places)}: {place}"):
-                yield self._contender(place, device, mig)
-
-    def _contender(self, place: str, device: Device, mig: MigProfile | None) -> Contender:
-        grid = replace(self.grid, places=((device, mig),))
-        found = list(self.loaded.entries(Candidate(self.graph), grid, name=self.name))
-        copies, stranded = _copies(device, mig)
-        whole = Contender(
-            place,
-            device,
-            mig,
-            self.grid.batches[0],
-            None,
-            copies=copies,
-            stranded_compute_slices=stranded,
-            price_per_hour=self.prices.of(device, mig) if self.prices else None,
-            dataset_size=self.dataset_size,
-        )
-        predicted = [self._at(whole, p) for p in found if isinstance(p, Prediction)]
-        if not predicted:
-            error = next((f.error for f in found if isinstance(f, Failure)), None)
-            return replace(whole, error=error or DippmError(f"{place} was not predicted"))
-        best = min(predicted, key=self._rank)
-        point = cast(Prediction, best.prediction).conditions
-        return replace(
-            best, measured=self._is_measured(device), largest_batch=self._largest(best, point)
-        )
-
-    def _at(self, c: Contender, p: Prediction) -> Contender:
-        misses = tuple(self.limits.misses(p, c.capacity_mb))
-        return replace(c, batch=p.conditions.batch, prediction=p, misses=misses)
-
-    def _rank(self, c: Contender) -> tuple[int, float, int]:
-        burden = c.burden(self.by)
-        return len(c.misses), burden.value if burden else float("inf"), c.batch
-
-    def _largest(self, c: Contender, point: Conditions) -> int | None:
-        room_mb = self.limits.room_mb(c.capacity_mb)
-        if not self.graph.batch_is_symbolic:
-            whole_mb = c.prediction.memory_bound_mb if c.prediction else None
-            return c.batch if whole_mb is not None and whole_mb <= room_mb else None
-
-        predictor = self._checkpoint(point.device).predictor
-
-        def bound_mb(batch: int) -> float | None:
-            return memory_bound_mb(predictor, self.graph, replace(point, batch=batch))
-
-        return largest_batch(bound_mb, room_mb)
-
-    def _is_measured(self, device: Device) -> bool:
-        config = self._checkpoint(device).config
-        seen = config.get("seen")
-        learned = seen.get("devices", ()) if isinstance(seen, dict) else (device.name,)
-        return device.calibration is not None or device.name in learned
-
-    def _checkpoint(self, device: Device) -> Checkpoint:
-        return self.loaded.checkpoint_for(device)
 
 
 def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
@@ -263,30 +180,6 @@ def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
 def _slices(device: Device, *, wanted: bool) -> list[MigProfile | None]:
     by_size = sorted(device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count))
     return [None, *by_size] if wanted else [None]
-
-
-def _unlisted(device: Device, grid: Grid) -> Iterator[Contender]:
-    for name in device.unlisted_mig_profiles:
-        error = DeviceError(
-            f"the usable memory and the SMs of {name} on {device.name} are not known",
-            "`nvidia-smi mig -lgip` lists them, and a device file can have them: "
-            'devices="my_gpu.toml".',
-        )
-        yield Contender(f"{device.name} {name}", device, None, grid.batches[0], None, error)
-
-
-def _copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
-    """Return how many such slices fit on a GPU, and the compute slices that then stay idle."""
-    if mig is None:
-        return 1, 0
-    compute = max(p.compute_slices for p in device.mig_profiles)
-    copies = min(compute // mig.compute_slices, device.memory_slices // max(1, mig.memory_slices))
-    memory_left = device.memory_slices - copies * mig.memory_slices
-    return copies, 0 if memory_left else compute - copies * mig.compute_slices
-
-
-def _name(device: Device, mig: MigProfile | None) -> str:
-    return f"{device.name} {mig}" if mig else device.name
 
 
 def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:

@@ -123,7 +123,7 @@ class Question:
             batch=p.conditions.batch,
             prediction=p,
             misses=tuple(misses),
-            vouched_by=vouched and vouched.name,
+            vouched_by=None if vouched is None else vouched.name,
         )
 
     def _vouching(

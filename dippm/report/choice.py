@@ -152,7 +152,7 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         chance = percent(best.probability_first)
         several = len({c.batch for c in choice.contenders}) > 1
         at = f", batch {best.batch:,}" if several else ""
-        yield f" best          {printable(best.name)}{at}: really the first with {chance}"
+        yield f" best          {printable(best.name)}{at}: the first with a probability of {chance}"
     for label, c, name in (
         ("fastest", choice.fastest, "samples_per_s"),
         ("most frugal", choice.most_frugal, "energy_per_sample_j"),

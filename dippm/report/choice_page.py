@@ -142,4 +142,5 @@ def _markup(table: Fitted) -> str:
         "<tr>" + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
         for row in table.rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    style = "<style>#ranking td:not(:last-child) { white-space: nowrap }</style>"
+    return f'{style}<table id="ranking"><tr>{head}</tr>{body}</table>'

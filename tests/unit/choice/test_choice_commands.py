@@ -29,7 +29,7 @@ def test_the_ranking_in_a_terminal(wide_file):
     first = next(line for line in lines if line.strip().startswith("1 "))
     assert "H100-SXM-80GB" in first
     assert "%" in first
-    assert "best          H100-SXM-80GB: really the first with" in answer.stdout
+    assert "best          H100-SXM-80GB: the first with a probability of" in answer.stdout
     assert "most frugal" in answer.stdout
     assert "and 11 more" in answer.stdout
 

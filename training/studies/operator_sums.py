@@ -15,11 +15,13 @@ fusion      what torch.compile saves of them: Σ of the eager kernels less Σ of
 host        what the wall shows beyond the kernels: launches that the GPU waits for
 left over   what the prediction does not explain
 
-Shares are of the measured time, means over models, so they add up; "off" is the mean absolute error
-in percent, of the operators alone and of the whole prediction. Rows timed with the copy of the
-input are left out, and those that the host decides so far that kernels cannot be told from it. The
-forward pass and its time alone: no public table has the backward pass of single operators, or the
-power of a network beside that of its operators.
+Shares are of the measured time, means over models, so they add up; "off" is the mean absolute
+error in percent, of the operators alone and of the whole prediction. Rows timed with the copy of
+the input are left out, and those that the host decides so far that kernels cannot be told from it.
+The law is fitted to sums of whole models as well as to single operators, so that sums agree in the
+mean is no finding; their spread, the part of the host and what fusion saves are. For operators
+that were measured see `measured_operators`. The forward pass and its time alone: no public table
+has the backward pass of single operators, or the power of a network beside that of its operators.
 """
 
 from __future__ import annotations

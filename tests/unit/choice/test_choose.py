@@ -247,6 +247,27 @@ def test_every_condition_reaches_the_predictor(onnx_file, checkpoint_folder, pha
     assert "training step, adamw, checkpointing" in choice.title
 
 
+def test_a_training_step_is_predicted_as_such_or_refused(wide_file):
+    step = {"phase": "train", "optimizer": "adamw"}
+    try:
+        choice = dippm.choose(wide_file, devices="A100", slices=False, batch=8, **step, **SIZE)
+    except dippm.DippmError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert "train" in refusal
+        return
+    (c,) = choice.contenders
+    graph, loaded = dippm.read_graph(wide_file, **SIZE), dippm.load()
+    batches = (8, c.largest_batch, c.largest_batch + 1)
+    points = [dippm.Conditions(c.device, batch, **step) for batch in batches]
+    asked, inside, outside = loaded.predict_points(graph, points)
+    assert c.prediction.latency_ms == asked.latency_ms
+    assert c.prediction.memory_bound_mb == asked.memory_bound_mb
+    assert inside.memory_bound_mb <= c.capacity_mb < outside.memory_bound_mb
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "words", "hint"),
     [

@@ -164,7 +164,7 @@ def _standing_out(choice: Choice) -> Iterator[str]:
     if choice.front:
         y = "cost" if choice.axes[1] == "cost_per_million" else "energy"
         names = ", ".join(c.name for c in choice.front)
-        yield f" {'latency and ' + y + ', none better in both':}: {printable(names)}"
+        yield f" latency and {y}, none better in both: {printable(names)}"
     cost = best and best.estimate("cost_per_step")
     if best and cost:
         epoch = best.estimate("cost_per_epoch")

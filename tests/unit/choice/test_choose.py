@@ -20,26 +20,25 @@ from dippm.errors import (
 )
 
 GPUS = ("T4", "A100-40GB", "RTX-4090", "H100")
-SIZE = {"input": "3,128,128"}
 
 
 @pytest.fixture(scope="module")
-def by_latency(wide_file):
-    return dippm.choose(wide_file, devices=GPUS, batch=32, **SIZE)
+def by_latency(wide):
+    return dippm.choose(wide, devices=GPUS, batch=32)
 
 
 def named(choice) -> dict[str, Contender]:
     return {c.name: c for c in choice.contenders}
 
 
-def test_each_row_is_what_predict_answers(by_latency, wide_file):
+def test_each_row_is_what_predict_answers(by_latency, wide):
     found = named(by_latency)
     assert len(found) == 4 + 6 + 6
     for name, where in {
         "RTX-4090": {"device": "RTX-4090"},
         "A100-40GB 3g.20gb": {"device": "A100", "mig": "3g.20gb"},
     }.items():
-        one = dippm.predict(wide_file, batch=32, **SIZE, **where)
+        one = dippm.predict(wide, batch=32, **where)
         c = found[name]
         assert c.prediction.latency_ms == one.latency_ms
         assert c.prediction.intervals == one.intervals
@@ -75,8 +74,8 @@ def test_nothing_beats_the_front(by_latency):
     assert by_latency.best.name in front
 
 
-def test_by_energy_slices_are_rows_with_their_reason(wide_file):
-    choice = dippm.choose(wide_file, devices=["A100", "T4"], by="energy", batch=32, **SIZE)
+def test_by_energy_slices_are_rows_with_their_reason(wide):
+    choice = dippm.choose(wide, devices=["A100", "T4"], by="energy", batch=32)
     assert {c.name for c in choice.ranked} == {"A100-40GB", "T4"}
     assert choice.best is choice.most_frugal
     rows = {row["name"]: row for row in choice.rows()}
@@ -88,63 +87,62 @@ def test_by_energy_slices_are_rows_with_their_reason(wide_file):
     assert row["latency_ms"] > 0
 
 
-def test_by_throughput_each_place_takes_its_best_batch(wide_file):
-    choice = dippm.choose(wide_file, devices=["A100"], by="throughput", batch="1:4096", **SIZE)
+def test_by_throughput_each_place_takes_its_best_batch(wide):
+    choice = dippm.choose(wide, devices=["A100"], by="throughput", batch="1:4096")
     small, large = named(choice)["A100-40GB 1g.5gb"], named(choice)["A100-40GB"]
     assert 1 < small.batch < large.batch
     assert small.batch <= small.largest_batch < 2 * small.batch
     limited = dippm.choose(
-        wide_file,
+        wide,
         devices=["A100"],
         slices=False,
         by="throughput",
         batch="1:4096",
         slo_ms=20,
-        **SIZE,
     )
     assert limited.best.batch < large.batch
     assert limited.best.prediction.intervals["latency_ms"].high <= 20
 
 
-def test_the_largest_batch_is_the_largest(by_latency, wide_file):
-    sweep = dippm.sweep(wide_file, batch=[1], device="A100", **SIZE)
+def test_the_largest_batch_is_the_largest(by_latency, wide):
+    sweep = dippm.sweep(wide, batch=[1], device="A100")
     by_place = {p.name: p.largest_batch for p in sweep.places}
     found = named(by_latency)
     assert found["A100-40GB"].largest_batch == by_place["A100-40GB"]
     for name in ("1g.5gb", "3g.20gb"):
         c = found[f"A100-40GB {name}"]
-        where = {"device": "A100", "mig": name, **SIZE}
+        where = {"device": "A100", "mig": name}
         inside, outside = (
-            dippm.predict(wide_file, batch=batch, **where).memory_bound_mb
+            dippm.predict(wide, batch=batch, **where).memory_bound_mb
             for batch in (c.largest_batch, c.largest_batch + 1)
         )
         assert inside <= c.capacity_mb < outside
 
 
 @pytest.mark.parametrize("phase", ["inference", "train"])
-def test_the_memory_alone_is_that_of_the_whole_answer(wide_file, phase):
+def test_the_memory_alone_is_that_of_the_whole_answer(wide, phase):
     loaded = dippm.load()
-    graph = dippm.read_graph(wide_file, input="3,64,64")
+
     gpu = devices.find("A100")
     for mig in (None, gpu.mig_profiles[0]):
         point = dippm.Conditions(gpu, 8, mig=mig, phase=phase)
         predictor = loaded.checkpoint.predictor
         try:
-            whole = predictor.predict(graph, point).memory_bound_mb
+            whole = predictor.predict(wide, point).memory_bound_mb
         except dippm.DippmError:
-            assert memory_bound_mb(predictor, graph, point) is None
+            assert memory_bound_mb(predictor, wide, point) is None
         else:
-            assert memory_bound_mb(predictor, graph, point) == whole
+            assert memory_bound_mb(predictor, wide, point) == whole
 
 
-def test_limits_hold_at_the_upper_end_unless_the_value_is_asked_for(by_latency, wide_file):
+def test_limits_hold_at_the_upper_end_unless_the_value_is_asked_for(by_latency, wide):
     ranked = by_latency.ranked
     middle = next(c for c in ranked[2:] if c.prediction)
     interval = middle.prediction.intervals["latency_ms"]
     slo_ms = (middle.prediction.latency_ms + interval.high) / 2
-    asked = {"devices": GPUS, "batch": 32, "slo_ms": slo_ms, **SIZE}
-    upper = dippm.choose(wide_file, **asked)
-    value = dippm.choose(wide_file, slo_at="value", **asked)
+    asked = {"devices": GPUS, "batch": 32, "slo_ms": slo_ms}
+    upper = dippm.choose(wide, **asked)
+    value = dippm.choose(wide, slo_at="value", **asked)
     for choice, latency in (
         (upper, lambda c: c.prediction.intervals["latency_ms"].high),
         (value, lambda c: c.prediction.latency_ms),
@@ -156,8 +154,8 @@ def test_limits_hold_at_the_upper_end_unless_the_value_is_asked_for(by_latency, 
     assert "takes up to" in upper.reason(named(upper)[middle.name])
 
 
-def test_memory_is_a_limit_of_its_own(wide_file):
-    choice = dippm.choose(wide_file, devices=["A100"], batch=256, **SIZE)
+def test_memory_is_a_limit_of_its_own(wide):
+    choice = dippm.choose(wide, devices=["A100"], batch=256)
     for c in choice.contenders:
         assert c.feasible == (c.prediction.memory_bound_mb <= c.capacity_mb)
     small = named(choice)["A100-40GB 1g.5gb"]
@@ -166,7 +164,7 @@ def test_memory_is_a_limit_of_its_own(wide_file):
     bound_mb = named(choice)["A100-40GB"].prediction.memory_bound_mb
     largest = named(choice)["A100-40GB"].largest_batch
     with pytest.raises(NothingFeasibleError, match="max_memory_mb") as caught:
-        dippm.choose(wide_file, devices=["A100"], batch=256, max_memory_mb=bound_mb / 2, **SIZE)
+        dippm.choose(wide, devices=["A100"], batch=256, max_memory_mb=bound_mb / 2)
     kept = caught.value.choice
     assert len(kept.contenders) == 7
     assert named(kept)["A100-40GB"].largest_batch < largest
@@ -174,10 +172,10 @@ def test_memory_is_a_limit_of_its_own(wide_file):
     assert kept.fastest is not None
 
 
-def test_cost_is_price_times_time(wide_file):
+def test_cost_is_price_times_time(wide):
     prices = {"A100": 2.0, "T4": 0.3}
     choice = dippm.choose(
-        wide_file, devices=GPUS, by="cost", batch=32, prices=prices, dataset_size=64_000, **SIZE
+        wide, devices=GPUS, by="cost", batch=32, prices=prices, dataset_size=64_000
     )
     found = named(choice)
     for name, hour in (("A100-40GB", 2.0), ("T4", 0.3), ("A100-40GB 3g.20gb", 1.0)):
@@ -195,10 +193,8 @@ def test_cost_is_price_times_time(wide_file):
     assert choice.best in choice.front
 
 
-def test_a_place_that_cannot_be_predicted_is_a_row(wide_file):
-    choice = dippm.choose(
-        wide_file, devices=["A100", "cpu", "T4", "B200"], precision="bf16", **SIZE
-    )
+def test_a_place_that_cannot_be_predicted_is_a_row(wide):
+    choice = dippm.choose(wide, devices=["A100", "cpu", "T4", "B200"], precision="bf16")
     reasons = {row["name"]: row["reason"] for row in choice.rows()}
     assert "no hardware for bf16" in reasons["T4"]
     assert reasons["CPU-AMD-EPYC-2c"]
@@ -247,10 +243,10 @@ def test_every_condition_reaches_the_predictor(onnx_file, checkpoint_folder, pha
     assert "training step, adamw, checkpointing" in choice.title
 
 
-def test_a_training_step_is_predicted_as_such_or_refused(wide_file):
+def test_a_training_step_is_predicted_as_such_or_refused(wide):
     step = {"phase": "train", "optimizer": "adamw"}
     try:
-        choice = dippm.choose(wide_file, devices="A100", slices=False, batch=8, **step, **SIZE)
+        choice = dippm.choose(wide, devices="A100", slices=False, batch=8, **step)
     except dippm.DippmError as error:
         refusal = str(error)
     else:
@@ -259,10 +255,10 @@ def test_a_training_step_is_predicted_as_such_or_refused(wide_file):
         assert "train" in refusal
         return
     (c,) = choice.contenders
-    graph, loaded = dippm.read_graph(wide_file, **SIZE), dippm.load()
+    loaded = dippm.load()
     batches = (8, c.largest_batch, c.largest_batch + 1)
     points = [dippm.Conditions(c.device, batch, **step) for batch in batches]
-    asked, inside, outside = loaded.predict_points(graph, points)
+    asked, inside, outside = loaded.predict_points(wide, points)
     assert c.prediction.latency_ms == asked.latency_ms
     assert c.prediction.memory_bound_mb == asked.memory_bound_mb
     assert inside.memory_bound_mb <= c.capacity_mb < outside.memory_bound_mb
@@ -294,30 +290,30 @@ def test_questions_that_have_no_answer(onnx_file, checkpoint_folder, asked, erro
     assert hint in caught.value.hint
 
 
-def test_nothing_feasible_says_what_comes_nearest_and_what_would_do(wide_file):
-    asked = {"devices": GPUS, "batch": 32, **SIZE}
+def test_nothing_feasible_says_what_comes_nearest_and_what_would_do(wide):
+    asked = {"devices": GPUS, "batch": 32}
     with pytest.raises(NothingFeasibleError) as caught:
-        dippm.choose(wide_file, slo_ms=0.01, **asked)
+        dippm.choose(wide, slo_ms=0.01, **asked)
     error = caught.value
     assert "the nearest is H100-SXM-80GB" in error.message
     would_do = float(error.hint.partition("slo_ms=")[2].split()[0])
-    met = dippm.choose(wide_file, slo_ms=would_do, **asked)
+    met = dippm.choose(wide, slo_ms=would_do, **asked)
     assert met.best.name == "H100-SXM-80GB"
     assert len(error.choice.contenders) == len(met.contenders)
     assert all(error.choice.reason(c) for c in error.choice.contenders)
 
 
-def test_a_model_that_no_memory_holds(wide_file):
+def test_a_model_that_no_memory_holds(wide):
     with pytest.raises(NothingFeasibleError, match="no memory holds the model") as caught:
-        dippm.choose(wide_file, devices=["T4", "A100"], batch=100_000, **SIZE)
+        dippm.choose(wide, devices=["T4", "A100"], batch=100_000)
     batch = int(caught.value.hint.partition("batch=")[2].split(".")[0])
-    fits = dippm.choose(wide_file, devices=["T4", "A100"], batch=batch, **SIZE)
+    fits = dippm.choose(wide, devices=["T4", "A100"], batch=batch)
     assert fits.best is not None
 
 
-def test_only_prices_are_missing(wide_file):
+def test_only_prices_are_missing(wide):
     with pytest.raises(NothingFeasibleError, match="by cost: no price") as caught:
-        dippm.choose(wide_file, devices=["T4"], by="cost", prices={"A100": 1.0}, **SIZE)
+        dippm.choose(wide, devices=["T4"], by="cost", prices={"A100": 1.0})
     assert "T4 would hold" in caught.value.hint
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dippm.batch_sweep import BatchSweep, sweep
     from dippm.calibrate import calibrate
     from dippm.candidates import Candidate
+    from dippm.choice import Choice, choose, smallest_slice
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
     from dippm.devices import Device
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BatchSweep",
     "Candidate",
+    "Choice",
     "Comparison",
     "Conditions",
     "Device",
@@ -44,12 +46,14 @@ __all__ = [
     "Prediction",
     "Verification",
     "calibrate",
+    "choose",
     "compare",
     "declare_vision_operators",
     "load",
     "measure_model",
     "predict",
     "read_graph",
+    "smallest_slice",
     "sweep",
     "sweep_power",
     "verify",
@@ -58,6 +62,7 @@ __all__ = [
 _HOMES = {
     "BatchSweep": "dippm.batch_sweep",
     "Candidate": "dippm.candidates",
+    "Choice": "dippm.choice",
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
     "Device": "dippm.devices",
@@ -69,12 +74,14 @@ _HOMES = {
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
     "calibrate": "dippm.calibrate",
+    "choose": "dippm.choice",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
+    "smallest_slice": "dippm.choice",
     "sweep": "dippm.batch_sweep",
     "sweep_power": "dippm.power_sweep",
     "verify": "dippm.verification",

@@ -9,6 +9,9 @@
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
     │   └── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    ├── ConstraintError                a limit that nothing can hold to, or one that lacks its means
+    │   └── NothingFeasibleError       no GPU or slice is a choice; keeps every row
+    ├── PriceError                     prices are wrong, or of a device that is not known
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from dippm.printable import printable
 
@@ -88,6 +92,26 @@ class ConditionsError(DippmError, ValueError):
 
 class UnsupportedPrecisionError(ConditionsError):
     """The device has no hardware for this precision."""
+
+
+class ConstraintError(DippmError, ValueError):
+    """A limit that nothing can hold to, or a wish that lacks what it needs."""
+
+
+class NothingFeasibleError(ConstraintError):
+    """No GPU or slice holds to the limits, or none has what they are ranked by.
+
+    Attributes:
+        choice: the `Choice` with every row and its reason: nothing is lost.
+    """
+
+    def __init__(self, message: str, hint: str, choice: Any) -> None:
+        super().__init__(message, hint)
+        self.choice = choice
+
+
+class PriceError(DippmError, ValueError):
+    """A file of prices is wrong, or prices a device or slice that is not known."""
 
 
 class HostError(DippmError, ValueError):

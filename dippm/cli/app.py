@@ -11,12 +11,14 @@ import os
 import typer
 
 from dippm.cli.calibrate import calibrate
+from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.measure import measure
+from dippm.cli.mig import mig
 from dippm.cli.output import say
 from dippm.cli.predict import predict
 from dippm.cli.report import report
@@ -35,6 +37,8 @@ app = typer.Typer(
 for command in (
     predict,
     compare,
+    choose,
+    mig,
     sweep,
     calibrate,
     graph,

@@ -11,7 +11,13 @@ from dippm.devices.hosts import (
     host_of,
     unknown_host_log_sd,
 )
-from dippm.devices.mig import memory_fraction, seed_profile, sm_fraction, smallest_profile
+from dippm.devices.mig import (
+    memory_fraction,
+    seed_profile,
+    sm_fraction,
+    smallest_profile,
+    taken_fraction,
+)
 
 __all__ = [
     "Calibration",
@@ -32,6 +38,7 @@ __all__ = [
     "seed_profile",
     "sm_fraction",
     "smallest_profile",
+    "taken_fraction",
     "unknown_host_log_sd",
     "write_device",
 ]

@@ -109,6 +109,17 @@ class Hybrid:
         """Predict many points of one model, without operator tables."""
         return [self._estimate(graph, c, with_operators=False) for c in conditions]
 
+    def memory_bound_mb(self, graph: ModelGraph, c: Conditions) -> float:
+        """Return the 99 % bound of the memory alone, as `predict` has it, without its other work.
+
+        Raises:
+            ConditionsError: as `predict`.
+        """
+        _refuse_cpu(c.device)
+        usage = self._usage(graph, c, _batch(self._kernels(graph, c)[0], c))
+        multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
+        return self.memory.memory_mb(usage, multiprocessors) * exp(Z99 * self.memory.log_error)
+
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         _refuse_cpu(c.device)
         table, _ = self._kernels(graph, c)

@@ -2,6 +2,7 @@
 
 To add a kind: write a class with the methods of `Predictor`, decorate it with
 `@predictor("name")`, and train it into a checkpoint whose `config.json` has `"kind": "name"`.
+A kind may also have `memory_bound_mb(graph, conditions)`: that part of its answer, sooner.
 """
 
 from __future__ import annotations

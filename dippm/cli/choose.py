@@ -1,0 +1,179 @@
+"""`dippm choose`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import error_document, errors_reported, print_json, report_error
+from dippm.cli.progress import progress_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dippm.choice import Choice
+    from dippm.errors import DippmError
+
+DEFAULT_TOP = 12
+SloMs = Annotated[float | None, typer.Option("--slo-ms", help="Most that a batch may take, in ms.")]
+SloAt = Annotated[
+    str,
+    typer.Option(
+        "--slo-at",
+        help="What has to hold to --slo-ms: upper, the upper end of the 90 % interval, or value, "
+        "the predicted latency.",
+    ),
+]
+MaxMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--max-memory-mb",
+        "--memory-limit",
+        help="Most memory in MB that the model may need at 99 %, beside what a GPU has.",
+    ),
+]
+PricesFile = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Prices of an hour: a TOML file."),
+]
+Phase = Annotated[str, typer.Option("--phase", help="inference, or train for a training step.")]
+Optimizer = Annotated[
+    str, typer.Option("--optimizer", help="Of a training step: sgd, adam or adamw.")
+]
+Checkpointing = Annotated[
+    bool, typer.Option("--checkpointing", help="Of a training step: run blocks again instead.")
+]
+
+
+def choose(
+    model: options.Source,
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", "--device", "-d", help="GPUs: A100,H100,my_gpu.toml; all is every one."
+        ),
+    ] = "all",
+    slices: Annotated[
+        bool, typer.Option("--slices/--no-slices", help="MIG slices beside whole GPUs.")
+    ] = True,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="latency, throughput, energy or cost of a sample, or size: the smallest that "
+            "will do.",
+        ),
+    ] = "latency",
+    batch: Annotated[
+        str,
+        typer.Option("--batch", "-b", help="One size, or 1:256: each place takes its best."),
+    ] = "1",
+    slo_ms: SloMs = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: MaxMemory = None,
+    prices: PricesFile = None,
+    dataset_size: Annotated[
+        int | None, typer.Option("--dataset-size", help="Samples of an epoch, for its cost.")
+    ] = None,
+    input: options.Input = None,
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: Checkpointing = False,
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows of the table.")] = DEFAULT_TOP,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Rank GPUs and MIG slices for a model, under limits, and say how sure the first place is.
+
+    What will not do is a row with its reason; exit code 1 if that is all of them.
+    """
+
+    def ask() -> Choice:
+        from dippm.choice import choose as answer
+
+        return answer(
+            model,
+            framework,
+            devices=options.listed(devices),
+            slices=slices,
+            by=cast(Any, by),
+            batch=batch,
+            input=input,
+            slo_ms=slo_ms,
+            slo_at=cast(Any, slo_at),
+            max_memory_mb=max_memory_mb,
+            prices=prices,
+            dataset_size=dataset_size,
+            checkpoint=checkpoint,
+            precision=precision,
+            mode=cast(Any, mode),
+            timer=cast(Any, timer),
+            channels_last=channels_last,
+            host=host,
+            attention=cast(Any, attention),
+            phase=cast(Any, phase),
+            optimizer=cast(Any, optimizer),
+            checkpointing=checkpointing,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+
+    def show(choice: Choice) -> None:
+        from dippm.report.choice import choice_table, remarks
+        from dippm.report.console import console, print_text
+
+        console().print(choice_table(choice, top))
+        for remark in remarks(choice, top):
+            print_text(remark, sys.stderr if remark.startswith(" !") else sys.stdout)
+
+    answer_choice(ask, show, html=html, json=json, quiet=quiet)
+
+
+def answer_choice(
+    ask: Callable[[], Choice],
+    show: Callable[[Choice], None],
+    *,
+    html: Path | None,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Ask, and show the answer in every form; what ranks nothing is shown too, and is an error."""
+    failed: DippmError | None = None
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.errors import NothingFeasibleError
+        from dippm.report.choice_page import require_plotly, write_choice_page
+
+        if html:
+            require_plotly()
+        try:
+            choice = ask()
+        except NothingFeasibleError as error:
+            choice, failed = error.choice, error
+        if html:
+            write_choice_page(html, choice)
+    if json:
+        why = {"error": error_document(failed)} if failed else {}
+        print_json(choice.to_dict() | why)
+    else:
+        show(choice)
+        if failed:
+            report_error(failed, as_json=False)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,89 @@
+"""`dippm mig`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from dippm.cli import options
+from dippm.cli.choose import (
+    Checkpointing,
+    MaxMemory,
+    Optimizer,
+    Phase,
+    SloAt,
+    SloMs,
+    answer_choice,
+)
+
+if TYPE_CHECKING:
+    from dippm.choice import Choice
+
+
+def mig(
+    model: options.Source,
+    slo_ms: SloMs = None,
+    slo_at: SloAt = "upper",
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    max_memory_mb: MaxMemory = None,
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: Checkpointing = False,
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Find the smallest MIG slice that holds a model at 99 % and meets a limit on its latency.
+
+    Every slice is a row; exit code 1 if not even the whole GPU will do.
+    """
+
+    def ask() -> Choice:
+        from dippm.choice import smallest_slice
+
+        return smallest_slice(
+            model,
+            framework,
+            device=device,
+            slo_ms=slo_ms,
+            slo_at=slo_at,
+            batch=batch,
+            input=input,
+            max_memory_mb=max_memory_mb,
+            precision=precision,
+            mode=cast(Any, mode),
+            timer=cast(Any, timer),
+            channels_last=channels_last,
+            host=host,
+            attention=cast(Any, attention),
+            phase=phase,
+            optimizer=optimizer,
+            checkpointing=checkpointing,
+            checkpoint=checkpoint,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+
+    def show(choice: Choice) -> None:
+        from dippm.report.choice import advice, remarks, slice_table
+        from dippm.report.console import console, print_text
+
+        console().print(slice_table(choice))
+        for line in (*advice(choice), *remarks(choice, len(choice.contenders))):
+            print_text(line, sys.stderr if line.startswith(" !") else sys.stdout)
+
+    answer_choice(ask, show, html=html, json=json, quiet=quiet)

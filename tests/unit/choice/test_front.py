@@ -1,0 +1,58 @@
+"""The Pareto front, and the largest batch that a memory holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.choice.front import front
+from dippm.choice.largest import largest_batch
+from dippm.conditions import MAX_BATCH
+
+SMALL = st.integers(0, 6).map(float)
+
+
+@given(st.lists(st.tuples(SMALL, SMALL), max_size=12))
+def test_the_front_is_what_no_other_point_beats(points):
+    def beaten(a):
+        return any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points)
+
+    found = front(points)
+    assert sorted(found) == [i for i, point in enumerate(points) if not beaten(point)]
+    assert [points[i] for i in found] == sorted(points[i] for i in found)
+
+
+CURVES = {
+    "line": lambda batch: 500 + 7 * batch,
+    "steps": lambda batch: 500 + 20 * (batch // 3),
+    "square": lambda batch: 500 + 0.01 * batch**2,
+    "bent": lambda batch: 500 + min(batch, 100) * 40 + max(0, batch - 100),
+    "flat, then steep": lambda batch: 500 if batch <= 700 else 500 + 1e4 * (batch - 700),
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("room_mb", [100, 500, 507, 519, 520, 1000, 4864, 40960, 81920])
+def test_the_largest_batch_is_found_whatever_the_curve(curve, room_mb):
+    looks = []
+
+    def bound_mb(batch):
+        looks.append(batch)
+        return CURVES[curve](batch)
+
+    found = largest_batch(bound_mb, room_mb)
+    if found is None:
+        assert CURVES[curve](1) > room_mb
+    else:
+        assert CURVES[curve](found) <= room_mb < CURVES[curve](found + 1)
+    assert len(looks) <= 60
+    if curve == "line":
+        assert len(looks) <= 20
+
+
+def test_what_is_not_known_does_not_fit_and_there_is_an_end():
+    assert largest_batch(lambda batch: None, 1000) is None
+    assert largest_batch(lambda batch: 1.0 if batch <= 37 else None, 1000) == 37
+    assert largest_batch(lambda batch: 1.0, 1000) == MAX_BATCH
+    assert largest_batch(lambda batch: float(batch), 64, most=64) == 64

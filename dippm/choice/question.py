@@ -107,7 +107,8 @@ class Question:
         )
         known = [self._at(place, p, points) for (of, _), p in points.items() if of == mig]
         if not known:
-            return replace(place, error=error or DippmError(f"{place.name} was not predicted"))
+            assert error is not None, "an entry is a prediction or a failure"
+            return replace(place, error=error)
         best = min(known, key=self._rank)
         assert best.prediction is not None
         config = self._checkpoint(best.prediction.conditions).config

@@ -15,7 +15,7 @@ from dippm.vision_operators import watch_imports
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
     from dippm.batch_sweep import BatchSweep, sweep
-    from dippm.calibrate import calibrate
+    from dippm.calibration import calibrate
     from dippm.candidates import Candidate
     from dippm.choice import Choice, choose, smallest_slice
     from dippm.comparison import Comparison, Failure
@@ -73,7 +73,7 @@ _HOMES = {
     "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
-    "calibrate": "dippm.calibrate",
+    "calibrate": "dippm.calibration",
     "choose": "dippm.choice",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",

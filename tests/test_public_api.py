@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,9 @@ def test_compare(onnx_file, fixed_batch_file, checkpoint_folder):
     first, second = table
     assert first.latency_ms == second.latency_ms
     assert [p.provenance.source for p in table] == ["small.onnx", "fixed.onnx"]
+
+
+def test_no_public_name_is_also_the_name_of_a_module():
+    folder = Path(dippm.__file__).parent
+    modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not modules & (set(dippm.__all__) - dippm.STAGES)

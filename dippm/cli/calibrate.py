@@ -34,7 +34,7 @@ def calibrate(
     """Fit predictions for a GPU to your own measurements, as a device file."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import load
-        from dippm.calibrate import calibrate as fitted
+        from dippm.calibration import calibrate as fitted
         from dippm.devices import write_device
 
         found = fitted(

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dippm
-from dippm.calibrate import MeasuredRowsError, calibrate
+from dippm.calibration import MeasuredRowsError, calibrate
 from dippm.cli.app import app
 from tests.unit.models.test_hybrid import perceptron
 

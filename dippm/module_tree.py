@@ -186,7 +186,7 @@ class _Costs:
         self.nodes = graph.nodes
         self.total_ms = sum(cost.time_ms for cost in operators)
         self.times = {cost.node: cost.time_ms for cost in operators} if operators else None
-        self.energies = {cost.node: cost.energy_j for cost in operators}
+        self.energies = {c.node: c.energy_j for c in operators if c.energy_j is not None}
 
     def below(self, module: _Module) -> list[ModuleCost]:
         """Return what a module consists of: its submodules, and what it runs itself."""
@@ -217,7 +217,7 @@ class _Costs:
             weight_bytes=sum(node.param_bytes for node in nodes),
             time_ms=time_ms,
             share=None if time_ms is None else time_ms / (self.total_ms or 1.0),
-            energy_j=_sum(self.energies.get(i) for i in module.own),
+            energy_j=sum(self.energies.get(i, 0.0) for i in module.own) if self.energies else None,
         )
 
     def host(self, cost: OperatorCost) -> ModuleCost:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from dippm.api import load, predict
 from dippm.errors import ConditionsError
 from dippm.explanation.explanation import Explanation, ancestors
+from dippm.explanation.parts import memory_by_part
 from dippm.points import DEFAULT_DEVICE, conditions_of
 from dippm.prediction import Prediction
 
@@ -100,8 +101,8 @@ class Difference:
         one, two = self.before.prediction.memory_parts, self.after.prediction.memory_parts
         if one is None or two is None:
             return {}
-        names = ("weights_mb", "activations_mb", "workspace_mb", "context_mb")
-        return {name: (getattr(one, name), getattr(two, name)) for name in names}
+        sizes, others = memory_by_part(one), memory_by_part(two)
+        return {name: (size, others[name]) for name, size in sizes.items()}
 
     def to_dict(self, depth: int | None = None) -> dict[str, Any]:
         """Return everything as JSON-ready data."""

@@ -13,19 +13,15 @@ from typing import Any
 
 from dippm.api import predict
 from dippm.errors import ConditionsError
+from dippm.explanation.parts import Part, memory_by_part, parts_of
+from dippm.graph.model_graph import OpNode
 from dippm.models.footprint import MemoryFootprint
-from dippm.models.host import Host, wall_ms
 from dippm.models.memory import MIB
 from dippm.models.targets import MemoryParts, OperatorCost
-from dippm.module_tree import HOST, MAX_DEPTH, ModuleCost, separator
+from dippm.module_tree import MAX_DEPTH, ModuleCost, separator
 from dippm.prediction import Prediction
 from dippm.progress import tell
 
-PARTS = {
-    "host": "the GPU waits for launches",
-    "input copy": "from the host to the device",
-    "residual": "the whole minus all of the above",
-}
 ATTRIBUTION = (
     "energy by operator is attributed, not predicted by itself: idle power over its time, and what "
     "the power law adds in proportion to the operator's part of the law's score"
@@ -49,23 +45,6 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What no operator has.
-
-    Attributes:
-        name: one of PARTS.
-        time_ms: of the latency; 0 if there is none of it.
-        share: time_ms / latency.
-        energy_j: of the energy; None if that is not predicted.
-    """
-
-    name: str
-    time_ms: float
-    share: float
-    energy_j: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ModuleRow:
     """One module, or several alike that are summed up.
 
@@ -73,12 +52,14 @@ class ModuleRow:
         level: below the model.
         module: its subtotals.
         bound: what limits most of its time, of the first where several are summed up.
+        weights_mb: that its operators read, as they are stored.
         alive_mb: most activations in memory while one of its operators runs, likewise.
     """
 
     level: int
     module: ModuleCost
     bound: str
+    weights_mb: float
     alive_mb: float | None
 
 
@@ -116,9 +97,9 @@ class Explanation:
             )
         alive, why_not = _alive_mb(prediction)
         nodes = prediction.graph.nodes
-        half = 0.5 if prediction.conditions.precision in ("fp16", "bf16") else 1.0
+        half = _stored(prediction)
         operators = tuple(
-            OperatorRow(cost, half * nodes[cost.node].param_bytes / MIB, alive.get(cost.node))
+            OperatorRow(cost, _weights_mb(cost, nodes[cost.node], half), alive.get(cost.node))
             for cost in prediction.operators
             if cost.node is not None
         )
@@ -127,7 +108,7 @@ class Explanation:
             absent["energy_j"] = prediction.absent["energy_j"]
         elif any(row.cost.energy_j is None for row in operators):
             absent["energy_j"] = f"{prediction.provenance.checkpoint} does not say by operator"
-        return cls(prediction, operators, _parts(prediction, latency_ms, absent), absent)
+        return cls(prediction, operators, parts_of(prediction, latency_ms, absent), absent)
 
     @property
     def latency_ms(self) -> float:
@@ -145,9 +126,10 @@ class Explanation:
         return self._modules(self.tree.collapsed(), 0, depth)
 
     def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
-        if module.name == HOST and not module.path:
+        if level and is_part(module):
             return
-        yield ModuleRow(level, module, self.bound_of(module), self._alive_of(module))
+        weights_mb = _stored(self.prediction) * module.weight_bytes / MIB
+        yield ModuleRow(level, module, self.bound_of(module), weights_mb, self._alive_of(module))
         deeper = depth + (module.count > 1)
         if level < deeper:
             for child in module.children:
@@ -183,7 +165,7 @@ class Explanation:
             found.setdefault(row.cost.path, []).append(row)
         return found
 
-    def memory(self) -> dict[str, float | None]:
+    def memory(self) -> dict[str, float]:
         """Return the parts of the memory in MB by name; they sum to what `nvidia-smi` shows.
 
         Weights that operators read are apart from the rest: biases, and copies of autocast. Tied
@@ -193,13 +175,9 @@ class Explanation:
         if parts is None:
             return {}
         read = sum(row.weights_mb for row in self.operators)
-        return {
-            "weights of operators": read,
-            "other weights": parts.weights_mb - read,
-            "activations": parts.activations_mb,
-            "workspace": parts.workspace_mb,
-            "context": parts.context_mb,
-        }
+        sizes = memory_by_part(parts)
+        weights = {"weights of operators": read, "other weights": sizes.pop("weights") - read}
+        return weights | sizes
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; times in ms, energies in J, memory in MB."""
@@ -242,6 +220,22 @@ def explain(source: Any, framework: str | None = None, **arguments: Any) -> Expl
     return Explanation.of(found)
 
 
+def _stored(prediction: Prediction) -> float:
+    """Return the size of weights as they are stored, over that in float32."""
+    return 0.5 if prediction.conditions.precision in ("fp16", "bf16") else 1.0
+
+
+def is_part(module: ModuleCost) -> bool:
+    """Tell whether a row of a tree is no module but what no operator has."""
+    return not module.path and module.name.startswith("(")
+
+
+def _weights_mb(cost: OperatorCost, node: OpNode, half: float) -> float:
+    """Return what an operator reads, told once however many passes it has."""
+    first = getattr(cost, "part", "forward") == "forward"
+    return half * node.param_bytes / MIB if first else 0.0
+
+
 def ancestors(path: str) -> list[str]:
     """Return a path and all that it lies in, the outermost first; nothing for ""."""
     if not path:
@@ -265,28 +259,3 @@ def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
         channels_last=c.channels_last,
     )
     return {n: b / MIB for n, b in footprint.alive_by_node(c.batch).items()}, ""
-
-
-def _parts(
-    prediction: Prediction, latency_ms: float, absent: Mapping[str, str]
-) -> tuple[Part, ...]:
-    """Return the host's wait, the copy of the inputs, and what is left."""
-    rows = prediction.operators
-    kernels_ms = sum(cost.time_ms for cost in rows if cost.node is not None)
-    host_ms = sum(cost.time_ms for cost in rows if cost.node is None)
-    copy_ms, host = 0.0, prediction.host
-    if host is not None and prediction.conditions.timer == "wall+copy":
-        wall = wall_ms(kernels_ms, host.launches, Host(host.launch_us / 1e3, 1.0))
-        copy_ms = min(host_ms, max(0.0, latency_ms - wall))
-        host_ms -= copy_ms
-    times = {"host": host_ms, "input copy": copy_ms}
-    energies: dict[str, float | None] = dict.fromkeys(PARTS)
-    whole = prediction.energy_j
-    if whole is not None and "energy_j" not in absent:
-        waiting = sum(cost.energy_j or 0.0 for cost in rows if cost.node is None)
-        per_ms = waiting / (host_ms + copy_ms) if host_ms + copy_ms > 0 else 0.0
-        energies = {name: per_ms * time for name, time in times.items()}
-        known = sum(cost.energy_j or 0.0 for cost in rows if cost.node is not None)
-        energies["residual"] = whole - known - per_ms * host_ms - per_ms * copy_ms
-    times["residual"] = latency_ms - kernels_ms - host_ms - copy_ms
-    return tuple(Part(n, times[n], times[n] / latency_ms, energies[n]) for n in PARTS)

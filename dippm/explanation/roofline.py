@@ -75,7 +75,7 @@ class Roofline:
             if cost.flops > 0 and cost.bytes_moved > 0 and cost.time_ms > 0
         )
         used = {point.unit for point in points}
-        peaks = {
+        peaks: dict[str, float] = {
             unit: float(rate) / 1e9
             for unit, rate in zip(UNITS, view.peak_flops_per_ms, strict=True)
             if unit in used

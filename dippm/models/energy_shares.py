@@ -4,9 +4,9 @@
     E_i = idle · t_i + active · s_i / Σ s      s_i = floor · t_i + Σ coefficient · work_i
 
 Nothing of the law is changed: a kernel has the board's idle power for as long as it runs, and of
-what comes on top as much as it adds to the score s, which is linear in kernels. That power rises less
-the more a board does (u of the law) is a property of the whole pass and falls on all alike. What the
-board draws while it waits for the host is the host's.
+what comes on top as much as it adds to the score s, which is linear in kernels. That power rises
+less the more a board does (u of the law) is a property of the whole pass and falls on all alike.
+What the board draws while it waits for the host is the host's.
 """
 
 from __future__ import annotations

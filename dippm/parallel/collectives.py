@@ -3,8 +3,8 @@
 all-reduce of S bytes over n GPUs    start + 2 (n - 1) · hop + 2 (n - 1) / n · S / rate
 
 The faster of the protocols counts, as NCCL chooses. Over nodes, GPUs of a node first share what
-they have, then each exchanges its share with its counterparts. R. Thakur, R. Rabenseifner, W. Gropp,
-"Optimization of Collective Communication Operations in MPICH", 2005, sections 4.3 to 4.5.
+they have, then each exchanges its share with its counterparts. R. Thakur, R. Rabenseifner,
+W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Group:
         return within + ring_ms(self.network, self.nodes, 1.0, share)
 
     def broadcast_ms(self, size: float) -> float:
-        """Return the time in ms in which every GPU gets `size` bytes of one; a reduce takes as long.
+        """Return the time in ms in which every GPU gets `size` bytes of one.
 
-        The ring passes pieces on while others arrive, so its length costs hops only.
+        A reduce takes as long. The ring passes pieces on while others arrive, so its length costs
+        hops only.
         """
         if self.gpus < 2 or size <= 0:
             return 0.0

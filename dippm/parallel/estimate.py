@@ -28,9 +28,12 @@ from dippm.prediction import Prediction
 from dippm.progress import tell
 
 ESTIMATED = (
-    "many GPUs are estimated, from a prediction for one and public figures of the links; nothing of "
-    "this was measured"
+    "many GPUs are estimated, from a prediction for one and public figures of the links; nothing "
+    "of this was measured"
 )
+
+
+LAYOUT = ("gpus", "nodes", "data", "tensor", "pipeline", "micro_batches", "one_process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class ParallelEstimate:
         exchange_ms: what the busiest GPU sends and receives in a step, hidden or not.
         exposed_ms: of it what is waited for.
         idle_share: of the GPUs' time in which a stage has nothing to do, 0 to 1.
-        split_operators: that every GPU does a part of.
+        split_operators: that every GPU does a part of, of those that launch kernels.
         memory_mb: of the fullest GPU, at most; None, with the reason in `absent`, if unknown.
         energy_j: of all GPUs in a step; None likewise.
         absent: reason by quantity that has no value.
@@ -93,8 +96,7 @@ class ParallelEstimate:
         return {
             "one_gpu": {key: one[key] for key in kept},
             "plan": {
-                **{name: getattr(plan, name) for name in ("gpus", "nodes", "data", "tensor")},
-                **{name: getattr(plan, name) for name in ("pipeline", "micro_batches", "one_process")},
+                **{name: getattr(plan, name) for name in LAYOUT},
                 "link": asdict(plan.link),
                 "network": plan.network and asdict(plan.network),
             },
@@ -205,7 +207,7 @@ def estimate(one: Prediction, part: Prediction, plan: Plan) -> ParallelEstimate:
             "Widths must be a multiple of their number: give another tensor=..., or data=...",
         )
     work = work_of(part, found, plan)
-    step_ms = pipeline_ms(work.stage_ms, work.send_ms, plan.micro_batches)
+    step_ms = work.update_ms + pipeline_ms(work.stage_ms, work.send_ms, plan.micro_batches)
     exchange = plan.micro_batches * max(
         a + b for a, b in zip(work.exchange_ms, [*work.send_ms, 0.0], strict=True)
     )
@@ -235,7 +237,7 @@ def estimate(one: Prediction, part: Prediction, plan: Plan) -> ParallelEstimate:
         exchange_ms=exchange,
         exposed_ms=exposed_ms,
         idle_share=max(0.0, 1.0 - busy / (plan.pipeline * step_ms)) if plan.pipeline > 1 else 0.0,
-        split_operators=split_nodes(found),
+        split_operators=work.split,
         memory_mb=memory_mb,
         energy_j=energy_j,
         absent=absent,

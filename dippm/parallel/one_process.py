@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from dippm.features.kernels import sequence_of, training_step
 from dippm.models.host import Host, wall_ms
 from dippm.parallel.collectives import Group
-from dippm.parallel.work import BACKWARD_SHARE, HALF
+from dippm.parallel.work import HALF, OneGpu
 from dippm.prediction import Prediction
 
 
@@ -63,26 +63,20 @@ def reduce_ms(group: Group, copied: Copied, launch_ms: float) -> float:
 def step_ms(one: Prediction, group: Group) -> float:
     """Return the time of a step of a predicted model on all GPUs, in ms.
 
-    A training step is taken as a third forward pass and two thirds backward.
+    Launches of a training step are shared between its passes as their time is.
     """
     graph, c = one.source_graph, one.conditions
-    costs = [cost for cost in one.operators if cost.node is not None]
-    device_ms = sum(cost.time_ms for cost in costs)
-    launches = float(sum(cost.kernels for cost in costs))
-    counted = one.host is not None and c.timer != "kernel"
-    launch_ms = one.host.launch_us / 1e3 if one.host and counted else 0.0
+    alone = OneGpu.of(one)
+    device_ms, launches, launch_ms = alone.device_ms, float(alone.launches), alone.launch_ms
     batch = c.batch if graph.batch_is_symbolic else graph.batch
     parameters = training_step(sequence_of(graph).at_batch(batch), c.precision).parameters
     width = 2 if c.precision in HALF else 4
     copied = Copied(width * sum(parameters), len(parameters))
-    assert one.latency_ms is not None
-    beside = max(0.0, one.latency_ms - wall_ms(device_ms, launches, Host(launch_ms, 1.0)))
+    beside = alone.beside_ms + alone.update_ms
     if c.phase != "train":
         return beside + forward_ms(group, copied, device_ms, launches, launch_ms)
-    forward = 1 - BACKWARD_SHARE
-    return (
-        beside
-        + forward_ms(group, copied, forward * device_ms, forward * launches, launch_ms)
-        + wall_ms(BACKWARD_SHARE * device_ms, BACKWARD_SHARE * launches, Host(launch_ms, 1.0))
-        + reduce_ms(group, copied, launch_ms)
-    )
+    first_ms = sum(share.forward_ms for share in alone.shares.values())
+    forward = first_ms / max(device_ms, 1e-12)
+    back = wall_ms(device_ms - first_ms, (1 - forward) * launches, Host(launch_ms, 1.0))
+    first = forward_ms(group, copied, first_ms, forward * launches, launch_ms)
+    return beside + first + back + reduce_ms(group, copied, launch_ms)

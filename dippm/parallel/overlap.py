@@ -1,9 +1,9 @@
 """Gradients on their way while others are still computed.
 
 Each bucket of gradients is summed over GPUs as soon as its last one is there, one bucket after the
-other, beside the backward pass (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data
-Parallel Training", VLDB 13(12), 2020, section 3.2.3). What is not done when the pass ends is waited
-for.
+other, beside the backward pass (S. Li et al., "PyTorch Distributed: Experiences on Accelerating
+Data Parallel Training", VLDB 13(12), 2020, section 3.2.3). What is not done when the pass ends is
+waited for.
 """
 
 from __future__ import annotations

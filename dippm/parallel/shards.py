@@ -1,9 +1,9 @@
 """Tensor parallelism: which operators are split over GPUs, and what they have to exchange.
 
-Products are split as in Megatron-LM: a product that reads a whole tensor keeps a part of its columns
-and leaves its result split; one that reads a split tensor keeps the rows that belong to it, and the
-parts of its result are summed by an all-reduce. What works on each column or head by itself works
-on split tensors; anything else first gathers them. The results of the model stay as they are.
+Products are split as in Megatron-LM: a product that reads a whole tensor keeps a part of its
+columns and leaves its result split; one that reads a split tensor keeps the rows that belong to it,
+and the parts of its result are summed by an all-reduce. What works on each column or head by itself
+works on split tensors; anything else first gathers them. The results of the model stay as they are.
 
 M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 Parallelism", arXiv 1909.08053, 2019, section 3.
@@ -126,7 +126,11 @@ def _works_by_column(node: OpNode) -> bool:
     if row.category == "reduction":
         axes = node.attributes.get("axes")
         channels = 1 if len(shape) >= _HEADS_RANK else len(shape) - 1
-        return bool(shape) and isinstance(axes, tuple) and channels not in [a % len(shape) for a in axes]
+        return (
+            bool(shape)
+            and isinstance(axes, tuple)
+            and channels not in [a % len(shape) for a in axes]
+        )
     width = node.attributes.get("normalized_size")
     return row.category == "norm" and len(shape) == _HEADS_RANK and width == shape[-1]
 

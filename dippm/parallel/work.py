@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from dippm.errors import ConditionsError
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.host import Host, wall_ms
+from dippm.models.host import OVERLAP_POWER, Host, wall_ms
 from dippm.models.memory import MIB
-from dippm.models.targets import OperatorCost
 from dippm.parallel.plan import Plan
 from dippm.parallel.shards import Shard
 from dippm.parallel.stages import cuts_of
@@ -18,10 +17,76 @@ from dippm.prediction import Prediction
 
 SHORTEST_MS = 0.002
 """Of a kernel, however small its part."""
-BACKWARD_SHARE = 2 / 3
-"""Of the time of a training step without its update: two products for each of the forward pass."""
 HALF = ("fp16", "bf16")
 LOW = (*HALF, "amp", "amp-bf16")
+
+
+@dataclass(slots=True)
+class Share:
+    """What one operator takes on one GPU, all passes together.
+
+    Attributes:
+        forward_ms: of the forward pass.
+        backward_ms: of its gradients, and of what is run again for them.
+        kernels: launched.
+    """
+
+    forward_ms: float = 0.0
+    backward_ms: float = 0.0
+    kernels: int = 0
+
+    @property
+    def time_ms(self) -> float:
+        """Return the time of all passes."""
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass(frozen=True, slots=True)
+class OneGpu:
+    """A prediction as a plan needs it.
+
+    Attributes:
+        shares: by operator, in graph order.
+        update_ms: of the optimiser.
+        launch_ms: host time of each kernel, so that host and kernels give the latency.
+        beside_ms: what the latency has beside both, the copy of the inputs.
+    """
+
+    shares: Mapping[int, Share]
+    update_ms: float
+    launch_ms: float
+    beside_ms: float
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> OneGpu:
+        """Read the operators of a prediction."""
+        shares: dict[int, Share] = {}
+        update_ms = 0.0
+        for cost in prediction.operators:
+            if cost.node is None:
+                update_ms += cost.time_ms if cost.op != "host" else 0.0
+                continue
+            share = shares.setdefault(cost.node, Share())
+            share.kernels += cost.kernels
+            if getattr(cost, "part", "forward") == "forward":
+                share.forward_ms += cost.time_ms
+            else:
+                share.backward_ms += cost.time_ms
+        ordered = dict(sorted(shares.items()))
+        kernels_ms = sum(share.time_ms for share in ordered.values()) + update_ms
+        launches = sum(share.kernels for share in ordered.values())
+        launch_ms, beside_ms = _host(prediction, kernels_ms, launches)
+        return cls(ordered, update_ms, launch_ms, beside_ms)
+
+    @property
+    def device_ms(self) -> float:
+        """Return the time of all kernels but the update's."""
+        return sum(share.time_ms for share in self.shares.values())
+
+    @property
+    def launches(self) -> int:
+        """Return the kernels launched, but for the update's."""
+        return sum(share.kernels for share in self.shares.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +99,17 @@ class Work:
         send_ms: from each stage to the next.
         weights_mb: of one GPU.
         gradients: (time of the backward pass in ms, bytes of gradients) by operator, last first.
+        update_ms: of the optimiser, once a step.
+        split: operators of which each GPU does a part.
     """
 
     stage_ms: list[float]
     exchange_ms: list[float]
     send_ms: list[float]
     weights_mb: list[float]
-    gradients: list[list[tuple[float, float]]]
+    gradients: list[list[tuple[float, float]]] = field(repr=False)
+    update_ms: float
+    split: int
 
 
 def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
@@ -57,8 +126,8 @@ def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
         ConditionsError: if there are fewer operators than stages.
     """
     graph, c = part.graph, part.conditions
-    costs = {cost.node: cost for cost in part.operators if cost.node is not None}
-    nodes = list(costs)
+    one = OneGpu.of(part)
+    nodes = list(one.shares)
     if len(nodes) < plan.pipeline:
         raise ConditionsError(
             f"{len(nodes)} operators have no {plan.pipeline} stages",
@@ -66,12 +135,17 @@ def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
         )
     width = 2 if c.precision in LOW else 4
     passes = 2 if c.phase == "train" else 1
-    times = {n: _share_ms(cost, found[n], plan.tensor) for n, cost in costs.items()}
+    shares = {n: _part(share, found[n], plan.tensor) for n, share in one.shares.items()}
     exchanges = {n: passes * _exchange_ms(found[n], plan, width) for n in nodes}
-    ends = cuts_of([times[n] + exchanges[n] for n in nodes], plan.pipeline)
+    ends = cuts_of([shares[n].time_ms + exchanges[n] for n in nodes], plan.pipeline)
     stages = [nodes[s:e] for s, e in zip([0, *ends[:-1]], ends, strict=True)]
-    stage_ms = [_stage_ms(part, stage, costs, times, exchanges, found) for stage in stages]
-    stage_ms[0] += _beside_launches_ms(part, costs)
+    host = Host(one.launch_ms, 1.0)
+    stage_ms = []
+    for stage in stages:
+        device_ms = sum(shares[n].time_ms + exchanges[n] for n in stage)
+        launches = sum(shares[n].kernels + len(found[n].exchanged) for n in stage)
+        stage_ms.append(wall_ms(device_ms, launches, host))
+    stage_ms[0] += one.beside_ms
     sends = [
         passes * plan.stage_group.send_ms(width * _crossing(graph, stage[0]))
         for stage in stages[1:]
@@ -86,17 +160,21 @@ def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
         send_ms=sends,
         weights_mb=[(sum(weights[n] for n in stage) + others) / MIB for stage in stages],
         gradients=[
-            [*((BACKWARD_SHARE * times[n], weights[n]) for n in reversed(stage)), (0.0, others)]
+            [*((shares[n].backward_ms, weights[n]) for n in reversed(stage)), (0.0, others)]
             for stage in stages
         ],
+        update_ms=one.update_ms / (plan.tensor * plan.pipeline),
+        split=sum(found[n].is_split for n in nodes),
     )
 
 
-def _share_ms(cost: OperatorCost, shard: Shard, ways: int) -> float:
-    """Return the time of one GPU's part: its share, but no kernel is shorter than any is."""
+def _part(share: Share, shard: Shard, ways: int) -> Share:
+    """Return one GPU's part: its share of the time, but no kernel is shorter than any is."""
     if not shard.is_split:
-        return cost.time_ms
-    return max(cost.time_ms / ways, min(cost.time_ms, SHORTEST_MS * cost.kernels))
+        return share
+    least = SHORTEST_MS * share.kernels / max(share.time_ms, 1e-12)
+    scale = max(1 / ways, min(1.0, least))
+    return Share(scale * share.forward_ms, scale * share.backward_ms, share.kernels)
 
 
 def _exchange_ms(shard: Shard, plan: Plan, width: int) -> float:
@@ -105,29 +183,20 @@ def _exchange_ms(shard: Shard, plan: Plan, width: int) -> float:
     return sum(by_kind[e.kind](width * e.elements) for e in shard.exchanged)
 
 
-def _stage_ms(
-    part: Prediction,
-    stage: Sequence[int],
-    costs: dict[int, OperatorCost],
-    times: dict[int, float],
-    exchanges: dict[int, float],
-    found: Sequence[Shard],
-) -> float:
-    launches = sum(costs[n].kernels + len(found[n].exchanged) for n in stage)
-    return wall_ms(sum(times[n] + exchanges[n] for n in stage), launches, _host(part))
+def _host(prediction: Prediction, kernels_ms: float, launches: int) -> tuple[float, float]:
+    """Return the host's time for each launch, and what the latency has beside kernels and host.
 
-
-def _beside_launches_ms(part: Prediction, costs: dict[int, OperatorCost]) -> float:
-    """Return what the latency of one GPU has beside kernels and launches: the copy of inputs."""
-    assert part.latency_ms is not None
-    kernels = sum(cost.time_ms for cost in costs.values())
-    launches = sum(cost.kernels for cost in costs.values())
-    return max(0.0, part.latency_ms - wall_ms(kernels, launches, _host(part)))
-
-
-def _host(part: Prediction) -> Host:
-    launched = part.host is not None and part.conditions.timer != "kernel"
-    return Host(part.host.launch_us / 1e3 if part.host and launched else 0.0, 1.0)
+    The host's time is what makes the latency of the kernels, see `dippm.models.host.wall_ms`.
+    """
+    latency_ms, timer = prediction.latency_ms, prediction.conditions.timer
+    assert latency_ms is not None
+    if timer == "kernel" or not launches:
+        return 0.0, max(0.0, latency_ms - kernels_ms)
+    if timer == "wall+copy" and prediction.host is not None:
+        launch_ms = prediction.host.launch_us / 1e3
+        return launch_ms, max(0.0, latency_ms - wall_ms(kernels_ms, launches, Host(launch_ms, 1.0)))
+    excess = latency_ms**OVERLAP_POWER - kernels_ms**OVERLAP_POWER
+    return max(0.0, excess) ** (1 / OVERLAP_POWER) / launches, 0.0
 
 
 def _crossing(graph: ModelGraph, node: int) -> int:

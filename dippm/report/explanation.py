@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dippm.explanation import Difference, Explanation, WhatIf
-from dippm.explanation.explanation import ATTRIBUTION, PARTS, OperatorRow
-from dippm.explanation.what_if import LABELS
+from dippm.explanation.changes import LABELS
+from dippm.explanation.explanation import ATTRIBUTION, OperatorRow
+from dippm.explanation.parts import PARTS
 from dippm.figures import show
 from dippm.printable import printable
 from dippm.report.tables import Column, Fitted
 
 SHORTEST_SHARE = 1e-6
 """Of the whole; less is shown as 0."""
+SHORTEST_PERCENT = 0.0005
 ROWS = 15
+SELDOM = ("optimizer", "input copy")
+"""Parts that are left out where there is nothing of them."""
 
 
 def module_table(explanation: Explanation, depth: int) -> Fitted:
@@ -37,20 +41,22 @@ def module_table(explanation: Explanation, depth: int) -> Fitted:
             (
                 "  " * row.level + printable(name),
                 time_text(module.time_ms or 0.0, whole),
-                f"{module.share or 0.0:.1%}",
+                _percent(module.share or 0.0),
                 row.bound,
                 _energy(module.energy_j, energy),
-                show(module.weight_bytes / 2**20) if module.weight_bytes else "",
+                show(row.weights_mb) if row.weights_mb else "",
                 "" if row.alive_mb is None else show(row.alive_mb),
             )
         )
     for part in explanation.parts:
+        if part.name in SELDOM and not part.time_ms:
+            continue
         rows.append(
             (
-                f"  ({part.name}: {PARTS[part.name]})",
+                f"  ({part.name})",
                 time_text(part.time_ms, whole),
-                f"{part.share:.1%}",
-                "host" if part.name != "residual" else "",
+                _percent(part.share),
+                "host" if part.name in ("host", "input copy") else "",
                 _energy(part.energy_j, energy),
                 "",
                 "",
@@ -87,7 +93,7 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
         Column("change ms"),
         Column("of all", rank=1),
     )
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             row.what,
             row.by,
@@ -172,7 +178,9 @@ def _operator(row: OperatorRow, explanation: Explanation) -> tuple[str, ...]:
 
 def _caption(explanation: Explanation) -> str:
     lines = [explanation.prediction.footer]
-    parts = {n: v for n, v in explanation.memory().items() if v is not None and abs(v) > 0.005}
+    named = (part.name for part in explanation.parts if part.time_ms or part.name not in SELDOM)
+    lines.append("; ".join(f"({name}) {PARTS[name]}" for name in named))
+    parts = {n: v for n, v in explanation.memory().items() if abs(v) > 0.005}
     if parts:
         whole = show(explanation.prediction.memory_mb or 0.0)
         listed = " + ".join(f"{name} {show(value)}" for name, value in parts.items())
@@ -189,7 +197,7 @@ def _sides(difference: Difference) -> str:
         p = side.prediction
         lines.append(f" {name}: {p.title} · {printable(p.provenance.checkpoint)}")
     parts = [
-        f"{name.removesuffix('_mb')} {show(a)} → {show(b)}"
+        f"{name} {show(a)} → {show(b)}"
         for name, (a, b) in difference.memory().items()
         if abs(b - a) > 0.005
     ]
@@ -205,7 +213,7 @@ def _energy(energy_j: float | None, whole_j: float | None) -> str:
 
 
 def _share(change_ms: float, all_ms: float) -> str:
-    return f"{change_ms / all_ms:.1%}" if all_ms else ""
+    return _percent(change_ms / all_ms) if all_ms else ""
 
 
 def _number(value: float | None) -> str:
@@ -213,4 +221,9 @@ def _number(value: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value - 1:+.1%}"
+    return "–" if value is None else _percent(value - 1, "+")
+
+
+def _percent(share: float, sign: str = "") -> str:
+    """Return a share; what rounds to nothing has no sign."""
+    return f"{share:{sign}.1%}" if abs(share) >= SHORTEST_PERCENT else "0.0%"

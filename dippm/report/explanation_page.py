@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dippm.explanation import Difference, Explanation
-from dippm.explanation.explanation import ATTRIBUTION, PARTS
+from dippm.explanation.explanation import ATTRIBUTION, is_part
+from dippm.explanation.parts import PARTS
 from dippm.explanation.roofline import UNIT_NAMES, Roofline
 from dippm.figures import show
-from dippm.module_tree import HOST, MAX_DEPTH, ModuleCost
+from dippm.module_tree import MAX_DEPTH, ModuleCost
 from dippm.operator_markup import operators_html
 from dippm.printable import printable
 from dippm.report.explanation import ROWS, SHORTEST_SHARE, difference_table, difference_title
@@ -38,7 +39,7 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
     notes = [ATTRIBUTION] if "energy_j" not in explanation.absent else []
     notes += [f"{name} not available: {why}" for name, why in explanation.absent.items()]
     memory = "".join(
-        f"<tr><td>{escape(name)}</td><td>{show(value or 0.0)} MB</td></tr>"
+        f"<tr><td>{escape(name)}</td><td>{show(value)} MB</td></tr>"
         for name, value in explanation.memory().items()
     )
     body = (
@@ -83,7 +84,8 @@ def flame_figure(explanation: Explanation) -> Any:
     import plotly.graph_objects as go
 
     rows = list(_boxes(explanation))
-    ids, parents, labels, values, colours, texts = (list(column) for column in zip(*rows, strict=True))
+    columns = (list(column) for column in zip(*rows, strict=True))
+    ids, parents, labels, values, colours, texts = columns
     figure = go.Figure(
         go.Icicle(
             ids=ids,
@@ -187,7 +189,7 @@ def _module_boxes(
     colour = COLOURS.get(bound, "#eceff4")
     yield identity, parent, escape(name), own, colour, "<br>".join(lines)
     for position, child in enumerate(module.children):
-        if child.name == HOST and not child.path:
+        if is_part(child):
             continue  # told by its parts
         yield from _module_boxes(explanation, child, identity, f"{identity}\n{position}")
 

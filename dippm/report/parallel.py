@@ -26,9 +26,10 @@ def parallel_table(found: ParallelEstimate) -> Fitted:
         ("energy of a step J", _number(one.energy_j), _number(found.energy_j)),
     ]
     notes = [one.footer]
+    kernels = len({cost.node for cost in one.operators} - {None})
     if found.plan.tensor > 1:
         notes.append(
-            f"{found.split_operators:,} of {len(one.operators):,} operators are split, "
+            f"{found.split_operators:,} of {kernels:,} operators are split, "
             f"each over {found.plan.tensor} GPUs"
         )
     notes += [f"{name} not available: {printable(why)}" for name, why in found.absent.items()]

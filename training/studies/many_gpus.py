@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pandas as pd
 import typer
@@ -79,7 +79,7 @@ def one_process_rows(data: Path, loaded: LoadedPredictor) -> Iterator[Compared]:
                 added = _added_ms(loaded, graph, sizes, row)
                 yield Compared(
                     "DataParallel",
-                    f"{row.gpu} {row.phase} {row.precision}",
+                    f"{row.gpu} {row.phase}",
                     int(row.n_gpus),
                     row.latency_ms / float(one.mean()),
                     1 + added / float(one.mean()),
@@ -94,7 +94,7 @@ def _added_ms(
     precision = row.precision if row.precision in supported_precisions(device) else "fp32"
     host = host_of(HOSTS.get(row.gpu, OTHER_HOSTS))
     assert host is not None
-    conditions = Conditions(device, BATCH, precision, timer="wall+copy", host=host)
+    conditions = Conditions(device, BATCH, cast(Any, precision), timer="wall+copy", host=host)
     found = loaded.predict_at(graph, conditions)
     kernels = [cost for cost in found.operators if cost.node is not None]
     device_ms = sum(cost.time_ms for cost in kernels)
@@ -182,7 +182,7 @@ def main(
         found += one_process_rows(data, loaded)
     if only in ("tensor", "all"):
         found += shared_product_rows(data, loaded)
-    Console().print(summary(found))
+    Console(width=110).print(summary(found))
     for line in left_out(data):
         print(line)
 

@@ -95,7 +95,9 @@ def test_nothing_to_exchange_of_one_gpu():
 
 
 def test_the_network_decides_between_nodes():
-    slow, fast = (group(16, 8, network=n).all_reduce_ms(GB) for n in ("ethernet-10", "infiniband-ndr"))
+    slow, fast = (
+        group(16, 8, network=n).all_reduce_ms(GB) for n in ("ethernet-10", "infiniband-ndr")
+    )
     within = group(8).all_reduce_ms(GB)
     assert within < fast < slow
     share = GB / 8 / (1.2 / 8 * 1e6)

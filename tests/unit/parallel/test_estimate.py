@@ -20,7 +20,6 @@ def run(*words):
 
 def transformer(layers=4, width=1024, heads=16):
     """Blocks as Megatron-LM splits them: two all-reduces each."""
-    import torch
     from torch import nn
 
     class Block(nn.Module):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.api import load, predict
-from dippm.conditions import Conditions
 from dippm.devices import Device, host_of
 from dippm.errors import DippmError
 from dippm.loaded import LoadedPredictor
@@ -155,4 +154,3 @@ def _faster_host(baseline: Prediction) -> dict[str, Any] | str:
         return {"host": host_of(baseline.host.launch_us / 2)}
     except DippmError as error:
         return error.message
-

@@ -14,9 +14,15 @@ from dippm.explanation.parts import PARTS
 from dippm.explanation.roofline import UNIT_NAMES, Roofline
 from dippm.figures import show
 from dippm.module_tree import MAX_DEPTH, ModuleCost
-from dippm.operator_markup import operators_html
 from dippm.printable import printable
-from dippm.report.explanation import ROWS, SHORTEST_SHARE, difference_table, difference_title
+from dippm.report.explanation import (
+    ROWS,
+    SHORTEST_SHARE,
+    difference_table,
+    difference_title,
+    module_table,
+    operator_table,
+)
 from dippm.report.files import write_text
 from dippm.report.html import page
 from dippm.report.plotted import OFFLINE, require_libraries, sized
@@ -54,8 +60,8 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
         + _plot(plots["roofline"], "roofline")
         + f"<h2>Memory</h2><table>{memory}</table>"
         + _listed(notes)
-        + f"<h2>By module</h2>{explanation.tree._repr_html_(depth=MAX_DEPTH)}"
-        + f"<h2>By operator</h2>{operators_html(row.cost for row in explanation.operators)}"
+        + f"<h2>By module</h2>{_html(module_table(explanation, MAX_DEPTH))}"
+        + f"<h2>By operator</h2>{_html(operator_table(explanation, len(explanation.operators)))}"
     )
     title = f"{explanation.prediction.title} · explained"
     write_text(path, page(title, body, explanation.to_dict()))
@@ -244,7 +250,7 @@ def _html(table: Fitted) -> str:
         "<tr>" + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
         for row in table.rows
     )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    return f'<table style="white-space: pre"><tr>{head}</tr>{rows}</table>'
 
 
 def _short(name: str) -> str:

@@ -3,8 +3,9 @@
     T = pipeline of stages (kernels, split where products are shared, + their exchanges)
         + gradients that are still on their way when the backward pass ends
 
-An estimate: kernels that are split take their share of the time of the whole, and links what public
-figures say. `python -m training.studies.many_gpus` holds it against what others measured.
+An estimate: kernels that are split take what the predictor's law says of such smaller ones (of a
+training step their share of the time of the whole), and links what public figures say.
+`python -m training.studies.many_gpus` holds it against what others measured.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 from dippm.api import load, predict
 from dippm.devices.links import DEFAULT_NETWORK
 from dippm.errors import ConditionsError, DeviceError
+from dippm.loaded import LoadedPredictor
 from dippm.models.power import idle_power_w
 from dippm.parallel.one_process import step_ms as one_process_ms
 from dippm.parallel.overlap import overlap
 from dippm.parallel.plan import Plan, plan_of
+from dippm.parallel.sharded_kernels import shard_times_ms
 from dippm.parallel.shards import shards, split_nodes
 from dippm.parallel.stages import pipeline_ms
 from dippm.parallel.work import Work, work_of
@@ -179,16 +182,23 @@ def parallelize(
         asked = replace(one.conditions, batch=batch // plan.micro_batches)
         part = loaded.predict_at(one.source_graph, asked, name=one.provenance.source)
     tell("laying out the model")
-    return estimate(one, part, plan)
+    predictor = None
+    if plan.tensor > 1:
+        predictor = load(arguments.get("checkpoint"), device=one.conditions.device)
+    return estimate(one, part, plan, predictor)
 
 
-def estimate(one: Prediction, part: Prediction, plan: Plan) -> ParallelEstimate:
+def estimate(
+    one: Prediction, part: Prediction, plan: Plan, loaded: LoadedPredictor | None = None
+) -> ParallelEstimate:
     """Return the estimate of a plan.
 
     Args:
         one: the prediction for one GPU and the batch of a copy.
         part: the same for a micro-batch.
         plan: the layout.
+        loaded: what made them: its law says what parts of products take. Without it they take
+            their share of the time of the whole.
 
     Raises:
         ConditionsError: if the model cannot be laid out so.
@@ -206,7 +216,11 @@ def estimate(one: Prediction, part: Prediction, plan: Plan) -> ParallelEstimate:
             f"no product of {one.provenance.source} can be shared by {plan.tensor} GPUs",
             "Widths must be a multiple of their number: give another tensor=..., or data=...",
         )
-    work = work_of(part, found, plan)
+    sharded_ms = None
+    if loaded is not None and plan.tensor > 1:
+        c, predictor = part.conditions, loaded.checkpoint_for(part.conditions.device).predictor
+        sharded_ms = shard_times_ms(predictor, part.source_graph, c, found, plan.tensor)
+    work = work_of(part, found, plan, sharded_ms)
     step_ms = work.update_ms + pipeline_ms(work.stage_ms, work.send_ms, plan.micro_batches)
     exchange = plan.micro_batches * max(
         a + b for a, b in zip(work.exchange_ms, [*work.send_ms, 0.0], strict=True)

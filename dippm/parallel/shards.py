@@ -20,6 +20,7 @@ from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.graph.operators import operator
 
 Exchange = Literal["all-reduce", "all-gather"]
+Side = Literal["columns", "rows", "each"]
 _COLUMNS = {"dense": "out_features", "conv1d": "out_channels", "conv2d": "out_channels",
             "conv3d": "out_channels"}  # fmt: skip
 _ROWS = {"dense": "in_features", "conv1d": "in_channels", "conv2d": "in_channels",
@@ -50,10 +51,12 @@ class Shard:
     Attributes:
         is_split: whether it does only its part.
         exchanged: tensors that are exchanged before or after it.
+        side: of a product's matrix that is kept, or of "each" column or head by itself.
     """
 
     is_split: bool = False
     exchanged: tuple[Exchanged, ...] = ()
+    side: Side = "each"
 
 
 def shards(graph: ModelGraph, ways: int) -> list[Shard]:
@@ -110,10 +113,10 @@ def _product(node: OpNode, reads_split: bool, ways: int) -> tuple[Shard, bool]:
         return Shard(fits), fits
     if not reads_split:
         fits = _divides(node, _COLUMNS[node.op], ways)
-        return Shard(fits), fits
+        return Shard(fits, side="columns"), fits
     if not _divides(node, _ROWS[node.op], ways):
         return Shard(), False
-    return Shard(True, (Exchanged("all-reduce", _elements(node)),)), False
+    return Shard(True, (Exchanged("all-reduce", _elements(node)),), "rows"), False
 
 
 def _works_by_column(node: OpNode) -> bool:

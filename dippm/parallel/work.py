@@ -112,7 +112,12 @@ class Work:
     split: int
 
 
-def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
+def work_of(
+    part: Prediction,
+    found: Sequence[Shard],
+    plan: Plan,
+    sharded_ms: Mapping[int, float] | None = None,
+) -> Work:
     """Lay a micro-batch out over the GPUs of a copy.
 
     In training, tensors are exchanged and sent in both passes.
@@ -121,6 +126,8 @@ def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
         part: the prediction of a micro-batch for one GPU, with its operators.
         found: the shard of each operator of its graph.
         plan: the layout.
+        sharded_ms: time of each operator on one GPU where products are shared; None takes its
+            share of the whole.
 
     Raises:
         ConditionsError: if there are fewer operators than stages.
@@ -136,6 +143,9 @@ def work_of(part: Prediction, found: Sequence[Shard], plan: Plan) -> Work:
     width = 2 if c.precision in LOW else 4
     passes = 2 if c.phase == "train" else 1
     shares = {n: _part(share, found[n], plan.tensor) for n, share in one.shares.items()}
+    for n in nodes if sharded_ms else ():
+        if found[n].is_split and sharded_ms:
+            shares[n] = Share(sharded_ms[n], 0.0, one.shares[n].kernels)
     exchanges = {n: passes * _exchange_ms(found[n], plan, width) for n in nodes}
     ends = cuts_of([shares[n].time_ms + exchanges[n] for n in nodes], plan.pipeline)
     stages = [nodes[s:e] for s, e in zip([0, *ends[:-1]], ends, strict=True)]

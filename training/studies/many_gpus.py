@@ -18,14 +18,13 @@ from typing import Annotated, Any, cast
 
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import dippm
 from dataset.families.language_models import module_of
 from dataset.measured.sources import pytorch_gpu_benchmark
 from dippm.conditions import Conditions, supported_precisions
 from dippm.devices import find, host_of
+from dippm.figures import show
 from dippm.graph.model_graph import ModelGraph
 from dippm.loaded import LoadedPredictor
 from dippm.parallel.estimate import estimate
@@ -125,50 +124,44 @@ def _tensors(name: str) -> tuple[list[int], list[int]]:
 
 
 def shared_product_rows(data: Path, loaded: LoadedPredictor) -> Iterator[Compared]:
-    """Yield the rows of splitwise: prefill of LLaMA-2 70B over four and eight GPUs against two."""
+    """Yield the rows of splitwise: prefill of LLaMA-2 70B, as times and against two GPUs.
+
+    Left out are means that the GPUs could not reach at their peak: the server had split the batch.
+    """
     table = pd.read_csv(data / "splitwise" / "perf_power.csv")
     table = table[table["model"] == "llama2-70b"]
     for tokens, rows in table.groupby("prompt_tokens"):
         graph = dippm.read_graph(module_of(LLAMA), input=(int(str(tokens)),))
         means = rows.groupby(["gpu", "batch", "tp"])["prompt_ms"].mean()
         for (gpu, batch), same in means.groupby(level=["gpu", "batch"]):
-            by_tp = {tp: ms for (_, _, tp), ms in same.items()}
             device = find(SERVED[gpu])
+            flops = 2 * graph.at_batch(int(batch)).macs
+            least_ms = flops / device.peak_tflops["fp16"] / 1e9
+            measured = {tp: ms for (_, _, tp), ms in same.items() if ms > least_ms / tp}
             one = loaded.predict_at(graph, Conditions(device, int(batch), "fp16"))
-            steps = {
-                tp: estimate(one, one, plan_of(device, gpus=tp, strategy="tensor")).step_ms
-                for tp in by_tp
-            }
-            for tp in sorted(by_tp)[1:]:
-                least = min(by_tp)
-                yield Compared(
-                    "tensor parallel prefill",
-                    f"{gpu}",
-                    int(tp),
-                    by_tp[tp] / by_tp[least],
-                    steps[tp] / steps[least],
-                )
+            plans = {tp: plan_of(device, gpus=tp, strategy="tensor") for tp in measured}
+            steps = {tp: estimate(one, one, plan, loaded).step_ms for tp, plan in plans.items()}
+            for tp, ms in measured.items():
+                yield Compared("tensor parallel, ms", gpu, tp, ms, steps[tp])
+                if 2 in measured and tp > 2:
+                    ratios = ms / measured[2], steps[tp] / steps[2]
+                    yield Compared("tensor parallel over two GPUs", gpu, tp, *ratios)
 
 
-def summary(found: list[Compared]) -> Table:
-    """Return the errors of ratios by table and place."""
-    table = Table("table", "where", "GPUs", "n", "measured", "estimated", "median APE %", "bias")
+def summary(found: list[Compared]) -> Iterator[str]:
+    """Yield the errors by table, place and number of GPUs as a table in Markdown."""
+    yield "| table | where | GPUs | n | measured | estimated | median error | bias |"
+    yield "|---|---|---|---|---|---|---|---|"
     keys = sorted({(c.table, c.where, c.gpus) for c in found})
     for key in [*keys, *sorted({(c.table, "all", 0) for c in found})]:
         rows = [c for c in found if key in ((c.table, c.where, c.gpus), (c.table, "all", 0))]
         errors = [abs(c.estimated / c.measured - 1) for c in rows]
         bias = exp(sum(log(c.estimated / c.measured) for c in rows) / len(rows))
-        table.add_row(
-            key[0],
-            key[1],
-            str(key[2] or "all"),
-            str(len(rows)),
-            f"{median(c.measured for c in rows):.2f}",
-            f"{median(c.estimated for c in rows):.2f}",
-            f"{100 * median(errors):.0f}",
-            f"{bias:.2f}",
+        middle = (
+            show(median(getattr(c, side) for c in rows)) for side in ("measured", "estimated")
         )
-    return table
+        cells = (*key[:2], str(key[2] or "all"), f"{len(rows):,}", *middle)
+        yield f"| {' | '.join(cells)} | {median(errors):.0%} | {bias:.2f} |"
 
 
 def main(
@@ -182,8 +175,7 @@ def main(
         found += one_process_rows(data, loaded)
     if only in ("tensor", "all"):
         found += shared_product_rows(data, loaded)
-    Console(width=110).print(summary(found))
-    for line in left_out(data):
+    for line in (*summary(found), "", *left_out(data)):
         print(line)
 
 

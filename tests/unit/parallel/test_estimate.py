@@ -221,3 +221,57 @@ def test_one_process_launches_for_all_and_copies_every_step(graph):
     with pytest.raises(ConditionsError, match="on one node") as caught:
         at(graph, gpus=4, strategy="tensor", one_process=True)
     assert caught.value.hint
+
+
+def test_parts_of_kernels_add_up_to_the_kernels(graph):
+    import numpy as np
+
+    from dippm.features.kernel_table import QUANTITIES, KernelTable
+    from dippm.parallel.sharded_kernels import sharded
+
+    found = shards(graph.at_batch(8), 4)
+    whole = KernelTable.of(graph, "fp16")
+    part = sharded(whole, found, 4)
+    split = np.array([found[node].is_split for node in whole.node])
+    before, after = whole.quantities(8), part.quantities(8)
+    flops, weights = (QUANTITIES.index(name) for name in ("flops", "weight_bytes"))
+    products = split & (before[:, weights] > 1e6)
+    assert products.sum() == 16
+    assert after[products][:, weights].sum() == pytest.approx(
+        before[products][:, weights].sum() / 4
+    )
+    assert after[products][:, flops].sum() == pytest.approx(before[products][:, flops].sum() / 4)
+    assert (after[~split] == before[~split]).all()
+    assert (after <= before).all()
+    reads = QUANTITIES.index("read_bytes")
+    sides = {found[node].side for node in whole.node[products]}
+    assert sides == {"columns", "rows"}
+    columns = products & np.array([found[node].side == "columns" for node in whole.node])
+    assert (after[columns][:, reads] == before[columns][:, reads]).all()
+
+
+def test_parts_take_at_least_their_share(graph):
+    """Smaller products are less efficient, and columns still read the whole input."""
+    from dippm.api import load
+    from dippm.conditions import Conditions
+    from dippm.devices import find
+    from dippm.parallel.sharded_kernels import shard_times_ms
+
+    conditions = Conditions(find("A100"), 64, "fp16")
+    loaded = load()
+    whole = loaded.predict_at(graph, conditions)
+    times = {cost.node: cost.time_ms for cost in whole.operators}
+    found = shards(whole.graph, 4)
+    parts = shard_times_ms(loaded.checkpoint.predictor, graph, conditions, found, 4)
+    split = [node for node in parts if found[node].is_split]
+    assert sum(parts[n] for n in split) > sum(times[n] for n in split) / 4
+    assert sum(parts[n] for n in split) < sum(times[n] for n in split)
+    nothing = shard_times_ms(loaded.checkpoint.predictor, graph, conditions, shards(graph, 1), 1)
+    assert nothing == pytest.approx({node: times[node] for node in nothing}, rel=1e-6)
+
+
+def test_exchanges_of_all_layers_are_counted(graph):
+    found = at(graph, gpus=4, strategy="tensor", batch=64)
+    one = found.plan.tensor_group.all_reduce_ms(64 * 512 * 1024 * 2)
+    assert found.exchange_ms == pytest.approx(8 * one, rel=1e-6)
+    assert found.exposed_ms == found.exchange_ms

@@ -127,7 +127,7 @@ def what_if_table(found: WhatIf) -> Fitted:
         Column("energy J", rank=1),
         Column("per sample", rank=2),
         Column("memory MB", rank=3),
-        Column("", rank=4),
+        Column("how", folds=True),
     )
     base = found.baseline
     rows: list[tuple[str, ...]] = [

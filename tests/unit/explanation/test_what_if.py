@@ -100,6 +100,10 @@ def test_the_command_in_every_form(onnx_file):
     assert answer.exit_code == 0, answer.output
     for text in ("bandwidth x2", "extrapolated: no such device", "batch 128", "as asked"):
         assert text in answer.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "60")
+        narrow = run("what-if", onnx_file, "--batch", "64").stdout
+    assert narrow.count("extrapolated") == 3, "two rows and what it means, however narrow"
     document = json.loads(run("what-if", onnx_file, "--batch", "64", "--json").stdout)
     assert document["baseline"]["latency_ms"] > 0
     assert {row["change"] for row in document["changes"]} >= {"fp16", "channels last"}

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
     from dippm.devices import Device
+    from dippm.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
     from dippm.graph import ModelGraph
     from dippm.measure.measurement import Measurement, measure_model
+    from dippm.parallel import ParallelEstimate, parallelize
     from dippm.power_sweep import PowerSweep, sweep_power
     from dippm.prediction import Prediction
     from dippm.verification import Verification, verify
@@ -36,27 +38,35 @@ __all__ = [
     "Comparison",
     "Conditions",
     "Device",
+    "Difference",
     "DippmError",
     "DippmWarning",
+    "Explanation",
     "Failure",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
+    "ParallelEstimate",
     "PowerSweep",
     "Prediction",
     "Verification",
+    "WhatIf",
     "calibrate",
     "choose",
     "compare",
     "declare_vision_operators",
+    "diff",
+    "explain",
     "load",
     "measure_model",
+    "parallelize",
     "predict",
     "read_graph",
     "smallest_slice",
     "sweep",
     "sweep_power",
     "verify",
+    "what_if",
 ]
 
 _HOMES = {
@@ -66,25 +76,33 @@ _HOMES = {
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
     "Device": "dippm.devices",
+    "Difference": "dippm.explanation",
+    "Explanation": "dippm.explanation",
     "Failure": "dippm.comparison",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
+    "ParallelEstimate": "dippm.parallel",
     "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
     "Verification": "dippm.verification",
+    "WhatIf": "dippm.explanation",
     "calibrate": "dippm.calibration",
     "choose": "dippm.choice",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",
+    "diff": "dippm.explanation",
+    "explain": "dippm.explanation",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
+    "parallelize": "dippm.parallel",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
     "smallest_slice": "dippm.choice",
     "sweep": "dippm.batch_sweep",
     "sweep_power": "dippm.power_sweep",
     "verify": "dippm.verification",
+    "what_if": "dippm.explanation",
 }
 STAGES = frozenset(
     {"devices", "errors", "features", "frontends", "graph", "measure", "models", "pretrained"}

@@ -43,6 +43,7 @@ class ModuleCost:
         weight_bytes: weights of rank 2 and more that the operators read; tied ones each time.
         time_ms: part of the predicted latency; None without a prediction by operator.
         share: time_ms / latency, 0 to 1; None likewise.
+        energy_j: part of the predicted energy; None if that is not known by operator.
         children: in the order in which they run first.
         count: alike modules that are summed up here, see `collapsed`.
     """
@@ -54,6 +55,7 @@ class ModuleCost:
     weight_bytes: int
     time_ms: float | None = None
     share: float | None = None
+    energy_j: float | None = None
     children: tuple[ModuleCost, ...] = ()
     count: int = 1
 
@@ -67,6 +69,7 @@ class ModuleCost:
             "weight_bytes": self.weight_bytes,
             "time_ms": self.time_ms,
             "share": self.share,
+            "energy_j": self.energy_j,
             "children": [child.to_dict() for child in self.children],
         }
 
@@ -165,7 +168,7 @@ class _Module:
 
 def _at(root: _Module, path: str) -> _Module:
     """Return the module at a path; it is made if it is not there."""
-    between, module = _separator(path), root
+    between, module = separator(path), root
     for name in path.split(between, MAX_DEPTH) if path else ():
         if name not in module.below:
             module.below[name] = _Module(module.path + between + name if module.path else name)
@@ -173,7 +176,8 @@ def _at(root: _Module, path: str) -> _Module:
     return module
 
 
-def _separator(path: str) -> str:
+def separator(path: str) -> str:
+    """Return what stands between the names of a path."""
     return "/" if "/" in path else "."
 
 
@@ -182,6 +186,7 @@ class _Costs:
         self.nodes = graph.nodes
         self.total_ms = sum(cost.time_ms for cost in operators)
         self.times = {cost.node: cost.time_ms for cost in operators} if operators else None
+        self.energies = {c.node: c.energy_j for c in operators if c.energy_j is not None}
 
     def below(self, module: _Module) -> list[ModuleCost]:
         """Return what a module consists of: its submodules, and what it runs itself."""
@@ -195,7 +200,7 @@ class _Costs:
         children = self.below(module)
         if len(children) == 1:
             only = children[0]
-            return replace(only, name=name + _separator(only.path) + only.name)
+            return replace(only, name=name + separator(only.path) + only.name)
         return _total(name, module.path, children)
 
     def leaf(self, name: str, module: _Module) -> ModuleCost:
@@ -212,12 +217,13 @@ class _Costs:
             weight_bytes=sum(node.param_bytes for node in nodes),
             time_ms=time_ms,
             share=None if time_ms is None else time_ms / (self.total_ms or 1.0),
+            energy_j=sum(self.energies.get(i, 0.0) for i in module.own) if self.energies else None,
         )
 
     def host(self, cost: OperatorCost) -> ModuleCost:
         """Return the part of the latency that no operator has."""
         share = cost.time_ms / (self.total_ms or 1.0)
-        return ModuleCost(HOST, "", {}, 0, 0, cost.time_ms, share)
+        return ModuleCost(HOST, "", {}, 0, 0, cost.time_ms, share, cost.energy_j)
 
 
 def _total(name: str, path: str, children: Sequence[ModuleCost]) -> ModuleCost:
@@ -232,6 +238,7 @@ def _total(name: str, path: str, children: Sequence[ModuleCost]) -> ModuleCost:
         weight_bytes=sum(child.weight_bytes for child in children),
         time_ms=_sum(child.time_ms for child in children),
         share=_sum(child.share for child in children),
+        energy_j=_sum(child.energy_j for child in children),
         children=tuple(children),
     )
 

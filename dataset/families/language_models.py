@@ -24,6 +24,17 @@ SIZES: dict[str, tuple[str, dict[str, int]]] = {
             "max_position_embeddings": 4096,
         },
     ),
+    "llama-2-70b": (
+        "Llama",
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 28_672,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 8192,
+        },
+    ),
     "mistral-7b": ("Mistral", {}),
 }
 """Architecture, and what differs from the defaults of its configuration."""

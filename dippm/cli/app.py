@@ -14,17 +14,21 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
+from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
+from dippm.cli.explain import explain
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
+from dippm.cli.parallel import parallel
 from dippm.cli.predict import predict
 from dippm.cli.report import report
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
+from dippm.cli.what_if import what_if
 
 app = typer.Typer(
     name="dippm",
@@ -40,6 +44,10 @@ for command in (
     choose,
     mig,
     sweep,
+    explain,
+    diff,
+    what_if,
+    parallel,
     calibrate,
     graph,
     measure,

@@ -155,6 +155,16 @@ class MemoryFootprint:
         node = self.nodes[step] if 0 <= step < len(self.nodes) else -1
         return Alive(float(total[most]) - copies, copies, None if node < 0 else node)
 
+    def alive_by_node(self, batch: int) -> dict[int, float]:
+        """Return the bytes of activations alive while each operator runs, by its position."""
+        counted = self.workspace | self.cast_weight
+        alive = self._alive(np.where(counted, 0.0, self.sizes(batch)))[1:]
+        found: dict[int, float] = {}
+        for node, total in zip(self.nodes, alive.tolist(), strict=False):
+            found[node] = max(total, found.get(node, 0.0))
+        found.pop(-1, None)
+        return found
+
     def reserved_bytes(self, batch: int) -> float:
         """Return what the caching allocator takes for all of them, see `allocator`."""
         lives = self.sizes(batch).astype(np.int64), self.first, self.last

@@ -38,6 +38,7 @@ from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.checkpoint_schemas import HybridSchema, check
+from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
@@ -47,7 +48,7 @@ from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
 from dippm.models.operator_rows import operator_rows
 from dippm.models.order import Order
 from dippm.models.ordered_times import OrderedTimes
-from dippm.models.power import PowerModel, achieved_shares, idle_power_w
+from dippm.models.power import PowerModel, achieved_shares, idle_power_w, work_ms
 from dippm.models.predictor import predictor
 from dippm.models.targets import (
     NOTHING_RUNS,
@@ -150,6 +151,7 @@ class Hybrid:
             )
         latency = self._latency_estimate(total_ms, found, c, used)
         values = {"latency_ms": latency, "memory_mb": memory}
+        energy = None
         if c.mig is None and c.device.power_limit_w is not None:
             power_w = self.power.power_w(
                 c.device,
@@ -162,6 +164,15 @@ class Hybrid:
                 c.device.power_limit_w,
             )
             values["energy_j"] = _energy(values["power_w"], latency)
+            if with_operators:
+                energy = energy_shares(
+                    self.power,
+                    idle_power_w(c.device),
+                    values["energy_j"].value,
+                    total_ms,
+                    times,
+                    work_ms(table, batch, view),
+                )
         else:
             reason = (
                 "power is measured for the board, not for a MIG slice"
@@ -173,7 +184,7 @@ class Hybrid:
             values=values,
             absent=absent,
             memory_bound_mb=memory_bound_mb,
-            operators=operator_rows(graph, table, batch, view, times, total_ms)
+            operators=operator_rows(graph, table, batch, view, times, total_ms, energy)
             if with_operators
             else (),
             warnings=(*self._warnings(graph, table, c), *_host_warnings(used)),

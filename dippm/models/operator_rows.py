@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dippm.features.kernel import UNITS
 from dippm.features.kernel_features import DeviceView, roofline_parts_ms
 from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
@@ -25,6 +26,7 @@ def operator_rows(
     view: DeviceView,
     times: Floats,
     total_ms: float,
+    energy: tuple[Floats, float] | None = None,
 ) -> tuple[OperatorCost, ...]:
     """Return a row for each operator that launches kernels, in graph order, the host last.
 
@@ -35,30 +37,35 @@ def operator_rows(
         view: the device.
         times: of the kernels in ms, shape (K,).
         total_ms: the latency, above 0; the times of the rows sum to it.
+        energy: of the kernels in J, shape (K,), and of the host; None if it is not predicted.
     """
     quantities = table.quantities(batch)
     compute, memory = roofline_parts_ms(quantities, table.unit, view)
+    kernel_j, host_j = energy or (np.zeros_like(times), 0.0)
     columns = (
         table.settings[:, SETTINGS.index("launches")],
         times,
         compute,
         memory,
-        quantities[:, 0] / 2,
+        quantities[:, 0],
         quantities[:, 1:4].sum(axis=1),
+        kernel_j,
     )
     nodes, row = np.unique(table.node, return_inverse=True)
     sums = [np.bincount(row, column, len(nodes)) for column in columns]
-    kernels, time_ms, compute_ms, memory_ms, macs, moved = sums
+    kernels, time_ms, compute_ms, memory_ms, flops, moved, energy_j = sums
     by_roof = np.where(compute_ms > memory_ms, _position("compute"), _position("memory"))
     is_short = np.maximum(compute_ms, memory_ms) < SHORTEST_MS
     bound = np.where(is_short, _position("launch"), by_roof)
-    cells = (nodes, kernels, macs, moved, time_ms, time_ms / total_ms, bound)
+    by_unit = np.zeros((len(UNITS), len(nodes)))
+    np.add.at(by_unit, (table.unit, row), quantities[:, 0])
+    unit = by_unit.argmax(axis=0)
+    cells = (nodes, kernels, flops, moved, time_ms, time_ms / total_ms, bound, energy_j, unit)
     rows = []
-    for node, launched, mac, bytes_, ms, share, roof in zip(
+    for node, launched, work, bytes_, ms, share, roof, joule, carrier in zip(
         *(cell.tolist() for cell in cells), strict=True
     ):
         one = graph.nodes[node]
-        counted = int(mac) if one.macs else 0
         rows.append(
             OperatorCost(
                 node=node,
@@ -67,14 +74,18 @@ def operator_rows(
                 time_ms=ms,
                 share=share,
                 bound=_BOUNDS[roof],
-                macs=counted,
+                macs=int(work / 2) if one.macs else 0,
                 bytes_moved=int(bytes_),
                 path=one.path,
+                energy_j=None if energy is None else joule,
+                flops=int(work),
+                unit=UNITS[carrier] if work else "",
             )
         )
     host_ms = total_ms - float(times.sum())
     if host_ms > 1e-9 * total_ms:
-        rows.append(OperatorCost(None, "host", 0, host_ms, host_ms / total_ms, "host", 0, 0))
+        share, joule = host_ms / total_ms, None if energy is None else host_j
+        rows.append(OperatorCost(None, "host", 0, host_ms, share, "host", 0, 0, energy_j=joule))
     return tuple(rows)
 
 

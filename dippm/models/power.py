@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dippm.devices import Device
 from dippm.features.kernel import UNITS
@@ -20,6 +21,7 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, roofline_parts_ms
 from dippm.features.kernel_table import KernelTable
 
+Floats = NDArray[np.float64]
 SHARES = ("tensor", "vector", "elementwise", "memory")
 IDLE_SHARE = {"data centre": 0.14, "workstation": 0.08}
 """Idle power over the limit of a device whose idle power nobody wrote down."""
@@ -79,18 +81,23 @@ def achieved_shares(
 ) -> tuple[float, ...]:
     """Return SHARES: the work of all kernels over what the device could do in their time.
 
-    Products count by the unit that carries them: "tensor" where it is faster than plain fp32, else
-    "vector". Other arithmetic is "elementwise", at the fp32 rate; "memory" are bytes moved.
-
     Args:
         table: the kernels.
         batch: samples.
         view: the device.
         busy_ms: time in which kernels run, in ms, above 0.
     """
+    return tuple(min(1.0, float(part.sum()) / busy_ms) for part in work_ms(table, batch, view))
+
+
+def work_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
+    """Return how long each kernel would take at the device's peaks, by SHARES, in ms, shape (4, K).
+
+    Products count by the unit that carries them: "tensor" where it is faster than plain fp32, else
+    "vector". Other arithmetic is "elementwise", at the fp32 rate; "memory" are bytes moved.
+    """
     compute, memory = roofline_parts_ms(table.quantities(batch), table.unit, view)
     matrix = _MATRIX[table.kind]
     faster = view.peak_flops_per_ms[table.unit] > view.peak_flops_per_ms[_FP32]
     chosen = (matrix & faster, matrix & ~faster, ~matrix)
-    times = [*(float(compute[those].sum()) for those in chosen), float(memory.sum())]
-    return tuple(min(1.0, time / busy_ms) for time in times)
+    return np.stack([*(np.where(those, compute, 0.0) for those in chosen), memory])

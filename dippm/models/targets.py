@@ -43,6 +43,11 @@ class OperatorCost:
         macs: multiply-accumulates.
         bytes_moved: bytes read and written, weights included.
         path: of the module or layer, see `OpNode.path`; "" for the host.
+        energy_j: its part of the predicted energy, see `dippm.models.energy_shares`; None if the
+            energy is not predicted, or not by operator.
+        flops: floating-point operations of its kernels, beside MACs those of element-wise work.
+        unit: arithmetic that carries most of them, one of `dippm.features.kernel.UNITS`; "" if
+            nobody says.
     """
 
     node: int | None
@@ -54,6 +59,9 @@ class OperatorCost:
     macs: int
     bytes_moved: int
     path: str = ""
+    energy_j: float | None = None
+    flops: int = 0
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""`dippm explain`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+
+
+def explain(
+    model: options.Source,
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    operators: Annotated[
+        int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
+    ] = 0,
+    depth: options.Depth = 3,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Say where time, energy and memory are; --html adds a flame chart and a roofline plot."""
+    arguments: dict[str, Any] = {
+        "input": input,
+        "batch": batch,
+        "device": device,
+        "checkpoint": checkpoint,
+        "precision": precision,
+        "mode": mode,
+        "timer": timer,
+        "mig": mig,
+        "channels_last": channels_last,
+        "host": host,
+        "attention": attention,
+        "trust": trust,
+        "timeout_s": timeout_s,
+        "memory_limit_mb": memory_limit_mb,
+    }
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.explanation import explain as answer
+
+        found = answer(model, framework, **arguments)
+        if html:
+            from dippm.report.explanation_page import write_explanation
+
+            write_explanation(html, found)
+    if json:
+        print_json(found.to_dict())
+        return
+    from dippm.report.console import console, print_text
+    from dippm.report.explanation import module_table, operator_table
+
+    console().print(module_table(found, depth))
+    if operators:
+        console().print(operator_table(found, operators))
+    for warning in found.prediction.warnings:
+        print_text(f" ! {warning}", sys.stderr)

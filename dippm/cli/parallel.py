@@ -1,0 +1,99 @@
+"""`dippm parallel`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+
+
+def parallel(
+    model: options.Source,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-n", help="GPUs in all.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", "-s", help="data, tensor or pipeline; data.")
+    ] = None,
+    data: Annotated[
+        int | None, typer.Option("--data", help="Copies of the model, instead of a strategy.")
+    ] = None,
+    tensor: Annotated[
+        int | None, typer.Option("--tensor", help="GPUs that share every product.")
+    ] = None,
+    pipeline: Annotated[int | None, typer.Option("--pipeline", help="Stages.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes that the GPUs are on.")] = 1,
+    link: Annotated[
+        str | None, typer.Option("--link", help="Within a node: nvlink or pcie; what it has.")
+    ] = None,
+    network: Annotated[
+        str, typer.Option("--network", help="Between nodes: infiniband-ndr, ethernet-100, ...")
+    ] = "infiniband-hdr",
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", help="Parts of a batch in a pipeline.")
+    ] = None,
+    one_process: Annotated[
+        bool,
+        typer.Option("--one-process", help="One process for all GPUs: torch.nn.DataParallel."),
+    ] = False,
+    batch: Annotated[
+        int, typer.Option("--batch", "-b", help="Samples of a step of one copy of the model.")
+    ] = 1,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Estimate a step on many GPUs: data, tensor and pipeline parallel, over nodes."""
+    arguments: dict[str, Any] = {
+        "gpus": gpus,
+        "strategy": strategy,
+        "data": data,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "nodes": nodes,
+        "link": link,
+        "network": network,
+        "micro_batches": micro_batches,
+        "one_process": one_process,
+        "input": input,
+        "batch": batch,
+        "device": device,
+        "checkpoint": checkpoint,
+        "precision": precision,
+        "mode": mode,
+        "timer": timer,
+        "channels_last": channels_last,
+        "host": host,
+        "attention": attention,
+        "trust": trust,
+        "timeout_s": timeout_s,
+        "memory_limit_mb": memory_limit_mb,
+    }
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.parallel.estimate import parallelize
+
+        found = parallelize(model, framework, **arguments)
+    if json:
+        print_json(found.to_dict())
+        return
+    from dippm.report.console import console, print_text
+    from dippm.report.parallel import parallel_table
+
+    console().print(parallel_table(found))
+    for warning in found.warnings:
+        print_text(f" ! {warning}", sys.stderr)

@@ -1,0 +1,62 @@
+"""`dippm what-if`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+
+
+def what_if(
+    model: options.Source,
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Say what one change at a time would make of a model: bandwidth, layout, batch, ..."""
+    arguments: dict[str, Any] = {
+        "input": input,
+        "batch": batch,
+        "device": device,
+        "checkpoint": checkpoint,
+        "precision": precision,
+        "mode": mode,
+        "timer": timer,
+        "mig": mig,
+        "channels_last": channels_last,
+        "host": host,
+        "attention": attention,
+        "trust": trust,
+        "timeout_s": timeout_s,
+        "memory_limit_mb": memory_limit_mb,
+    }
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.explanation import what_if as answer
+
+        found = answer(model, framework, **arguments)
+    if json:
+        print_json(found.to_dict())
+        return
+    from dippm.report.console import console, print_text
+    from dippm.report.explanation import what_if_table
+
+    console().print(what_if_table(found))
+    for warning in found.baseline.warnings:
+        print_text(f" ! {warning}", sys.stderr)

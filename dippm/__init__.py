@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dippm.conditions import Conditions
     from dippm.devices import Device
     from dippm.graph import ModelGraph
+    from dippm.language import LanguagePrediction, language_model
     from dippm.measure.measurement import Measurement, measure_model
     from dippm.power_sweep import PowerSweep, sweep_power
     from dippm.prediction import Prediction
@@ -37,6 +38,7 @@ __all__ = [
     "DippmError",
     "DippmWarning",
     "Failure",
+    "LanguagePrediction",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
@@ -46,6 +48,7 @@ __all__ = [
     "calibrate",
     "compare",
     "declare_vision_operators",
+    "language_model",
     "load",
     "measure_model",
     "predict",
@@ -62,6 +65,7 @@ _HOMES = {
     "Conditions": "dippm.conditions",
     "Device": "dippm.devices",
     "Failure": "dippm.comparison",
+    "LanguagePrediction": "dippm.language",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
@@ -71,6 +75,7 @@ _HOMES = {
     "calibrate": "dippm.calibrate",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",
+    "language_model": "dippm.language",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",

@@ -6,9 +6,11 @@
     │   ├── FrameworkNotInstalledError also ImportError; names the extra
     │   ├── UnsafeModelError           names what would run; ONNX or trust=True
     │   ├── InputShapeError            got / expected
+    │   ├── UnknownArchitectureError   a configuration that is none of a known language model
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
-    │   └── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    │   ├── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    │   └── DoesNotFitError            a language model needs more memory; names what would fit
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
@@ -78,6 +80,10 @@ class InputShapeError(ModelFileError):
     """The requested input does not fit the model."""
 
 
+class UnknownArchitectureError(ModelFileError):
+    """The configuration describes no language model that is known here."""
+
+
 class ConversionError(ModelFileError, RuntimeError):
     """The converter failed, crashed, or met a limit of its worker."""
 
@@ -88,6 +94,10 @@ class ConditionsError(DippmError, ValueError):
 
 class UnsupportedPrecisionError(ConditionsError):
     """The device has no hardware for this precision."""
+
+
+class DoesNotFitError(ConditionsError):
+    """The memory of the devices does not hold a language model as it was asked for."""
 
 
 class HostError(DippmError, ValueError):

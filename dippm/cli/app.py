@@ -16,6 +16,7 @@ from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
+from dippm.cli.llm import llm
 from dippm.cli.measure import measure
 from dippm.cli.output import say
 from dippm.cli.predict import predict
@@ -36,6 +37,7 @@ for command in (
     predict,
     compare,
     sweep,
+    llm,
     calibrate,
     graph,
     measure,

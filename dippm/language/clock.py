@@ -118,7 +118,17 @@ class KernelClock:
         ms = found.device_ms
         if self._corrections is not None:
             ms *= self._corrections.factor(kernel_features(table, 1, self.view))
+            ms = max(ms, self._cold_ms(kernel))
         return KernelTime(ms, found.spread, found.extrapolated, found.novelty)
+
+    def _cold_ms(self, kernel: Kernel) -> float:
+        """Return the time of reading weights, keys and values from memory at its peak rate.
+
+        Operators are measured again and again on the same few, which the second-level cache then
+        holds; between two passes through a layer of a model the others push them out.
+        """
+        cold = kernel.weight_bytes + (kernel.read_bytes if kernel.kind == "attention" else 0.0)
+        return cold / self.view.bytes_per_ms
 
 
 class _GpusInOrder(Order):

@@ -15,6 +15,9 @@ from dippm.language.formats import WeightFormat
 from dippm.language.kernels import KernelList, Pass
 from dippm.language.routing import busy_experts
 
+WIDENED_ROWS = 50
+"""Rows above which kernels of integer weights (exllama v2, as transformers calls it) widen a matrix
+in memory and multiply it as one of half precision."""
 ONCE = 24
 """Small kernels of a pass outside of the layers: masks, tables of cosines and sines, and what
 `generate` does with the scores of a step."""
@@ -77,7 +80,7 @@ class _Layer:
     def _attend(self, a: Attention) -> None:
         tokens, done, found = self.done.tokens, self.done, self.found
         for p in a.projections(self.hidden):
-            found.add(p.name, k.product(tokens, p.out, p.inner, self.weights))
+            self._project(p.name, tokens, p.out, p.inner)
         if a.latent is not None:
             for rank in (a.latent.query_rank, a.latent.rank):
                 if rank:
@@ -142,10 +145,20 @@ class _Layer:
 
     def _network(self, prefix: str, network: FeedForward, rows: float, width: int) -> None:
         found = self.found
-        wide = k.product(rows, width, self.hidden, self.weights)
-        found.add(f"{prefix}up and gate" if network.gated else f"{prefix}up", wide, network.inputs)
+        name = f"{prefix}up and gate" if network.gated else f"{prefix}up"
+        self._project(name, rows, width, self.hidden, network.inputs)
         activated = k.stream("costly_activation", rows, width, flops=4.0)
         found.add("activation", activated)
         if network.gated:
             found.add("activation", k.stream("elementwise", rows, width, reads=2))
-        found.add(f"{prefix}down", k.product(rows, self.hidden, width, self.weights))
+        self._project(f"{prefix}down", rows, self.hidden, width)
+
+    def _project(self, name: str, rows: float, out: int, inner: int, times: int = 1) -> None:
+        """Launch products; of many rows, integer weights are widened in memory first."""
+        weights = self.weights
+        if rows > WIDENED_ROWS and weights.name in ("int4", "int8"):
+            widened = k.stream("cast", out, inner)
+            read = weights.bytes_each * out * inner
+            self.found.add("widening", widened._replace(read_bytes=0.0, weight_bytes=read), times)
+            weights = PLAIN
+        self.found.add(name, k.product(rows, out, inner, weights), times)

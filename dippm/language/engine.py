@@ -2,12 +2,13 @@
 
 One product makes queries, keys and values, one makes gate and up; a norm adds the residual first;
 positions turn queries and keys in one kernel, another writes keys and values to the pages of the
-cache; experts are two grouped products. vLLM, SGLang and TensorRT-LLM agree on this list within a
-kernel or two of a layer.
+cache; queries that share keys meet them together; experts are two grouped products. vLLM, SGLang
+and TensorRT-LLM agree on this list within a kernel or two of a layer.
 """
 
 from __future__ import annotations
 
+from dippm.features.kernel import Kernel
 from dippm.language import kernels as k
 from dippm.language.architecture import Attention, Decoder, FeedForward, Layer
 from dippm.language.cache import kept_tokens
@@ -107,12 +108,11 @@ class _Layer:
             k.HALF * a.heads * done.queries * a.head_dim
             + self.cache_width * kept * kept_tokens(a, done.context)
         )
-        copies = done.batch * a.heads
         self.found.add(
             "attention",
             k.attention(
-                copies,
-                done.queries,
+                done.batch * a.kv_heads,
+                done.queries * a.heads / a.kv_heads,
                 keys,
                 a.head_dim,
                 read_bytes=read,
@@ -121,7 +121,7 @@ class _Layer:
         )
 
     def _latent(self, a: Attention) -> None:
-        """Attend to latent vectors: a step's queries go to their space, a prompt's keys leave it."""
+        """Attend to latent vectors: a step's queries go to their space, a prompt leaves it."""
         assert a.latent is not None
         latent, done, tokens, found = a.latent, self.done, self.done.tokens, self.found
         queries = a.heads * a.head_dim
@@ -140,7 +140,6 @@ class _Layer:
         found.add("positions", k.stream("elementwise", tokens, turned, flops=3.0, in_place=True))
         found.add("cache write", k.stream("copy", tokens, narrow, out_bytes=self.cache_width))
         kept = self.cache_width * narrow * kept_tokens(a, done.context)
-        copies = done.batch * a.heads
         if not done.is_decode:
             out = a.heads * (a.plain_dim + a.value_dim)
             found.add("key-value expansion", k.product(tokens, out, latent.rank, self.weights))
@@ -148,7 +147,7 @@ class _Layer:
             found.add(
                 "attention",
                 k.attention(
-                    copies,
+                    done.batch * a.heads,
                     done.queries,
                     attended(a, done),
                     a.head_dim,
@@ -163,7 +162,12 @@ class _Layer:
         found.add(
             "attention",
             k.attention(
-                copies, 1, attended(a, done), narrow, read_bytes=read, value_dim=latent.rank
+                done.batch,
+                a.heads,
+                attended(a, done),
+                narrow,
+                read_bytes=read,
+                value_dim=latent.rank,
             ),
         )
         leaving = k.batched_product(a.heads, done.batch, a.value_dim, latent.rank)
@@ -209,7 +213,7 @@ def attended(attention: Attention, done: Pass) -> float:
     return kept * (2.0 - kept / done.context)
 
 
-def _activated(network: FeedForward, rows: float, width: float) -> k.Kernel:
+def _activated(network: FeedForward, rows: float, width: float) -> Kernel:
     if network.gated:
         return k.gate(rows, width)
     return k.stream("costly_activation", rows, width, flops=8.0)

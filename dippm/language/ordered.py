@@ -2,7 +2,7 @@
 
 A longer sequence never takes less time, a larger batch neither; and a batch takes no longer than
 its halves one after the other, so the throughput never falls. The law is asked at powers of two
-from 1 and LEAST_TOKENS on, each answer is held within what the smaller neighbours leave, and between
+from 1 and LEAST_TOKENS on, each answer is held within what the smaller neighbours leave; between
 them the logarithm is a straight line, whose slope over the batch therefore lies between 0 and 1.
 Since only smaller points bound a point, the same question has the same answer in any company.
 """

@@ -75,6 +75,7 @@ class Passes:
         self._group = group_of(device, setting.gpus, setting.link)
         self._clock = KernelClock(hybrid, setting.conditions, setting.software, corrections)
         self._prefill = OrderedSurface(lambda b, t: self._device_ms(Pass.prefill(b, t)))
+        self._scored = OrderedSurface(lambda b, t: self._device_ms(Pass(b, t, t, t)))
         self._decode = OrderedSurface(lambda b, t: self._device_ms(Pass.decode(b, t)))
         known = device.calibration or device.name in hybrid.config["seen"]["devices"]
         self._interval_group = SEEN if known else UNSEEN
@@ -88,9 +89,10 @@ class Passes:
         return engine_kernels(self.part, done, s.weights, cache_width=s.cache_width)
 
     def cost(self, done: Pass) -> PassCost:
-        """Return the cost of a pass: a prompt, or one token for each sequence."""
+        """Return the cost of a pass: a prompt, with one or all tokens scored, or one token more."""
         listed = self.kernels(done)
-        surface = self._decode if done.is_decode else self._prefill
+        surface = self._scored if done.scored > 1 else self._prefill
+        surface = self._decode if done.is_decode else surface
         device_ms = surface.at(done.batch, done.context)
         timer = "kernel" if self.setting.software == "graph" and done.is_decode else "wall"
         launches = listed.launches

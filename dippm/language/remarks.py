@@ -25,9 +25,7 @@ def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -
     if not device.calibration and device.name not in seen:
         yield f"{device.name} was never measured: extrapolated from other GPUs"
     if decoder.longest is not None and s.longest > decoder.longest:
-        yield (
-            f"{s.longest:,} tokens are more than the {decoder.longest:,} that the model was made for"
-        )
+        yield (f"{s.longest:,} tokens are more than the model was made for, {decoder.longest:,}")
     if s.weights.name in ("int4", "int8"):
         yield (
             f"products with {s.weights.name} weights were never measured: taken as products of "

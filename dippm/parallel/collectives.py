@@ -3,8 +3,8 @@
 all-reduce of S bytes over n GPUs    start + 2 (n - 1) · hop + 2 (n - 1) / n · S / rate
 
 The faster of the protocols counts, as NCCL chooses. Over nodes, GPUs of a node first share what
-they have, then each exchanges its share with its counterparts. R. Thakur, R. Rabenseifner, W. Gropp,
-"Optimization of Collective Communication Operations in MPICH", 2005, sections 4.3 to 4.5.
+they have, then each exchanges its share with its counterparts. R. Thakur, R. Rabenseifner,
+W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -59,6 +59,21 @@ class Group:
         share = size / self.per_node
         within = ring_ms(self.link, self.per_node, 1.0, size)
         return within + ring_ms(self.network, self.nodes, 1.0, share)
+
+    def broadcast_ms(self, size: float) -> float:
+        """Return the time in ms in which every GPU gets `size` bytes of one.
+
+        A reduce takes as long. The ring passes pieces on while others arrive, so its length costs
+        hops only.
+        """
+        if self.gpus < 2 or size <= 0:
+            return 0.0
+        slowest = self.link if self.network is None else self.network
+        return min(
+            (p.start_us + (self.gpus - 1) * p.hop_us) / US_PER_MS
+            + size / (p.payload * slowest.reached_gb_s * BYTES_PER_MS)
+            for p in slowest.protocols
+        )
 
     def send_ms(self, size: float) -> float:
         """Return the time in ms in which one GPU sends `size` bytes to the next.

@@ -1,10 +1,10 @@
 """Fit `dippm/language/corrections.safetensors`, and print errors on layers that were left out.
 
-    python -m training.language.corrections [--data-dir DIR] [--per-group 400] [--write]
+    python -m training.language.corrections [--data-dir DIR] [--per-group 1500] [--write]
 
 Rows are those of AIConfigurator and Vidur as `training.language.operators` reads them. The trees
 learn the log of measured time over the time by the shipped law without terms of tables; 5 folds by
-layer (the sizes of a matrix, the heads of an attention) tell what they are worth on other layers.
+shape, and by layer (the sizes of a matrix, the heads of an attention), tell what they are worth.
 The law itself saw a sample of these tables when the checkpoint was trained (bf16 and fp16 rows, no
 fp8, no windows, no caches in fp8), so its own column is no error on unseen rows; that of the trees
 is one on unseen layers, on top of it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -39,10 +39,10 @@ from training.hybrid.tree_arrays import tree_arrays
 from training.language.operators import FOLDS, OperatorRow, operator_rows
 
 Floats = NDArray[np.float64]
-DEPTH, ROUNDS, REACH = 7, 220, 1.5
+DEPTH, ROUNDS, REACH = 8, 240, 1.5
 PARAMETERS = {
-    "max_depth": DEPTH, "eta": 0.08, "subsample": 0.8, "colsample_bynode": 0.5,
-    "min_child_weight": 8.0, "lambda": 2.0, "tree_method": "hist", "seed": 0, "nthread": 1,
+    "max_depth": DEPTH, "eta": 0.08, "subsample": 0.8, "colsample_bynode": 0.8,
+    "min_child_weight": 12.0, "lambda": 2.0, "tree_method": "hist", "seed": 0, "nthread": 1,
     "base_score": 0.0, "objective": "reg:pseudohubererror", "huber_slope": 0.15,
 }  # fmt: skip
 
@@ -62,7 +62,9 @@ def by_law(rows: Sequence[OperatorRow], hybrid: Hybrid) -> tuple[Floats, NDArray
     return np.array(times), np.stack(features)
 
 
-def fitted(features: NDArray[np.float32], residual: Floats, weight: Floats) -> dict[str, object]:
+def fitted(
+    features: NDArray[np.float32], residual: Floats, weight: Floats
+) -> dict[str, NDArray[Any]]:
     """Return the tensors of trees for a log residual."""
     import xgboost
 
@@ -73,7 +75,9 @@ def fitted(features: NDArray[np.float32], residual: Floats, weight: Floats) -> d
     data = xgboost.DMatrix(features, residual - classes[kind], weight=weight)
     booster = xgboost.train(PARAMETERS, data, ROUNDS)
     arrays = tree_arrays(booster)
-    return {f"trees.{name}": array for name, array in {**arrays, "classes": classes}.items()}
+    arrays = {**arrays, "classes": classes, "feature": arrays["feature"].astype(np.int8)}
+    arrays["value"] = arrays["value"].astype(np.float16)
+    return {f"trees.{name}": array for name, array in arrays.items()}
 
 
 def weights_of(rows: Sequence[OperatorRow]) -> Floats:
@@ -99,13 +103,13 @@ def metadata_of(features: NDArray[np.float32]) -> dict[str, str]:
 
 
 def held_out(
-    rows: Sequence[OperatorRow], features: NDArray[np.float32], residual: Floats
+    rows: Sequence[OperatorRow], features: NDArray[np.float32], residual: Floats, by: str
 ) -> Floats:
-    """Return what trees that never saw a row's layer add to its log time, shape (N,)."""
-    fold, weight = np.array([row.fold for row in rows]), weights_of(rows)
-    added = np.zeros(len(rows))
+    """Return what trees that never saw a row's layer, or shape, add to its log time, (N,)."""
+    fold, taught = np.array([row.fold(by) for row in rows]), np.array([r.taught for r in rows])
+    weight, added = weights_of(rows), np.zeros(len(rows))
     for one in range(FOLDS):
-        train, test = fold != one, fold == one
+        train, test = taught & (fold != one), fold == one
         if not test.any():
             continue
         tensors = fitted(features[train], residual[train], weight[train])
@@ -115,20 +119,27 @@ def held_out(
     return added
 
 
-def table_of(rows: Sequence[OperatorRow], law: Floats, both: Floats) -> Table:
+def table_of(rows: Sequence[OperatorRow], law: Floats, both: Floats, by: str) -> Table:
     """Return errors in per cent by operator and GPU; `law` and `both` are log errors, (N,)."""
     table = Table(
-        "operator", "GPU", "rows", "law mean", "law median", "mean", "median", "90 % below",
-        title="error on layers that were left out, %",
+        "operator", "GPU", "software", "rows", "law mean", "law median", "mean", "median",
+        "90 % below",
+        title=f"error on {by}s that were left out, %",
     )  # fmt: skip
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}
     for i, row in enumerate(rows):
-        for key in ((row.operator, row.device.name), (f"all {row.source}", "")):
+        stack = row.software or row.source
+        kind = "taught" if row.taught else "others"
+        for key in (
+            (row.operator, row.device.name, stack),
+            (f"all {kind}", "", row.source),
+            (f"all {kind} {row.kernel.kind}", "", row.source),
+        ):
             groups.setdefault(key, []).append(i)
-    for (operator, gpu), which in sorted(groups.items()):
+    for (operator, gpu, stack), which in sorted(groups.items()):
         before, after = (100 * np.abs(np.expm1(e[which])) for e in (law, both))
         table.add_row(
-            operator, gpu, f"{len(which):,}",
+            operator, gpu, stack, f"{len(which):,}",
             *(f"{x:.1f}" for x in (before.mean(), np.median(before), after.mean(),
                                    np.median(after), np.percentile(after, 90))),
         )  # fmt: skip
@@ -137,7 +148,7 @@ def table_of(rows: Sequence[OperatorRow], law: Floats, both: Floats) -> Table:
 
 def main(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the measured tables.")] = None,
-    per_group: Annotated[int, typer.Option(help="Rows of each GPU, operator, software.")] = 400,
+    per_group: Annotated[int, typer.Option(help="Rows of each GPU, operator, software.")] = 1500,
     write: Annotated[
         bool, typer.Option("--write", help="Fit on all rows, write the file.")
     ] = False,
@@ -148,12 +159,15 @@ def main(
     assert isinstance(hybrid, Hybrid)
     law, features = by_law(rows, hybrid)
     measured = np.log([row.ms for row in rows])
-    added = held_out(rows, features, measured - law)
-    Console(width=140).print(table_of(rows, law - measured, law + added - measured))
+    for by in ("shape", "layer"):
+        added = held_out(rows, features, measured - law, by)
+        Console(width=140).print(table_of(rows, law - measured, law + added - measured, by))
     if write:
         from safetensors.numpy import save_file
 
-        tensors = fitted(features, measured - law, weights_of(rows))
+        taught = np.array([row.taught for row in rows])
+        weight = weights_of(rows)[taught]
+        tensors = fitted(features[taught], (measured - law)[taught], weight)
         path = Path(corrections.__file__).parent / corrections.FILE
         save_file(tensors, path, metadata=metadata_of(features))
 

@@ -67,8 +67,9 @@ class Held:
         return self._passes[key]
 
     def first(self, row: MeasuredStep) -> PassCost:
-        """Return the cost of the prompts."""
-        return self.passes(row).cost(Pass.prefill(row.batch, row.prompt))
+        """Return the cost of the prompts; transformers scored all of their tokens in 2023."""
+        scored = row.prompt if row.software == "eager" else 1
+        return self.passes(row).cost(Pass(row.batch, row.prompt, row.prompt, scored))
 
     def steps(self, row: MeasuredStep) -> list[PassCost]:
         """Return the cost of some decode steps over the contexts of a row."""
@@ -126,7 +127,8 @@ def table_of(found: Sequence[dict[str, object]], what: str) -> Table:
         if what not in one:
             continue
         row, error = one["row"], one[what]
-        assert isinstance(row, MeasuredStep) and isinstance(error, float)
+        assert isinstance(row, MeasuredStep)
+        assert isinstance(error, float)
         size = "1" if row.batch == 1 else "2–8" if row.batch <= 8 else "above 8"
         for key in ((row.group, size), ("all", "")):
             groups.setdefault(key, []).append(100 * error)

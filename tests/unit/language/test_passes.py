@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dippm.devices import find
@@ -174,12 +176,12 @@ def test_an_unruly_law_is_put_in_order():
     batches, tokens = range(1, 40), range(50, 3000, 97)
     for t in tokens:
         times = [surface.at(b, t) for b in batches]
-        assert all(x <= y * 1.000001 for x, y in zip(times, times[1:], strict=False))
+        assert all(x <= y * 1.000001 for x, y in pairwise(times))
         speeds = [b / x for b, x in zip(batches, times, strict=True)]
-        assert all(x <= y * 1.000001 for x, y in zip(speeds, speeds[1:], strict=False))
+        assert all(x <= y * 1.000001 for x, y in pairwise(speeds))
     for b in batches:
         times = [surface.at(b, t) for t in tokens]
-        assert all(x <= y * 1.000001 for x, y in zip(times, times[1:], strict=False))
+        assert all(x <= y * 1.000001 for x, y in pairwise(times))
 
 
 def test_an_orderly_law_is_left_alone():

@@ -124,15 +124,29 @@ class Passes:
         listed = self.kernels(done)
         return self._clock.times(listed).ms + exchange_ms(self._group, listed.reduced_bytes)
 
+    def power_w(self, done: Pass, latency_ms: float) -> float:
+        """Return the mean power of one GPU in W if a pass takes `latency_ms`, as was measured.
+
+        Raises:
+            DeviceError: if the power limit of the GPU is not known.
+        """
+        surface = self._decode if done.is_decode else self._prefill
+        device_ms = min(latency_ms, surface.at(done.batch, done.context))
+        return self._watts(self.kernels(done), device_ms, latency_ms)
+
+    def _watts(self, listed: KernelList, device_ms: float, latency_ms: float) -> float:
+        table = KernelTable.of_kernels(listed.all())
+        shares = achieved_shares(table, 1, self._clock.view, device_ms)
+        device = self.setting.conditions.device
+        return self.hybrid.power.power_w(device, device_ms / latency_ms, shares)
+
     def _power(
         self, listed: KernelList, device_ms: float, latency: Estimate, half: float
     ) -> tuple[Estimate | None, Estimate | None]:
         device, model = self.setting.conditions.device, self.hybrid.power
         if device.power_limit_w is None:
             return None, None
-        table = KernelTable.of_kernels(listed.all())
-        shares = achieved_shares(table, 1, self._clock.view, device_ms)
-        watts = model.power_w(device, device_ms / latency.value, shares)
+        watts = self._watts(listed, device_ms, latency.value)
         error = Z90 * model.log_error
         whole = _around(watts, error)
         low = max(whole.interval.low, idle_power_w(device))

@@ -10,7 +10,7 @@ launches, its time per launch decides and is not recorded: it is taken from one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,14 +35,15 @@ from dippm.models.hybrid import Hybrid
 from training.language.measured_steps import SOURCES, MeasuredStep
 from training.language.shapes import SHAPES
 
-FITTED_ON = {"optimum_benchmark": "llama-2-7b none", "splitwise": "llama2-70b a100-80gb"}
+FITTED_ON = ("llama-2-7b none", "llama2-70b a100-80gb", "llama2-70b h100-80gb")
+"""Groups whose rows at batch 1 tell the time of a launch, one for each GPU of a source."""
 CONTEXTS = 5
 
 
 class Held:
     """Predictions for measured rows; passes of the same setting share their kernels."""
 
-    def __init__(self, hybrid: Hybrid, launch_us: float | None) -> None:
+    def __init__(self, hybrid: Hybrid, launch_us: Mapping[str, float | None]) -> None:
         self.hybrid, self.launch_us = hybrid, launch_us
         self._passes: dict[tuple[object, ...], Passes] = {}
 
@@ -52,7 +53,9 @@ class Held:
         if key not in self._passes:
             device = find(row.device)
             precision = half_precision(row.precision)
-            conditions = Conditions(device, 1, precision, host=host_of(self.launch_us))
+            conditions = Conditions(
+                device, 1, precision, host=host_of(self.launch_us.get(row.device))
+            )
             setting = Setting(
                 conditions,
                 row.prompt,
@@ -102,13 +105,23 @@ def errors(held: Held, rows: Sequence[MeasuredStep]) -> list[dict[str, object]]:
             step_j = float(np.mean(joules)) * (row.generated - 1) + first.energy_j.value
             each = step_j / (row.batch * row.generated)
             one["energy"] = each / row.joules_per_token - 1
+            one["energy at the measured time"] = _timed_energy(held, row) / row.joules_per_token - 1
         found.append(one)
     return found
 
 
+def _timed_energy(held: Held, row: MeasuredStep) -> float:
+    """Return joules per token if a step takes as long as was measured, idle beside its kernels."""
+    assert row.step_ms is not None
+    passes = held.passes(row)
+    done = Pass.decode(row.batch, row.prompt + row.generated // 2)
+    watts = passes.power_w(done, row.step_ms)
+    return row.gpus * watts * row.step_ms / 1e3 / row.batch
+
+
 def fitted_launch_us(hybrid: Hybrid, rows: Sequence[MeasuredStep]) -> float:
     """Return the host time of a launch that rows at batch 1 tell, in µs."""
-    held = Held(hybrid, 1.0)
+    held = Held(hybrid, {row.device: 1.0 for row in rows})
     ratios = []
     for row in rows:
         cost = held.steps(row)[0]
@@ -144,19 +157,23 @@ def main(
     source: Annotated[str, typer.Option(help=", ".join(SOURCES))] = "optimum_benchmark",
     host: Annotated[float | None, typer.Option(help="Host time of a launch in µs.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Take the host's time from batch 1.")] = False,
+    every: Annotated[int, typer.Option(help="Take every n-th row.")] = 1,
 ) -> None:
     """Print errors by group."""
     rows, console = SOURCES[source](data_dir), Console(width=120)
     hybrid = pretrained.load(pretrained.find(None).path).predictor
     assert isinstance(hybrid, Hybrid)
-    if fit and source in FITTED_ON:
-        known = [r for r in rows if r.group == FITTED_ON[source] and r.batch == 1]
-        host = fitted_launch_us(hybrid, known)
-        console.print(f"host: {host:.1f} µs per launch, from {len(known)} rows at batch 1")
-        rows = [row for row in rows if row not in known]
+    hosts = {row.device: host for row in rows}
+    for group in FITTED_ON if fit else ():
+        known = [row for row in rows if row.group == group and row.batch == 1]
+        if known:
+            device = known[0].device
+            hosts[device] = fitted_launch_us(hybrid, known)
+            console.print(f"host of {device}: {hosts[device]:.1f} µs, {len(known)} rows of {group}")
+            rows = [row for row in rows if row not in known]
     kept, refused = [], 0
-    held = Held(hybrid, host)
-    for row in rows:
+    held = Held(hybrid, hosts)
+    for row in rows[::every]:
         try:
             held.passes(row)
         except DippmError as error:
@@ -165,7 +182,7 @@ def main(
         else:
             kept.append(replace(row))
     found = errors(held, kept)
-    for what in ("step", "first", "energy"):
+    for what in ("step", "first", "energy", "energy at the measured time"):
         if any(what in one for one in found):
             console.print(table_of(found, what))
     inside = [bool(one["step held"]) for one in found if "step held" in one]

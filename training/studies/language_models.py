@@ -143,7 +143,8 @@ def table_of(found: Sequence[dict[str, object]], what: str) -> Table:
         assert isinstance(row, MeasuredStep)
         assert isinstance(error, float)
         size = "1" if row.batch == 1 else "2–8" if row.batch <= 8 else "above 8"
-        for key in ((row.group, size), ("all", "")):
+        format_ = row.weights or "half precision"
+        for key in ((row.group, size), (f"all {format_}", ""), (f"all {format_}", size)):
             groups.setdefault(key, []).append(100 * error)
     for (group, size), values in sorted(groups.items()):
         away = np.abs(values)

@@ -48,7 +48,7 @@ def test_measured_operators_are_kernels_of_the_engine():
 
 
 def test_trees_learn_what_a_class_adds_and_leave_others_alone():
-    products = [k.product(2**i, 128 * n, 1024, PLAIN) for i in range(8) for n in range(1, 40)]
+    products = [k.product(2**i, 64 * n, 1024, PLAIN) for i in range(8) for n in range(1, 300)]
     rows = [
         OperatorRow("aiconfigurator", find("H100"), "gemm", "vllm", p, 1.0, str(p.n))
         for p in products

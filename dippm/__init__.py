@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dippm.devices import Device
     from dippm.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
     from dippm.graph import ModelGraph
+    from dippm.language import LanguagePrediction, language_model
     from dippm.measure.measurement import Measurement, measure_model
     from dippm.parallel import ParallelEstimate, parallelize
     from dippm.power_sweep import PowerSweep, sweep_power
@@ -43,6 +44,7 @@ __all__ = [
     "DippmWarning",
     "Explanation",
     "Failure",
+    "LanguagePrediction",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
@@ -57,6 +59,7 @@ __all__ = [
     "declare_vision_operators",
     "diff",
     "explain",
+    "language_model",
     "load",
     "measure_model",
     "parallelize",
@@ -79,6 +82,7 @@ _HOMES = {
     "Difference": "dippm.explanation",
     "Explanation": "dippm.explanation",
     "Failure": "dippm.comparison",
+    "LanguagePrediction": "dippm.language",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
@@ -93,6 +97,7 @@ _HOMES = {
     "declare_vision_operators": "dippm.vision_operators",
     "diff": "dippm.explanation",
     "explain": "dippm.explanation",
+    "language_model": "dippm.language",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "parallelize": "dippm.parallel",

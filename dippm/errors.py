@@ -6,9 +6,11 @@
     │   ├── FrameworkNotInstalledError also ImportError; names the extra
     │   ├── UnsafeModelError           names what would run; ONNX or trust=True
     │   ├── InputShapeError            got / expected
+    │   ├── UnknownArchitectureError   a configuration that is none of a known language model
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
-    │   └── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    │   ├── UnsupportedPrecisionError  the device has no hardware for it; names what it has
+    │   └── DoesNotFitError            a language model needs more memory; names what would fit
     ├── ConstraintError                a limit that nothing can hold to, or one that lacks its means
     │   └── NothingFeasibleError       no GPU or slice is a choice; keeps every row
     ├── PriceError                     prices are wrong, or of a device that is not known
@@ -82,6 +84,10 @@ class InputShapeError(ModelFileError):
     """The requested input does not fit the model."""
 
 
+class UnknownArchitectureError(ModelFileError):
+    """The configuration describes no language model that is known here."""
+
+
 class ConversionError(ModelFileError, RuntimeError):
     """The converter failed, crashed, or met a limit of its worker."""
 
@@ -112,6 +118,10 @@ class NothingFeasibleError(ConstraintError):
 
 class PriceError(DippmError, ValueError):
     """A file of prices is wrong, or prices a device or slice that is not known."""
+
+
+class DoesNotFitError(ConditionsError):
+    """The memory of the devices does not hold a language model as it was asked for."""
 
 
 class HostError(DippmError, ValueError):

@@ -19,6 +19,7 @@ from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
+from dippm.cli.llm import llm
 from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
@@ -48,6 +49,7 @@ for command in (
     diff,
     what_if,
     parallel,
+    llm,
     calibrate,
     graph,
     measure,

@@ -131,6 +131,12 @@ class KernelTable:
         return cls._expanded(graph, kernels_of)
 
     @classmethod
+    def of_kernels(cls, kernels: list[Kernel]) -> KernelTable:
+        """Return a table of kernels that are ready: their work does not follow a batch."""
+        values = _quantities(kernels)
+        return cls._from(kernels, np.zeros_like(values), values, (0.0, 0.0), None)
+
+    @classmethod
     def _expanded(
         cls, graph: ModelGraph, kernels_of: Callable[[CallSequence], list[Kernel]]
     ) -> KernelTable:

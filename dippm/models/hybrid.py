@@ -233,6 +233,10 @@ class Hybrid:
         half = self.intervals.half_width(described, SEEN if known else UNSEEN)
         return _with_interval(total_ms, hypot(half, Z90 * host.log_sd * host.share))
 
+    def host_of(self, c: Conditions) -> tuple[HostUse, Host]:
+        """Return the machine that launches under some conditions, and its times."""
+        return self._host(c.host, c.device)
+
     def _host(self, asked: HostMachine | None, device: Device) -> tuple[HostUse, Host]:
         """Return the machine that is meant; without one the one that the law was fitted to."""
         if asked is not None:

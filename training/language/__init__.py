@@ -1,0 +1,1 @@
+"""What language models are learned from and held against, beside the shipped checkpoint."""

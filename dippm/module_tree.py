@@ -181,7 +181,11 @@ class _Costs:
     def __init__(self, graph: ModelGraph, operators: Sequence[OperatorCost]) -> None:
         self.nodes = graph.nodes
         self.total_ms = sum(cost.time_ms for cost in operators)
-        self.times = {cost.node: cost.time_ms for cost in operators} if operators else None
+        self.times: dict[int | None, float] | None = None
+        if operators:
+            self.times = {}
+            for cost in operators:  # of a training step an operator has a row for each pass
+                self.times[cost.node] = self.times.get(cost.node, 0.0) + cost.time_ms
 
     def below(self, module: _Module) -> list[ModuleCost]:
         """Return what a module consists of: its submodules, and what it runs itself."""
@@ -215,9 +219,9 @@ class _Costs:
         )
 
     def host(self, cost: OperatorCost) -> ModuleCost:
-        """Return the part of the latency that no operator has."""
+        """Return a part of the latency that no operator has: the host's, that of an update."""
         share = cost.time_ms / (self.total_ms or 1.0)
-        return ModuleCost(HOST, "", {}, 0, 0, cost.time_ms, share)
+        return ModuleCost(f"({cost.op})", "", {}, 0, 0, cost.time_ms, share)
 
 
 def _total(name: str, path: str, children: Sequence[ModuleCost]) -> ModuleCost:

@@ -41,7 +41,7 @@ class StepSettings:
         class_pull, part_pull, launch_pull, table_pull: ridge, over the number of rows.
     """
 
-    trees: TreeSettings = field(default_factory=lambda: TreeSettings(depth=7, reach=1.0))
+    trees: TreeSettings = field(default_factory=lambda: TreeSettings(reach=1.0))
     huber: float = 0.1
     class_pull: float = 1e-3
     part_pull: float = 1e-4

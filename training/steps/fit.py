@@ -38,11 +38,16 @@ class StepSettings:
     Attributes:
         trees: of each kernel.
         huber: where the loss of the log error turns from square to linear.
-        class_pull, part_pull, launch_pull, table_pull: ridge, over the number of rows.
+        forward_pull: ridge, over the number of rows, of the forward pass, which inference taught: sums
+            of steps alone do not tell it from its gradients.
+        class_pull, part_pull, launch_pull, table_pull: of the rest.
     """
 
-    trees: TreeSettings = field(default_factory=lambda: TreeSettings(reach=1.0))
+    trees: TreeSettings = field(
+        default_factory=lambda: TreeSettings(rounds=80, rate=0.2, reach=1.0)
+    )
     huber: float = 0.1
+    forward_pull: float = 0.3
     class_pull: float = 1e-3
     part_pull: float = 1e-4
     launch_pull: float = 1e-3
@@ -188,8 +193,9 @@ def fit_multipliers(
     inside = rows.host_ms - outside
     pull = np.concatenate(
         [
-            np.full(parts, settings.part_pull),
-            np.full(size, settings.class_pull),
+            [settings.forward_pull, *[settings.part_pull] * (parts - 1)],
+            np.full(N_KINDS, settings.forward_pull),
+            np.full(size - N_KINDS, settings.class_pull),
             [settings.launch_pull],
             np.full(len(tables), settings.table_pull),
         ]

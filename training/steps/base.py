@@ -119,8 +119,8 @@ class Base:
         return float(self.state["log_copy"].exp())
 
     def _published(self, row: Row) -> str:
-        names = (t["table"] for t in self.law["tables"]
-                 if (t["device"], t["mode"]) == (row.device.name, row.mode))  # fmt: skip
+        key = row.device.name, row.mode
+        names = (t["table"] for t in self.law["tables"] if (t["device"], t["mode"]) == key)
         return next((name for name in names if name in self.tables), "")
 
 

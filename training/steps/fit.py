@@ -38,8 +38,8 @@ class StepSettings:
     Attributes:
         trees: of each kernel.
         huber: where the loss of the log error turns from square to linear.
-        forward_pull: ridge, over the number of rows, of the forward pass, which inference taught: sums
-            of steps alone do not tell it from its gradients.
+        forward_pull: ridge, over the number of rows, of the forward pass, which inference taught:
+            sums of steps alone do not tell it from its gradients.
         class_pull, part_pull, launch_pull, table_pull: of the rest.
     """
 

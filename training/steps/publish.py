@@ -94,10 +94,12 @@ def publish(
         "seen": {**_seen(examples), "often": given["seen"]["often"]},
         "training": asdict(settings),
         "splits": {name: _hash(examples, of_split) for name, of_split in folds.items()},
-        "inference": {"checkpoint": f"{inference.name} {inference.version}",
-                      "sha256": given["sha256"]},
+        "inference": {
+            "checkpoint": f"{inference.name} {inference.version}",
+            "sha256": given["sha256"],
+        },
         "card": {**_card(examples, inference), "changes": changes},
-    }  # fmt: skip
+    }
     headlines = [*summary(examples, list(helds.values())), *map(dict, memory[1])]
     metrics = {
         "summary": headlines,

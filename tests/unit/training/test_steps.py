@@ -50,8 +50,13 @@ def graph_of(key: str) -> ModelGraph:
         attributes = {"in_features": wide, "out_features": wide}
         inner = x
         if kind != "short":
-            inner = b.add("layer_norm", [x], (size, wide), attributes={"normalized_size": wide},
-                          other_parameters=2 * wide)  # fmt: skip
+            inner = b.add(
+                "layer_norm",
+                [x],
+                (size, wide),
+                attributes={"normalized_size": wide},
+                other_parameters=2 * wide,
+            )
         inner = b.add("dense", [inner], (size, wide), attributes=attributes, weights=wide * wide)
         inner = b.add("gelu", [inner], (size, wide))
         x = b.add("add", [x, inner], (size, wide)) if kind == "deep" else inner
@@ -216,18 +221,25 @@ def test_what_inference_held_out_is_held_out_and_its_kin_do_not_train() -> None:
     }
 
     def split(name: str) -> Any:
-        halves = {"S1": (("i0", "i1", "i2"), ("i3", "i4", "i5")),
-                  "S2-10": (("i0", "i2", "i4"), ("i1", "i3", "i5"))}[name]  # fmt: skip
+        halves = {
+            "S1": (("i0", "i1", "i2"), ("i3", "i4", "i5")),
+            "S2-10": (("i0", "i2", "i4"), ("i1", "i3", "i5")),
+        }[name]
         return SimpleNamespace(
             folds=[SimpleNamespace(name=str(i), test=half) for i, half in enumerate(halves)]
         )
 
     base = rows()[0].row
     steps = [
-        replace(base, row_id=f"s{n}", architecture=f"a{n}", family="even" if n % 2 == 0 else "odd",
-                device=find("RTX-3090" if n < 6 else "A100-80GB"))
+        replace(
+            base,
+            row_id=f"s{n}",
+            architecture=f"a{n}",
+            family="even" if n % 2 == 0 else "odd",
+            device=find("RTX-3090" if n < 6 else "A100-80GB"),
+        )
         for n in range(8)
-    ]  # fmt: skip
+    ]
     steps.append(replace(base, row_id="twin", architecture="a0", family="odd"))
     folds = step_folds(steps, SimpleNamespace(rows=inference, split=split))  # type: ignore[arg-type]
     for name in ("S1", "S2-10"):

@@ -12,11 +12,21 @@ from typing import Any
 from dippm import devices, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
-from dippm.conditions import Attention, Conditions, Mode, Precision, Timer
+from dippm.conditions import (
+    Attention,
+    Conditions,
+    Mode,
+    Optimizer,
+    Phase,
+    Precision,
+    Timer,
+    phase_of,
+)
 from dippm.devices import MigProfile, host_of
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
+from dippm.models.predictor import phases_of
 from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.pretrained.choice import for_device
@@ -53,6 +63,9 @@ def predict(
     channels_last: bool = False,
     host: HostLike = None,
     attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -69,8 +82,8 @@ def predict(
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.
-        checkpoint: name, "name@version" or folder; None takes the shipped one that knows the
-            device, by the rule of `dippm.pretrained.choice`.
+        checkpoint: name, "name@version" or folder; None takes the shipped one that knows device
+            and phase, by the rule of `dippm.pretrained.choice`.
         precision: number formats, see `Conditions`.
         mode: "eager" or "compiled".
         timer: what the latency includes, see `Conditions`.
@@ -80,6 +93,9 @@ def predict(
             launch; None assumes one, and the answer says which.
         attention: "fused", or "unfused" where software or masks keep attention from fused kernels,
             see `Conditions`.
+        phase: "inference", or "train" for a step of training: forward, backward and update.
+        optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
+        checkpointing: blocks are run again in the backward pass; of a training step.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that the conversion may take.
         memory_limit_mb: private memory that the conversion may use.
@@ -88,7 +104,7 @@ def predict(
         ModelFileError: if the model cannot become a graph.
         UnknownNameError: if device, slice, checkpoint or framework is not known.
         DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
-        ConditionsError: if batch, precision, mode, timer or attention cannot be predicted.
+        ConditionsError: if batch, precision, mode, timer, attention or phase cannot be predicted.
         CheckpointError: if the checkpoint is damaged or for another version.
     """
     conditions = conditions_of(
@@ -101,9 +117,16 @@ def predict(
         channels_last=channels_last,
         host=host,
         attention=attention,
+        phase=phase,
+        optimizer=optimizer,
+        checkpointing=checkpointing,
     )
     model = _one_source(source, path)
-    info = pretrained.find(checkpoint) if checkpoint else for_device(conditions.device)
+    info = (
+        pretrained.find(checkpoint)
+        if checkpoint
+        else for_device(conditions.device, conditions.phase)
+    )
     # The conversion runs in another process; meanwhile this one imports and loads the predictor.
     with ThreadPoolExecutor(max_workers=1) as background:
         loading = background.submit(pretrained.load, info.path)
@@ -122,21 +145,31 @@ def predict(
     return predictor.predict_at(model_graph, conditions, name=source_name(model))
 
 
-def load(name: str | Path | None = None, *, device: DeviceLike = DEFAULT_DEVICE) -> LoadedPredictor:
+def load(
+    name: str | Path | None = None,
+    *,
+    device: DeviceLike = DEFAULT_DEVICE,
+    phase: Phase | None = None,
+) -> LoadedPredictor:
     """Load a checkpoint once, for many predictions.
 
     Args:
-        name: of the checkpoint, see `predict`. None loads the one that knows `device`; for a
-            device that only another shipped one knows, that one is loaded when it is asked for.
+        name: of the checkpoint, see `predict`. None loads the one that knows `device` and `phase`;
+            for others that only another shipped one knows, that one is loaded when it is asked for.
         device: what is predicted for where a call names no device.
+        phase: that is predicted where a call names none: "inference" or "train"; None is that of
+            the named checkpoint, without one inference.
 
     Raises:
         UnknownNameError: if no checkpoint has this name, or none knows the device.
+        ConditionsError: if there is no such phase, or no shipped checkpoint predicts it.
         CheckpointError: if it is damaged or for another version.
     """
-    info = pretrained.find(name) if name else for_device(device_of(device))
+    asked = phase and phase_of(phase)
+    info = pretrained.find(name) if name else for_device(device_of(device), asked or "inference")
     tell(f"loading checkpoint {info.name}")
-    return LoadedPredictor(pretrained.load(info.path), named=bool(name), device=device)
+    usual = asked or phase_of(phases_of(info.config)[0])
+    return LoadedPredictor(pretrained.load(info.path), bool(name), device, usual)
 
 
 def compare(
@@ -153,6 +186,9 @@ def compare(
     channels_last: bool = False,
     host: HostLike = None,
     attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -171,13 +207,16 @@ def compare(
         mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
             out for that device.
         input: see `predict`; for models that bring none.
-        checkpoint: see `predict`; None takes for each device the one that knows it.
+        checkpoint: see `predict`; None takes for each device the one that knows it and the phase.
         precision: one or several; "all" is what each device has hardware for.
         mode: see `predict`.
         timer: see `predict`.
         channels_last: see `predict`.
         host: see `predict`.
         attention: see `predict`.
+        phase: see `predict`.
+        optimizer: see `predict`.
+        checkpointing: see `predict`.
         trust: see `predict`.
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
@@ -185,7 +224,7 @@ def compare(
 
     Raises:
         UnknownNameError: if a device, slice or checkpoint is not known.
-        ConditionsError: if a batch, precision, mode, timer or attention cannot be predicted.
+        ConditionsError: if a batch, precision, mode, timer, attention or phase cannot be predicted.
         DippmError: if `strict`, as `predict` does.
     """
     grid = Grid.of(
@@ -198,9 +237,12 @@ def compare(
         channels_last=channels_last,
         host=host_of(host),
         attention=attention,
+        phase=phase,
+        optimizer=optimizer,
+        checkpointing=checkpointing,
     )
-    loaded = load(checkpoint, device=grid.places[0][0])
-    grid.points(supported=loaded.precisions_for)  # what holds for no model is raised, not repeated
+    loaded = load(checkpoint, device=grid.places[0][0], phase=phase)
+    loaded.points(grid)  # what holds for no model is raised, not repeated
     cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
     entries: list[Prediction | Failure] = []
     for number, (case, name) in enumerate(zip(cases, _names(cases), strict=True), 1):

@@ -10,7 +10,7 @@ from typing import Any
 from dippm.api import load
 from dippm.batches import batches_of
 from dippm.comparison import Comparison
-from dippm.conditions import MAX_BATCH, Attention, Conditions, Mode, Timer
+from dippm.conditions import MAX_BATCH, Attention, Conditions, Mode, Optimizer, Phase, Timer
 from dippm.devices import MigProfile
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
@@ -118,6 +118,9 @@ def sweep(
     channels_last: bool = False,
     host: HostLike = None,
     attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -138,6 +141,9 @@ def sweep(
         channels_last: memory layout of images.
         host: the machine that launches the kernels.
         attention: "fused" or "unfused".
+        phase: "inference" or "train".
+        optimizer: of a training step.
+        checkpointing: of a training step.
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -158,10 +164,16 @@ def sweep(
             channels_last=channels_last,
             host=host,
             attention=attention,
+            phase=phase,
+            optimizer=optimizer,
+            checkpointing=checkpointing,
         )
         for size in sizes
     ]
-    loaded, name = load(checkpoint, device=points[0].device), source_name(source)
+    loaded, name = (
+        load(checkpoint, device=points[0].device, phase=points[0].phase),
+        source_name(source),
+    )
     with stage(f"converting {name}"):
         graph = read_graph(
             source,
@@ -199,7 +211,7 @@ def largest(fits: Callable[[int], bool], most: int = MAX_BATCH) -> int | None:
 
 
 def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:
-    predictor = loaded.checkpoint_for(c.device).predictor
+    predictor = loaded.checkpoint_for(c.device, c.phase).predictor
     known: dict[int, float | None] = {}
 
     def bound_mb(batch: int) -> float | None:

@@ -89,7 +89,8 @@ class Conditions:
             computed; of a training step.
 
     Raises:
-        ConditionsError: if the batch is not a positive integer of sane size or a name is unknown.
+        ConditionsError: if the batch is not a positive integer of sane size, a name is unknown, or
+            what belongs to a training step is asked for of inference.
         UnsupportedPrecisionError: if the device has no hardware for the precision.
     """
 
@@ -115,6 +116,12 @@ class Conditions:
             )
         for kind, known in _NAMES.items():
             object.__setattr__(self, kind, spelt(kind, getattr(self, kind), known))
+        if self.phase == "inference" and (self.checkpointing or self.optimizer != "sgd"):
+            asked = "checkpointing" if self.checkpointing else f"the optimizer {self.optimizer}"
+            raise ConditionsError(
+                f"{asked} is of a training step, and inference was asked for",
+                "Ask for phase=train, or leave it out.",
+            )
         if self.precision not in supported_precisions(self.device):
             raise unsupported(self.device, self.precision)
 
@@ -126,6 +133,15 @@ def precision_of(name: str) -> Precision:
         ConditionsError: if there is none.
     """
     return cast(Precision, spelt("precision", name, PRECISIONS))
+
+
+def phase_of(name: str) -> Phase:
+    """Return the phase of this name; case does not matter, and "training" is "train".
+
+    Raises:
+        ConditionsError: if there is none.
+    """
+    return cast(Phase, spelt("phase", name, PHASES))
 
 
 def supported_precisions(device: Device) -> tuple[Precision, ...]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dippm import __version__, pretrained
 from dippm.candidates import Candidate
 from dippm.comparison import Comparison, Failure
-from dippm.conditions import Attention, Conditions, Mode, Precision, Timer, supported_precisions
+from dippm.conditions import (
+    Attention,
+    Conditions,
+    Mode,
+    Optimizer,
+    Phase,
+    Precision,
+    Timer,
+    phase_of,
+    supported_precisions,
+)
 from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
@@ -34,23 +45,26 @@ class LoadedPredictor:
     Attributes:
         checkpoint: what was loaded.
         named: whether it was asked for by name. If not, another shipped checkpoint answers for a
-            device that this one does not know.
+            device or a phase that this one does not know.
         device: what is predicted for where a call names no device.
+        phase: that is predicted where a call names none.
     """
 
     checkpoint: Checkpoint
     named: bool = True
     device: DeviceLike = DEFAULT_DEVICE
+    phase: Phase = "inference"
 
-    def checkpoint_for(self, device: Device) -> Checkpoint:
-        """Return the checkpoint that answers for a device.
+    def checkpoint_for(self, device: Device, phase: Phase = "inference") -> Checkpoint:
+        """Return the checkpoint that answers for a device and a phase.
 
         Raises:
             UnknownNameError: if none was named, and no shipped one knows the device.
+            ConditionsError: if none was named, and no shipped one predicts the phase on it.
         """
-        if self.named or knows(self.checkpoint.config, device):
+        if self.named or knows(self.checkpoint.config, device, phase):
             return self.checkpoint
-        info = for_device(device)
+        info = for_device(device, phase)
         tell(f"loading checkpoint {info.name}")
         return pretrained.load(info.path)
 
@@ -69,11 +83,14 @@ class LoadedPredictor:
         channels_last: bool = False,
         host: HostLike = None,
         attention: Attention = "fused",
+        phase: Phase | None = None,
+        optimizer: Optimizer = "sgd",
+        checkpointing: bool = False,
         trust: bool = False,
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
 
-        `device` is the predictor's own if it is None.
+        `device` and `phase` are the predictor's own if they are None.
         """
         conditions = conditions_of(
             self.device if device is None else device,
@@ -85,6 +102,9 @@ class LoadedPredictor:
             channels_last=channels_last,
             host=host,
             attention=attention,
+            phase=self.phase if phase is None else phase_of(phase),
+            optimizer=optimizer,
+            checkpointing=checkpointing,
         )
         name = source_name(source)
         with stage(f"converting {name}"):
@@ -95,7 +115,7 @@ class LoadedPredictor:
         self, graph: ModelGraph, conditions: Conditions, *, name: str = "graph"
     ) -> Prediction:
         """Predict a ready graph under ready conditions; `name` is what the answer calls it."""
-        checkpoint = self.checkpoint_for(conditions.device)
+        checkpoint = self.checkpoint_for(conditions.device, conditions.phase)
         estimates = checkpoint.predictor.predict(graph, conditions)
         provenance = _provenance(checkpoint, graph, name)
         return Prediction.of(estimates, graph, conditions=conditions, provenance=provenance)
@@ -119,6 +139,9 @@ class LoadedPredictor:
         channels_last: bool = False,
         host: HostLike = None,
         attention: Attention = "fused",
+        phase: Phase | None = None,
+        optimizer: Optimizer = "sgd",
+        checkpointing: bool = False,
         trust: bool = False,
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
@@ -137,6 +160,9 @@ class LoadedPredictor:
             channels_last: see `Conditions`.
             host: see `dippm.predict`.
             attention: see `dippm.predict`.
+            phase: see `dippm.predict`; None is the predictor's own.
+            optimizer: see `dippm.predict`.
+            checkpointing: see `dippm.predict`.
             trust: see `dippm.predict`.
 
         Raises:
@@ -153,12 +179,15 @@ class LoadedPredictor:
             channels_last=channels_last,
             host=host_of(host),
             attention=attention,
+            phase=self.phase if phase is None else phase_of(phase),
+            optimizer=optimizer,
+            checkpointing=checkpointing,
         )
-        points = grid.points(supported=self.precisions_for)
+        points = self.points(grid)
         name = source_name(source)
         with stage(f"converting {name}"):
             model_graph = read_graph(source, framework, input=input, trust=trust)
-        refused = grid.refused(self.precisions_for)
+        refused = self.refused(grid)
         found = (*self.predict_points(model_graph, points, name),)
         return Comparison((*found, *_failures(refused, name, strict=True)))
 
@@ -167,8 +196,8 @@ class LoadedPredictor:
     ) -> Iterator[Prediction]:
         """Predict a ready graph at ready points, without operator tables, in their order."""
         done = 0
-        for device, group in groupby(points, key=lambda point: point.device):
-            checkpoint = self.checkpoint_for(device)
+        for (device, phase), group in groupby(points, key=lambda p: (p.device, p.phase)):
+            checkpoint = self.checkpoint_for(device, phase)
             provenance = _provenance(checkpoint, graph, name)
             same = list(group)
             for start in range(0, len(same), POINTS_PER_STAGE):
@@ -179,10 +208,21 @@ class LoadedPredictor:
                 for answer, point in zip(answers, part, strict=True):
                     yield Prediction.of(answer, graph, conditions=point, provenance=provenance)
 
-    def precisions_for(self, device: Device) -> list[Precision]:
+    def precisions_for(self, device: Device, phase: Phase = "inference") -> list[Precision]:
         """Return what a device has hardware for, as far as its checkpoint answers for it."""
-        listed = precisions_of(self.checkpoint_for(device).config)
+        listed = precisions_of(self.checkpoint_for(device, phase).config)
         return [p for p in supported_precisions(device) if listed is None or p in listed]
+
+    def points(self, grid: Grid, batches: Iterable[int] | None = None) -> list[Conditions]:
+        """Return the points of a grid, see `Grid.points`."""
+        return grid.points(batches, supported=self._supported(grid))
+
+    def refused(self, grid: Grid) -> list[Refused]:
+        """Return the precisions that devices of a grid lack, see `Grid.refused`."""
+        return grid.refused(self._supported(grid))
+
+    def _supported(self, grid: Grid) -> Callable[[Device], list[Precision]]:
+        return partial(self.precisions_for, phase=phase_of(grid.phase))
 
     def entries(
         self,
@@ -201,7 +241,7 @@ class LoadedPredictor:
         The arguments are those of `compare`.
         """
         try:
-            points = grid.points(case.batches, supported=self.precisions_for)
+            points = self.points(grid, case.batches)
             model_graph = read_graph(
                 case.model,
                 case.framework,
@@ -221,7 +261,7 @@ class LoadedPredictor:
             if strict:
                 raise
             yield from self._one_by_one(model_graph, points, name)
-        yield from _failures(grid.refused(self.precisions_for), name, strict=strict)
+        yield from _failures(self.refused(grid), name, strict=strict)
 
     def _one_by_one(
         self, graph: ModelGraph, points: Sequence[Conditions], name: str

@@ -185,8 +185,15 @@ class _Costs:
     def __init__(self, graph: ModelGraph, operators: Sequence[OperatorCost]) -> None:
         self.nodes = graph.nodes
         self.total_ms = sum(cost.time_ms for cost in operators)
-        self.times = {cost.node: cost.time_ms for cost in operators} if operators else None
-        self.energies = {c.node: c.energy_j for c in operators if c.energy_j is not None}
+        self.energies: dict[int | None, float] = {}
+        self.times: dict[int | None, float] | None = None
+        if operators:
+            self.times = {}
+            for cost in operators:  # of a training step an operator has a row for each pass
+                self.times[cost.node] = self.times.get(cost.node, 0.0) + cost.time_ms
+                if cost.energy_j is not None:
+                    energy_j = self.energies.get(cost.node, 0.0) + cost.energy_j
+                    self.energies[cost.node] = energy_j
 
     def below(self, module: _Module) -> list[ModuleCost]:
         """Return what a module consists of: its submodules, and what it runs itself."""
@@ -221,9 +228,9 @@ class _Costs:
         )
 
     def host(self, cost: OperatorCost) -> ModuleCost:
-        """Return the part of the latency that no operator has."""
+        """Return a part of the latency that no operator has: the host's, that of an update."""
         share = cost.time_ms / (self.total_ms or 1.0)
-        return ModuleCost(HOST, "", {}, 0, 0, cost.time_ms, share, cost.energy_j)
+        return ModuleCost(f"({cost.op})", "", {}, 0, 0, cost.time_ms, share, cost.energy_j)
 
 
 def _total(name: str, path: str, children: Sequence[ModuleCost]) -> ModuleCost:

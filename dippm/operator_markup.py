@@ -22,7 +22,7 @@ def operators_html(operators: Iterable[OperatorCost]) -> str:
 def _row(cost: OperatorCost) -> str:
     bar = f'<span style="{BAR}; width:{max(cost.share, 0) * 20:.2f}rem"></span>'
     return (
-        f"<tr><td>{escape(printable(cost.op))}</td><td>{escape(printable(cost.path))}</td>"
+        f"<tr><td>{escape(printable(cost.title))}</td><td>{escape(printable(cost.path))}</td>"
         f"<td>{show(cost.time_ms)}</td><td>{bar} {cost.share:.1%}</td>"
         f"<td>{escape(cost.bound)}</td></tr>"
     )

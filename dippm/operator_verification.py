@@ -103,7 +103,10 @@ def verify_operators(
     seen: dict[int | None, list[int]] = defaultdict(list)
     for kernel, place in zip(measurement.kernels, joined(measurement.kernels, graph), strict=True):
         seen[place.node].append(kernel.ns)
-    costs = {cost.node: cost.time_ms for cost in predicted if cost.node is not None}
+    costs: dict[int, float] = {}
+    for cost in predicted:  # of a training step an operator has a row for each pass
+        if cost.node is not None:
+            costs[cost.node] = costs.get(cost.node, 0.0) + cost.time_ms
     known = sorted({node for node in (*seen, *costs) if node is not None})
     checks = [_check(node, graph, seen.get(node, []), costs.get(node)) for node in known]
     checks.sort(key=lambda c: max(c.measured_ms or 0.0, c.predicted_ms or 0.0), reverse=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from dippm.conditions import FLOAT32_SETTINGS, Conditions
 from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
+from dippm.epoch import Epoch, epoch_of
 from dippm.figures import decimals, show
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import (
@@ -66,8 +67,8 @@ class Prediction:
     Attributes:
         memory_mb: peak GPU memory in MiB as `nvidia-smi` shows it; None, as every target, if it is
             in `absent`.
-        energy_j: energy of one forward pass of the batch in J.
-        latency_ms: time of one forward pass of the batch in ms.
+        energy_j: energy of one forward pass of the batch, or of one training step, in J.
+        latency_ms: time of it in ms.
         power_w: mean power during it in W.
         mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
             or the GPU has none, with the reason in `absent`.
@@ -156,6 +157,19 @@ class Prediction:
         """What each module costs, with subtotals; without times where `operators` is empty."""
         return module_tree(self.graph, self.operators, name=self.provenance.source)
 
+    def epoch(self, samples: int, *, epochs: int = 1, price_per_hour: float | None = None) -> Epoch:
+        """Return what going over a data set costs, see `dippm.epoch.epoch_of`.
+
+        Args:
+            samples: of the data set.
+            epochs: how often it is gone over.
+            price_per_hour: of the GPU.
+
+        Raises:
+            ConditionsError: if this is no prediction of a training step.
+        """
+        return epoch_of(self, samples, epochs=epochs, price_per_hour=price_per_hour)
+
     @property
     def seed_mig(self) -> MigProfile | None:
         """D3.5's Eq. 2 on the predicted memory, without margin; None on other GPUs than its own."""
@@ -185,6 +199,8 @@ class Prediction:
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
         parts = [self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode]
         parts += [f"{c.attention} attention"] * (c.attention != "fused")
+        if c.phase == "train":
+            parts += ["training step", c.optimizer, *["checkpointing"] * c.checkpointing]
         return printable(" · ".join(parts))
 
     @property
@@ -212,6 +228,9 @@ class Prediction:
                 "channels_last": c.channels_last,
                 "host": c.host and c.host.name,
                 "attention": c.attention,
+                "phase": c.phase,
+                "optimizer": c.optimizer if c.phase == "train" else None,
+                "checkpointing": c.checkpointing if c.phase == "train" else None,
             },
             "precision_settings": FLOAT32_SETTINGS.get(c.precision),
             "host": self.host and asdict(self.host),
@@ -273,8 +292,15 @@ class Prediction:
         if parts is None:
             return ()
         place = f"{parts.peak_path} {parts.peak_op}".strip() or "the inputs"
+        kept = "activations"
+        if self.conditions.phase == "train":
+            place = "the end of the forward pass"
+            kept = (
+                f"gradients {show(parts.gradients_mb)} + optimizer {show(parts.optimizer_mb)} "
+                "+ saved activations"
+            )
         return (
-            f"weights {show(parts.weights_mb)} + activations {show(parts.activations_mb)} "
+            f"weights {show(parts.weights_mb)} + {kept} {show(parts.activations_mb)} "
             f"+ workspace {show(parts.workspace_mb)} + context {show(parts.context_mb)}",
             f"nvidia-smi shows the sum; {show(parts.reserved_mb)} of it is the allocator's",
             f"peak at {printable(place)}",

@@ -98,7 +98,7 @@ def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
         "mode": (c.mode, regime.mode),
         "timer": (c.timer, measurement.columns["timer"]),
         "layout": (c.channels_last, regime.channels_last),
-        "phase": ("inference", regime.phase),
+        "phase": (c.phase, regime.phase),
         "framework": ("torch", measurement.columns["framework"].split()[0]),
     }
     for name, (predicted, measured) in pairs.items():

@@ -22,18 +22,21 @@ class Question:
         target: column of the prediction.
         split: how the name of the split begins.
         data: words that the name of the data holds.
+        phase: of the checkpoint.
     """
 
     text: str
     target: str
     split: str
     data: tuple[str, ...]
+    phase: str = "inference"
 
     def is_answered_by(self, line: Line) -> bool:
         """Return whether a line is about this."""
         data = str(line.get("data"))
         return (
             line.get("target") == self.target
+            and line.get("phase", "inference") == self.phase
             and str(line.get("split")).startswith(self.split)
             and all(word in data for word in self.data)
         )
@@ -63,7 +66,7 @@ def rows(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
     """Yield a row of the table for each question that lines of the cards answer.
 
     Args:
-        lines: of all shipped checkpoints, each with the name of its "checkpoint".
+        lines: of all shipped checkpoints, each with the name of its "checkpoint" and its "phase".
     """
     known = list(lines)
     for question in QUESTIONS:

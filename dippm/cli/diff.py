@@ -36,6 +36,13 @@ def diff(
     attention: Annotated[
         str, typer.Option("--attention", help="fused or unfused, or two: fused,unfused.")
     ] = "fused",
+    phase: Annotated[
+        str, typer.Option("--phase", help="inference or train, or two: inference,train.")
+    ] = "inference",
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="Of training steps: sgd, adam, adamw, or two.")
+    ] = "sgd",
+    checkpointing: options.Checkpointing = False,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
@@ -71,6 +78,9 @@ def diff(
         "channels_last": _one_or_two(sides),
         "host": _one_or_two(options.listed(host)) if host else None,
         "attention": _one_or_two(options.listed(attention)),
+        "phase": _one_or_two(options.listed(phase)),
+        "optimizer": _one_or_two(options.listed(optimizer)),
+        "checkpointing": checkpointing,
         "trust": trust,
         "timeout_s": timeout_s,
         "memory_limit_mb": memory_limit_mb,

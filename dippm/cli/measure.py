@@ -108,15 +108,13 @@ def _operators(
 ) -> OperatorVerification:
     """Join the kernels of a measurement with the model's graph, and predict its operators."""
     from dippm.api import predict
-    from dippm.errors import ConditionsError, DippmError
+    from dippm.errors import DippmError
     from dippm.operator_verification import verify_operators
     from dippm.reading import read_graph
 
     graph = read_graph(model, input=input, trust=trust)
     regime, columns = measured.regime, measured.columns
     try:
-        if regime.phase != "inference":
-            raise ConditionsError("training steps are not predicted", "Measure --phase inference.")
         if columns["device_kind"] == "cpu":
             _check_known(measured.device)
         costs = predict(
@@ -129,6 +127,7 @@ def _operators(
             mode=regime.mode,
             timer="kernel",
             channels_last=regime.channels_last,
+            phase=regime.phase,
         ).operators
     except DippmError as error:  # measured operators are worth their table alone
         return verify_operators(measured, graph, reason=error.message)
@@ -164,6 +163,7 @@ def _predict(
         precision=regime.precision,
         mode=regime.mode,
         channels_last=regime.channels_last,
+        phase=regime.phase,
         trust=trust,
     )
 

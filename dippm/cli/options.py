@@ -53,7 +53,7 @@ def _slices() -> Iterable[str]:
 Source = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model file, or a name such as timm:resnet50.")
 ]
-Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples per forward pass.")]
+Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples per forward pass or step.")]
 Input = Annotated[
     str | None,
     typer.Option(
@@ -135,6 +135,19 @@ Attention = Annotated[
     typer.Option(
         "--attention",
         help="fused or unfused: without fused kernels its scores are written to memory.",
+    ),
+]
+Phase = Annotated[
+    str,
+    typer.Option("--phase", help="inference, or train: a step of forward, backward and update."),
+]
+Optimizer = Annotated[
+    str, typer.Option("--optimizer", help="Of a training step: sgd (with momentum), adam, adamw.")
+]
+Checkpointing = Annotated[
+    bool,
+    typer.Option(
+        "--checkpointing", help="Of a training step: blocks are run again in the backward pass."
     ),
 ]
 Framework = Annotated[

@@ -12,6 +12,8 @@ from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
     from dippm.comparison import Comparison
+    from dippm.epoch import Epoch
+    from dippm.prediction import Prediction
 
 
 def predict(
@@ -26,6 +28,9 @@ def predict(
     channels_last: options.ChannelsLast = False,
     host: options.Host = None,
     attention: options.Attention = "fused",
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
@@ -34,17 +39,33 @@ def predict(
     ] = 0,
     tree: options.Tree = False,
     depth: options.Depth = 3,
+    dataset_size: Annotated[
+        int | None,
+        typer.Option(
+            "--dataset-size", min=1, help="Samples of a data set: what going over it costs, too."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option("--epochs", min=1, help="How often the data set is gone over.")
+    ] = 1,
+    price_per_hour: Annotated[
+        float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU.")
+    ] = None,
     html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Predict memory, energy, latency and MIG slice of a model."""
+    """Predict memory, energy, latency and MIG slice of a model, or of a training step."""
     precisions = options.listed(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
-    if several and (operators or tree):
-        raise typer.BadParameter(f"--{'operators' if operators else 'tree'} needs one precision")
+    alone = {"operators": operators, "tree": tree, "dataset-size": dataset_size}
+    if several and any(alone.values()):
+        name = next(name for name, given in alone.items() if given)
+        raise typer.BadParameter(f"--{name} needs one precision")
+    if dataset_size is None and (epochs > 1 or price_per_hour is not None):
+        raise typer.BadParameter("--epochs and --price-per-hour need --dataset-size")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm import api
 
@@ -60,6 +81,9 @@ def predict(
             "channels_last": channels_last,
             "host": host,
             "attention": attention,
+            "phase": phase,
+            "optimizer": optimizer,
+            "checkpointing": checkpointing,
             "trust": trust,
             **limits,
         }
@@ -70,6 +94,10 @@ def predict(
             table = api.compare([case], precision=precisions, strict=True, **where)
         else:
             prediction = api.predict(model, framework, precision=cast(Any, precision), **where)
+            epoch = None
+            if dataset_size is not None:
+                asked: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}
+                epoch = prediction.epoch(dataset_size, **asked)
         if html:
             from dippm.report.html import write_comparison, write_report
 
@@ -78,8 +106,7 @@ def predict(
             else:
                 write_report(html, prediction)
     if json:
-        whole = {"tree": prediction.tree.to_dict()} if tree else {}
-        print_json(_documents(table) if several else prediction.to_dict() | whole)
+        print_json(_documents(table) if several else _document(prediction, epoch, tree=tree))
         return
     from dippm.report.console import console, operator_table, print_text, tree_table
 
@@ -89,10 +116,19 @@ def predict(
         show_comparison(table)
         return
     print_text(str(prediction))
+    if epoch is not None:
+        print_text(f" {epoch}")
     if tree:
         console().print(tree_table(prediction.tree, depth))
     if operators:
         console().print(operator_table(prediction, operators))
+
+
+def _document(prediction: Prediction, epoch: Epoch | None, *, tree: bool) -> dict[str, Any]:
+    document = prediction.to_dict()
+    if epoch is not None:
+        document["epoch"] = epoch.to_dict()
+    return document | {"tree": prediction.tree.to_dict()} if tree else document
 
 
 def _documents(table: Comparison) -> list[dict[str, Any]]:

@@ -124,11 +124,14 @@ def _questions(
     yield layout, measured, {"channels_last": not c.channels_last}
     mode = "compiled" if c.mode == "eager" else "eager"
     yield mode, measured, {"mode": mode}
+    if c.phase == "train":
+        how = "no checkpointing" if c.checkpointing else "checkpointing"
+        yield how, measured, {"checkpointing": not c.checkpointing}
     if c.timer != "kernel":
         yield "launches x0.5", measured, _faster_host(baseline)
     if c.timer == "wall":
         yield "launches free", "estimated", {"timer": "kernel"}
-    for precision in loaded.precisions_for(c.device):
+    for precision in loaded.precisions_for(c.device, c.phase):
         if precision != c.precision:
             yield precision, measured, {"precision": precision}
     yield f"batch {2 * c.batch:,}", measured, {"batch": 2 * c.batch}

@@ -232,8 +232,7 @@ def is_part(module: ModuleCost) -> bool:
 
 def _weights_mb(cost: OperatorCost, node: OpNode, half: float) -> float:
     """Return what an operator reads, told once however many passes it has."""
-    first = getattr(cost, "part", "forward") == "forward"
-    return half * node.param_bytes / MIB if first else 0.0
+    return half * node.param_bytes / MIB if cost.part == "forward" else 0.0
 
 
 def ancestors(path: str) -> list[str]:

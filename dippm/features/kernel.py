@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 Unit = Literal["half", "tf32", "fp32", "int8"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-Part = Literal["forward", "backward_input", "backward_weight", "optimizer"]
+Part = Literal["forward", "backward_input", "backward_weight", "optimizer", "recompute"]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""Of a training step; inference is all forward."""
+"""Of a training step; inference is all forward. What checkpointing runs again is "recompute"."""
 
 
 class Kernel(NamedTuple):

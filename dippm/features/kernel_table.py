@@ -115,6 +115,7 @@ class KernelTable:
         *,
         channels_last: bool = False,
         attention: Attention = "fused",
+        checkpointing: bool = False,
     ) -> KernelTable:
         """Expand a graph into the kernels of a training step, see `training_step`."""
 
@@ -125,6 +126,7 @@ class KernelTable:
                 optimizer=optimizer,
                 channels_last=channels_last,
                 attention=attention,
+                checkpointing=checkpointing,
             )
             return step.kernels
 

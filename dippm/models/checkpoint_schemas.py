@@ -153,11 +153,9 @@ class TableTerms(Schema):
     terms: dict[Name, LogFactor]
 
 
-class LawPart(Schema):
-    """Shape of the kernel law, and what bounds it."""
+class TreeLawPart(Schema):
+    """Shape of the trees of inference, and what bounds them."""
 
-    members: Annotated[int, Field(ge=1, le=64)]
-    network_weight: Annotated[float, Field(ge=0, le=1)]
     tree_depth: Annotated[int, Field(ge=1, le=64)]
     tree_reach: LogError
     range: dict[Name, LogRange]
@@ -172,6 +170,13 @@ class LawPart(Schema):
         if any(low > high for low, high in self.range.values()):
             raise ValueError("range: the first bound is above the second")
         return self
+
+
+class LawPart(TreeLawPart):
+    """Shape of the law of inference, and what bounds it."""
+
+    members: Annotated[int, Field(ge=1, le=64)]
+    network_weight: Annotated[float, Field(ge=0, le=1)]
 
 
 class HybridSchema(Schema):

@@ -33,7 +33,6 @@ from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     DeviceView,
 )
-from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
@@ -41,15 +40,15 @@ from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
-from dippm.models.kernel_law import LAW_VERSION, KernelLaw, KernelTimes
-from dippm.models.kernel_network import ROUNDS
+from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.models.law_kernels import LawKernels
-from dippm.models.memory import MemoryFootprint, MemoryModel, Usage
 from dippm.models.operator_rows import operator_rows
 from dippm.models.order import Order
 from dippm.models.ordered_times import OrderedTimes
+from dippm.models.phases import phase_model
 from dippm.models.power import PowerModel, achieved_shares, idle_power_w, work_ms
-from dippm.models.predictor import predictor
+from dippm.models.predictor import phases_of, predictor, refuse_phase
+from dippm.models.step_schemas import StepSchema
 from dippm.models.targets import (
     NOTHING_RUNS,
     TARGETS,
@@ -76,10 +75,10 @@ class Hybrid:
     feature_version = f"{KERNEL_VERSION}.{KERNEL_FEATURE_VERSION}.{LAW_VERSION}"
     tensor_library = "numpy"
 
-    def __init__(self, law: KernelLaw, config: Mapping[str, Any]) -> None:
+    def __init__(self, law: Law, config: Mapping[str, Any]) -> None:
         self.law, self.config = law, config
-        self.host = Host(**config["host"])
-        self.memory = MemoryModel(**config["memory"])
+        self.phase = phase_model(config)
+        self.host, self.memory = Host(**config["host"]), self.phase.memory
         power = config["power"]
         self.power = PowerModel(**{**power, "coefficients": tuple(power["coefficients"])})
         intervals = config["intervals"]["latency_ms"]
@@ -89,20 +88,21 @@ class Hybrid:
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Build from the arrays of `KernelLaw` and the configuration.
+        """Build from the arrays of the phase's law and the configuration.
 
         Raises:
             CheckpointError: if the configuration or the arrays are not as they should be.
         """
-        check(config, HybridSchema, "the configuration")
-        return cls(KernelLaw.from_checkpoint(tensors, config), config)
+        trains = phases_of(config) == ("train",)
+        check(config, StepSchema if trains else HybridSchema, "the configuration")
+        return cls(phase_model(config).law(tensors, config), config)
 
     def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
         """Predict one point, with its operator table.
 
         Raises:
-            ConditionsError: if the file fixes another batch than the one asked for, or if the
-                device is a CPU.
+            ConditionsError: if the file fixes another batch than the one asked for, if the device
+                is a CPU, or if the phase is another one than that of the checkpoint.
         """
         return self._estimate(graph, conditions, with_operators=True)
 
@@ -122,7 +122,7 @@ class Hybrid:
         return self.memory.memory_mb(usage, multiprocessors) * exp(Z99 * self.memory.log_error)
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
-        _refuse_cpu(c.device)
+        self._refuse(c)
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
@@ -130,7 +130,8 @@ class Hybrid:
         times, device_ms = found.kernel_ms, found.device_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         used, host = self._host(c.host, c.device)
-        work = device_ms, table.launches, input_bytes, c.timer
+        launches = self.phase.launches(table)
+        work = device_ms, launches, input_bytes, c.timer
         total_ms = latency_ms(*work, host)
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         usage = self._usage(graph, c, batch)
@@ -149,7 +150,7 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        latency = self._latency_estimate(total_ms, found, c, used)
+        latency = self._latency_estimate(total_ms, found, c, used, launches)
         values = {"latency_ms": latency, "memory_mb": memory}
         energy = None
         if c.mig is None and c.device.power_limit_w is not None:
@@ -200,12 +201,12 @@ class Hybrid:
             for all launches and the time of copying inputs, in ms; the last two are 0 where the
             timer does not see them.
         """
-        _refuse_cpu(c.device)
+        self._refuse(c)
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         times = self._times(graph, c, batch).kernel_ms
         _, host = self._host(c.host, c.device)
-        host_ms = 0.0 if c.timer == "kernel" else table.launches * host.launch_ms
+        host_ms = 0.0 if c.timer == "kernel" else self.phase.launches(table) * host.launch_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         copy_ms = input_bytes / host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
         by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES)).astype(np.float64)
@@ -218,9 +219,9 @@ class Hybrid:
         ).at(c)
 
     def _latency_estimate(
-        self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse
+        self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, launches: float
     ) -> Estimate:
-        launch_ms = 0.0 if c.timer == "kernel" else host.launches * host.launch_us / 1e3
+        launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
         described = interval_features(
             found.spread,
             launch_ms / total_ms,
@@ -262,33 +263,25 @@ class Hybrid:
 
     def _kernels(self, graph: ModelGraph, c: Conditions) -> tuple[KernelTable, LawKernels]:
         held = self._cached(graph)
-        precision = same_arithmetic(c.device, c.precision)[0]
-        key = (precision, c.mode, c.channels_last, c.attention)
+        key = (same_arithmetic(c.device, c.precision)[0], *self.phase.key(c))
         if key not in held:
-            table = KernelTable.of(
-                graph, precision, c.mode, channels_last=c.channels_last, attention=c.attention
-            )
-            held[key] = table, LawKernels.of(KernelGraph.of(table, ROUNDS))
+            held[key] = self.phase.kernels(graph, c)
         found: tuple[KernelTable, LawKernels] = held[key]
         return found
 
-    def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Usage:
+    def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Any:
         held = self._cached(graph)
-        how = (c.precision, c.mode, c.channels_last, c.attention)
-        footprint: MemoryFootprint | None = held.get(("footprint", *how))
-        if footprint is None:
-            footprint = MemoryFootprint.of(
-                graph,
-                c.precision,
-                c.mode,
-                channels_last=c.channels_last,
-                attention=c.attention,
-            )
-            held["footprint", *how] = footprint
+        how = (c.precision, *self.phase.key(c))
+        if ("footprint", *how) not in held:
+            held["footprint", *how] = self.phase.footprint(graph, c)
         if ("usage", *how, batch) not in held:
-            held["usage", *how, batch] = footprint.usage(batch)
-        usage: Usage = held["usage", *how, batch]
-        return usage
+            held["usage", *how, batch] = held["footprint", *how].usage(batch)
+        return held["usage", *how, batch]
+
+    def _refuse(self, c: Conditions) -> None:
+        _refuse_cpu(c.device)
+        refuse_phase(self.config, c)
+        self.phase.refuse(c)
 
     def _warnings(self, graph: ModelGraph, table: KernelTable, c: Conditions) -> tuple[str, ...]:
         seen = self.config["seen"]
@@ -315,11 +308,12 @@ class Hybrid:
         if c.device.calibration:
             pass  # the owner measured it
         elif precisions is None:
-            warnings.append(f"{c.device.name} was never measured: extrapolated from other GPUs")
+            warnings.append(self.phase.never_measured(c.device.name))
         elif not set(precisions).intersection(same_arithmetic(c.device, c.precision)):
             warnings.append(
                 f"{c.precision} was never measured on {c.device.name}, only {', '.join(precisions)}"
             )
+        warnings += self.phase.warnings(graph, c)
         low, high = seen["batch_range"]
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,14 @@ class KernelTimes:
     novelty: float
 
 
+class Law(Protocol):
+    """What says how long kernels take."""
+
+    def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return the times of a model's kernels at each place."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class KernelLaw:
     """Networks, trees, and what bounds them.
@@ -111,14 +119,6 @@ class KernelLaw:
         """
         law = config["law"]
         bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
-        terms = {
-            (table["device"], table["mode"]): by_class(table["terms"]) for table in law["tables"]
-        }
-        usual = {
-            (family, mode): by_class(added)
-            for family, modes in law["usual"].items()
-            for mode, added in modes.items()
-        }
         return cls(
             network=KernelNetwork.from_tensors(tensors, law["members"]),
             trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
@@ -126,8 +126,8 @@ class KernelLaw:
             measured=MeasuredModels.from_tensors(tensors),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
-            terms=terms,
-            usual=usual,
+            terms=terms_of(law),
+            usual=usual_of(law),
         )
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
@@ -146,13 +146,13 @@ class KernelLaw:
     def _times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         looks, kind = kernels.looks, kernels.graph.table.kind
         count = kernels.graph.count.astype(np.float64)
-        each_look = [roofline_ms(_looks(kernels, p), batch, p.view) for p in places]
+        each_look = [roofline_ms(looks_at(kernels, p), batch, p.view) for p in places]
         roofline = np.stack(each_look)[:, kernels.look_of]
         shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
         novelty = np.array([self.measured.novelty(share) for share in shares])
         slow = self._log_slowdown(kernels, batch, places, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
-        added = np.stack([self._added(p.conditions)[kind] for p in places])
+        added = np.stack([added_terms(self.terms, self.usual, p.conditions)[kind] for p in places])
         serial = serial_ms(looks, batch)[kernels.look_of]
         each = roofline * np.exp(bounded + added) + serial
         weights = self._weights(tree_share(novelty, self.network_weight))
@@ -179,19 +179,6 @@ class KernelLaw:
         middle = (weights * totals).sum(axis=0)
         return np.asarray(np.sqrt((weights * (totals - middle) ** 2).sum(axis=0)))
 
-    def _added(self, conditions: Conditions) -> Floats:
-        """Return what measurements of this device add, by class, or usually add on such a one."""
-        found = conditions.device.calibration
-        name = found.base if found else conditions.device.name
-        added = self.terms.get((name, conditions.mode))
-        if added is None:
-            family = conditions.device.memory_family or ANY_MEMORY
-            added = self.usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
-        if found is None:
-            return added
-        own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
-        return np.asarray(added + np.array(own), dtype=np.float64)
-
     def _log_slowdown(
         self,
         kernels: LawKernels,
@@ -204,7 +191,7 @@ class KernelLaw:
         features = np.stack(
             [
                 kernel_features(
-                    _looks(kernels, place),
+                    looks_at(kernels, place),
                     batch,
                     place.view,
                     channels_last=place.conditions.channels_last,
@@ -248,12 +235,51 @@ def tree_share(novelty: Floats, network_weight: float) -> Floats:
     return np.asarray(distance(novelty) * (1.0 - network_weight), dtype=np.float64)
 
 
+def terms_of(law: Mapping[str, Any]) -> dict[tuple[str, str], Floats]:
+    """Return what its newest table adds by class, for each GPU and mode, of a configuration."""
+    return {(table["device"], table["mode"]): by_class(table["terms"]) for table in law["tables"]}
+
+
+def usual_of(law: Mapping[str, Any]) -> dict[tuple[str, str], Floats]:
+    """Return what tables usually add by class, for each kind of memory and mode."""
+    return {
+        (family, mode): by_class(added)
+        for family, modes in law["usual"].items()
+        for mode, added in modes.items()
+    }
+
+
+def added_terms(
+    terms: Mapping[tuple[str, str], Floats],
+    usual: Mapping[tuple[str, str], Floats],
+    conditions: Conditions,
+) -> Floats:
+    """Return what measurements of a device add, by class, or usually add on such a one.
+
+    Args:
+        terms: by GPU and mode, see `KernelLaw`.
+        usual: by kind of memory and mode.
+        conditions: of the device.
+    """
+    found = conditions.device.calibration
+    name = found.base if found else conditions.device.name
+    added = terms.get((name, conditions.mode))
+    if added is None:
+        family = conditions.device.memory_family or ANY_MEMORY
+        added = usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
+    if found is None:
+        return added
+    own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
+    return np.asarray(added + np.array(own), dtype=np.float64)
+
+
 def by_class(values: Mapping[str, float]) -> Floats:
     """Return values by name of class as an array, (classes,); 0 where there is none."""
     return np.array([values.get(name, 0.0) for name in KERNEL_CLASSES], dtype=np.float64)
 
 
-def _looks(kernels: LawKernels, place: Place) -> KernelTable:
+def looks_at(kernels: LawKernels, place: Place) -> KernelTable:
+    """Return the looks of kernels at a place, with IEEE products for TF32 where it says so."""
     plain = kernels.ieee_looks if place.ieee else None
     return plain or kernels.looks
 

@@ -85,14 +85,21 @@ class KernelTrees:
         object.__setattr__(self, "leaves", self.value[here])
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Any], depth: int, reach: float) -> KernelTrees:
-        """Read the arrays "trees.<name>".
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Any],
+        depth: int,
+        reach: float,
+        prefix: str = "trees",
+        columns: int = N_FEATURES,
+    ) -> KernelTrees:
+        """Read the arrays "<prefix>.<name>" of trees that ask about so many columns.
 
         Raises:
             CheckpointError: if one is missing or names nodes or columns that do not exist.
         """
         try:
-            a = {name: np.asarray(tensors[f"trees.{name}"]) for name in ARRAYS}
+            a = {name: np.asarray(tensors[f"{prefix}.{name}"]) for name in ARRAYS}
         except KeyError as error:
             raise _damaged(f"the trees have no array {error}") from None
         if any(a[name].dtype.kind != "i" for name in ("roots", "feature", "left")):
@@ -101,7 +108,7 @@ class KernelTrees:
         fits = (
             a["classes"].shape == (N_KINDS,)
             and all(len(a[name]) == nodes for name in ("threshold", "left", "value"))
-            and _inside(a["feature"], -1, N_FEATURES)
+            and _inside(a["feature"], -1, columns)
             and _inside(a["roots"], 0, nodes)
             and _inside(a["left"], 0, nodes - 1)
         )

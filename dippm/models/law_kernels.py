@@ -43,7 +43,7 @@ class LawKernels:
     def of(cls, graph: KernelGraph) -> LawKernels:
         """Work out what depends on the graph of kernels alone."""
         table, size = graph.table, len(graph.count)
-        columns = [table.kind[:, None], table.unit[:, None], table.settings]
+        columns = [table.kind[:, None], table.unit[:, None], table.part[:, None], table.settings]
         rows = np.concatenate([*columns, table.per_sample, table.fixed], axis=1)
         _, stands, look_of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         looks = table.only(stands)

@@ -48,7 +48,7 @@ class MemoryModel:
             usage: of the model at a batch.
             sm_count: multiprocessors of the GPU or slice, None if nobody says.
         """
-        return self._context_mb(usage, sm_count) + reserved_mb(usage)
+        return self.context_of(sm_count, convolves=usage.convolves) + reserved_mb(usage)
 
     def parts(self, usage: Usage, graph: ModelGraph, sm_count: int | None) -> MemoryParts:
         """Return what `memory_mb` is the sum of, and where the activations have their peak."""
@@ -60,15 +60,21 @@ class MemoryModel:
             weights_mb=weights_mb,
             activations_mb=activations_mb,
             workspace_mb=max(0.0, reserved_mb(usage) - weights_mb - activations_mb),
-            context_mb=self._context_mb(usage, sm_count),
+            context_mb=self.context_of(sm_count, convolves=usage.convolves),
             peak_node=alive.node,
             peak_op=node.op if node else "",
             peak_path=node.path if node else "",
         )
 
-    def _context_mb(self, usage: Usage, sm_count: int | None) -> float:
+    def context_of(self, sm_count: int | None, *, convolves: bool) -> float:
+        """Return the context of a process, in MB.
+
+        Args:
+            sm_count: multiprocessors of the GPU or slice, None if nobody says.
+            convolves: whether the library of convolutions is loaded.
+        """
         multiprocessors = USUAL_MULTIPROCESSORS if sm_count is None else sm_count
-        libraries = self.convolution_mb if usage.convolves else 0.0
+        libraries = self.convolution_mb if convolves else 0.0
         return self.context_mb + self.context_mb_per_sm * multiprocessors + libraries
 
 

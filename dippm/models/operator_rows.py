@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.features.kernel import UNITS
+from dippm.features.kernel import PARTS, UNITS
 from dippm.features.kernel_features import DeviceView, roofline_parts_ms
 from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.targets import Bound, OperatorCost
+from dippm.models.targets import Bound, OperatorCost, Pass
 
 Floats = NDArray[np.float64]
 SHORTEST_MS = 0.002
 """Operators below this by both roofs take the time of a launch."""
+PASSES: tuple[Pass, ...] = ("forward", "recompute", "backward", "optimizer")
+"""In the order of the rows."""
+_PASS_OF = np.array([PASSES.index(part.partition("_")[0]) for part in PARTS])
 _BOUNDS: tuple[Bound, ...] = get_args(Bound)
+_UPDATE = PASSES.index("optimizer")
 
 
 def operator_rows(
@@ -28,7 +33,9 @@ def operator_rows(
     total_ms: float,
     energy: tuple[Floats, float] | None = None,
 ) -> tuple[OperatorCost, ...]:
-    """Return a row for each operator that launches kernels, in graph order, the host last.
+    """Return a row for each operator and pass that launches kernels, in graph order.
+
+    An optimiser's update is one row, then comes the host.
 
     Args:
         graph: the model.
@@ -51,32 +58,36 @@ def operator_rows(
         quantities[:, 1:4].sum(axis=1),
         kernel_j,
     )
-    nodes, row = np.unique(table.node, return_inverse=True)
-    sums = [np.bincount(row, column, len(nodes)) for column in columns]
+    passes = _PASS_OF[table.part]
+    place = passes * len(graph.nodes) + np.where(passes == _UPDATE, 0, table.node)
+    places, row = np.unique(place, return_inverse=True)
+    sums = [np.bincount(row, column, len(places)) for column in columns]
     kernels, time_ms, compute_ms, memory_ms, flops, moved, energy_j = sums
     by_roof = np.where(compute_ms > memory_ms, _position("compute"), _position("memory"))
     is_short = np.maximum(compute_ms, memory_ms) < SHORTEST_MS
     bound = np.where(is_short, _position("launch"), by_roof)
-    by_unit = np.zeros((len(UNITS), len(nodes)))
+    by_unit = np.zeros((len(UNITS), len(places)))
     np.add.at(by_unit, (table.unit, row), quantities[:, 0])
     unit = by_unit.argmax(axis=0)
-    cells = (nodes, kernels, flops, moved, time_ms, time_ms / total_ms, bound, energy_j, unit)
+    cells = (places, kernels, flops, moved, time_ms, time_ms / total_ms, bound, energy_j, unit)
     rows = []
-    for node, launched, work, bytes_, ms, share, roof, joule, carrier in zip(
+    for where, launched, work, bytes_, ms, share, roof, joule, carrier in zip(
         *(cell.tolist() for cell in cells), strict=True
     ):
-        one = graph.nodes[node]
+        part, node = PASSES[where // len(graph.nodes)], where % len(graph.nodes)
+        one = None if part == "optimizer" else graph.nodes[node]
         rows.append(
             OperatorCost(
-                node=node,
-                op=one.op,
+                node=None if one is None else node,
+                op="optimizer" if one is None else one.op,
                 kernels=int(launched),
                 time_ms=ms,
                 share=share,
                 bound=_BOUNDS[roof],
-                macs=int(work / 2) if one.macs else 0,
+                macs=int(work / 2) if one and one.macs else 0,
                 bytes_moved=int(bytes_),
-                path=one.path,
+                path=one.path if one else "",
+                part=part,
                 energy_j=None if energy is None else joule,
                 flops=int(work),
                 unit=UNITS[carrier] if work else "",
@@ -85,7 +96,8 @@ def operator_rows(
     host_ms = total_ms - float(times.sum())
     if host_ms > 1e-9 * total_ms:
         share, joule = host_ms / total_ms, None if energy is None else host_j
-        rows.append(OperatorCost(None, "host", 0, host_ms, share, "host", 0, 0, energy_j=joule))
+        host = OperatorCost(None, "host", 0, host_ms, share, "host", 0, 0, energy_j=joule)
+        rows.append(replace(host, part="host"))
     return tuple(rows)
 
 

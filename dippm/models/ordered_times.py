@@ -15,7 +15,7 @@ import numpy as np
 from dippm.conditions import Conditions, Precision, same_arithmetic
 from dippm.devices import Device, MigProfile
 from dippm.features.kernel_features import DeviceView
-from dippm.models.kernel_law import Floats, KernelLaw, KernelTimes, Place
+from dippm.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.models.law_kernels import LawKernels
 from dippm.models.order import Order
 
@@ -50,7 +50,7 @@ class OrderedTimes:
 
     def __init__(
         self,
-        law: KernelLaw,
+        law: Law,
         order: Order,
         kernels_of: Callable[[Conditions], LawKernels],
         batch: int,

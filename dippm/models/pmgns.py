@@ -19,7 +19,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.checkpoint_schemas import PmgnsSchema, check
 from dippm.models.pmgns_inputs import network_inputs
 from dippm.models.pmgns_network import Pmgns, PmgnsConfig
-from dippm.models.predictor import predictor
+from dippm.models.predictor import predictor, refuse_phase
 from dippm.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estimates, Interval
 
 KIND = "pmgns"
@@ -111,6 +111,7 @@ class PmgnsPredictor:
         return [answers[_key(point)] for point in conditions]
 
     def _refuse_untrained(self, conditions: Conditions) -> None:
+        refuse_phase(self.config, conditions)
         trained = self.config["conditions"]
         if conditions.device.name not in trained["devices"]:
             raise ConditionsError(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from dippm.conditions import Conditions
+from dippm.errors import ConditionsError
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import Estimates
 
@@ -60,3 +61,27 @@ def predictor(name: str) -> Callable[[Kind], Kind]:
         return kind
 
     return register
+
+
+def phases_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the phases that a checkpoint answers for; one that states none answers inference."""
+    conditions = config.get("conditions")
+    listed = conditions.get("phase") if isinstance(conditions, dict) else None
+    return tuple(map(str, listed)) if isinstance(listed, list) and listed else ("inference",)
+
+
+def refuse_phase(config: Mapping[str, Any], conditions: Conditions) -> None:
+    """Refuse conditions of another phase than those of a checkpoint.
+
+    Raises:
+        ConditionsError: if they are.
+    """
+    known = phases_of(config)
+    if conditions.phase not in known:
+        what = {"inference": "inference", "train": "training steps"}
+        raise ConditionsError(
+            f"this checkpoint predicts {what.get(known[0], known[0])}, not "
+            f"{what[conditions.phase]}",
+            f"Ask for phase={known[0]}, or leave the checkpoint out: the one that knows the phase "
+            "is taken.",
+        )

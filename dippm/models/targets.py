@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Bound = Literal["compute", "memory", "launch", "host"]
+Pass = Literal["forward", "backward", "optimizer", "recompute", "host"]
 UNITS = {"latency_ms": "ms", "memory_mb": "MB", "power_w": "W", "energy_j": "J"}
 TARGETS = tuple(UNITS)
 NOTHING_RUNS = "nothing of the model runs on the device: no operator computes or moves data"
@@ -34,8 +35,8 @@ class OperatorCost:
     """The share of one operator, or of the host, in the latency.
 
     Attributes:
-        node: position in `ModelGraph.nodes`; None for the host row.
-        op: canonical operator name, or "host".
+        node: position in `ModelGraph.nodes`; None for the host row and that of an update.
+        op: canonical operator name, "host", or "optimizer".
         kernels: kernels that the operator launches under the conditions.
         time_ms: its part of the predicted latency.
         share: time_ms / latency, 0 to 1.
@@ -48,6 +49,9 @@ class OperatorCost:
         flops: floating-point operations of its kernels, beside MACs those of element-wise work.
         unit: arithmetic that carries most of them, one of `dippm.features.kernel.UNITS`; "" if
             nobody says.
+        part: of a training step: an operator has a row for its forward pass, one for its gradients
+            and, with checkpointing, one for what runs again; the update is a row without a node.
+            Inference is all forward.
     """
 
     node: int | None
@@ -62,17 +66,24 @@ class OperatorCost:
     energy_j: float | None = None
     flops: int = 0
     unit: str = ""
+    part: Pass = "forward"
+
+    @property
+    def title(self) -> str:
+        """Return the operator with the pass that it is run in, if that is not the forward pass."""
+        return f"{self.op} {self.part}" if self.part in ("backward", "recompute") else self.op
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """What the predicted memory consists of; the four parts sum to what `nvidia-smi` shows.
+    """What the predicted memory consists of; the parts sum to what `nvidia-smi` shows.
 
-    The first three are what PyTorch's allocator reserves (`torch.cuda.max_memory_reserved`).
+    All but the context is what PyTorch's allocator reserves (`torch.cuda.max_memory_reserved`).
 
     Attributes:
         weights_mb: parameters, with the half-precision copies that autocast has made by the peak.
-        activations_mb: tensors alive at once where most of them are.
+        activations_mb: tensors alive at once where most of them are; of a training step what is
+            saved for the gradients.
         workspace_mb: what is reserved beyond them: cached blocks, workspaces of the libraries,
             rounding.
         context_mb: driver context, libraries and framework; grows with the multiprocessors.
@@ -80,6 +91,8 @@ class MemoryParts:
             activations; None if the inputs alone are the peak.
         peak_op: its canonical name, "" without one.
         peak_path: its module or layer, see `OpNode.path`.
+        gradients_mb: of the parameters; a forward pass has none.
+        optimizer_mb: states of the optimiser; a forward pass has none.
     """
 
     weights_mb: float
@@ -89,11 +102,14 @@ class MemoryParts:
     peak_node: int | None
     peak_op: str
     peak_path: str
+    gradients_mb: float = 0.0
+    optimizer_mb: float = 0.0
 
     @property
     def reserved_mb(self) -> float:
         """Return what the framework's allocator reserves: all but the context."""
-        return self.weights_mb + self.activations_mb + self.workspace_mb
+        kept = self.weights_mb + self.gradients_mb + self.optimizer_mb
+        return kept + self.activations_mb + self.workspace_mb
 
 
 @dataclass(frozen=True, slots=True)

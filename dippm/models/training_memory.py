@@ -8,11 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dippm.conditions import Attention, Optimizer, Precision
-from dippm.features.kernels import sequence_of, training_step
+from dippm.features.kernels import TrainingStep, sequence_of, training_step
 from dippm.features.kernels.optimizers import UPDATES
 from dippm.graph.model_graph import ModelGraph
 
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
+PROBES = (2, 6)
+"""Batches between which saved bytes are a line."""
+LARGE_PROBES = (512, 1024)
+"""With checkpointing the block that keeps most may be another one at a large batch."""
+_PRODUCTS = ("dense", "batch_matmul", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,14 @@ class TrainingMemory:
         gradient_bytes: as many of the same type.
         optimizer_bytes: its states, of the same type.
         saved_bytes: what autograd keeps; with checkpointing the most that is alive of it.
+        fresh_bytes: what exists while the update runs, when nothing is saved any more.
     """
 
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
     saved_bytes: float
+    fresh_bytes: float = 0.0
 
     @classmethod
     def of(
@@ -66,10 +73,96 @@ class TrainingMemory:
             weight_bytes=weights,
             gradient_bytes=weights,
             optimizer_bytes=weights * UPDATES[optimizer].states,
-            saved_bytes=step.checkpointed_bytes if checkpointing else step.saved_bytes,
+            saved_bytes=_saved(step, checkpointing),
+            fresh_bytes=weights * UPDATES[optimizer].fresh,
         )
 
     @property
+    def kept_bytes(self) -> float:
+        """Return what stays from step to step: parameters, gradients, states."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
     def total_bytes(self) -> float:
-        """Return the sum of all parts."""
-        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.saved_bytes
+        """Return the sum of all parts at the end of the forward pass."""
+        return self.kept_bytes + self.saved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepUsage:
+    """What a step needs at one batch, whatever the device.
+
+    Attributes:
+        memory: part by part.
+        convolves, multiplies: whether the model has convolutions, matrix products.
+    """
+
+    memory: TrainingMemory
+    convolves: bool
+    multiplies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFootprint:
+    """The memory of a step at any batch.
+
+    Attributes:
+        memory: its parts; what is saved is that of one batch, see `lines`.
+        lines: (at batch 0, for each sample) of the saved bytes; the highest holds.
+        convolves, multiplies: see `StepUsage`.
+    """
+
+    memory: TrainingMemory
+    lines: tuple[tuple[float, float], ...]
+    convolves: bool
+    multiplies: bool
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+        *,
+        checkpointing: bool = False,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+    ) -> TrainingFootprint:
+        """Follow steps at a few batches; the arguments are those of `TrainingMemory.of`."""
+
+        def memory(batch: int) -> TrainingMemory:
+            return TrainingMemory.of(
+                graph,
+                batch,
+                precision,
+                optimizer,
+                checkpointing=checkpointing,
+                channels_last=channels_last,
+                attention=attention,
+            )
+
+        operators = {node.op for node in graph.nodes}
+        convolves = any(op.startswith("conv") for op in operators)
+        multiplies = bool(operators.intersection(_PRODUCTS))
+        if not graph.batch_is_symbolic:
+            whole = memory(graph.batch)
+            return cls(whole, ((whole.saved_bytes, 0.0),), convolves, multiplies)
+        lines, first = [], memory(PROBES[0])
+        for low, high in (PROBES, LARGE_PROBES) if checkpointing else (PROBES,):
+            at_low = first if low == PROBES[0] else memory(low)
+            slope = (memory(high).saved_bytes - at_low.saved_bytes) / (high - low)
+            lines.append((at_low.saved_bytes - low * slope, slope))
+        return cls(first, tuple(lines), convolves, multiplies)
+
+    def usage(self, batch: int) -> StepUsage:
+        """Return what is needed at a batch."""
+        m = self.memory
+        saved = max(fixed + batch * slope for fixed, slope in self.lines)
+        memory = TrainingMemory(
+            m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, max(0.0, saved), m.fresh_bytes
+        )
+        return StepUsage(memory, self.convolves, self.multiplies)
+
+
+def _saved(step: TrainingStep, checkpointing: bool) -> float:
+    return step.checkpointed_bytes if checkpointing else step.saved_bytes

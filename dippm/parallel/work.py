@@ -68,7 +68,7 @@ class OneGpu:
                 continue
             share = shares.setdefault(cost.node, Share())
             share.kernels += cost.kernels
-            if getattr(cost, "part", "forward") == "forward":
+            if cost.part == "forward":
                 share.forward_ms += cost.time_ms
             else:
                 share.backward_ms += cost.time_ms

@@ -1,8 +1,8 @@
-"""Which shipped checkpoint answers for a device when none was named.
+"""Which shipped checkpoint answers for a device and a phase when none was named.
 
-The rule: of the checkpoints that know the device, the default one; if it is not among them, the
-newest version of the one whose name comes first. Conditions beside the device do not choose: a
-checkpoint that was not trained for them refuses them and says so.
+The rule: of the checkpoints that know both, the default one; if it is not among them, the newest
+version of the one whose name comes first. Conditions beside them do not choose: a checkpoint that
+was not trained for them refuses them and says so.
 """
 
 from __future__ import annotations
@@ -10,26 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dippm.conditions import Phase
 from dippm.devices import Device
-from dippm.errors import UnknownNameError
+from dippm.errors import ConditionsError, UnknownNameError
+from dippm.models.predictor import phases_of
 from dippm.pretrained import store
 from dippm.pretrained.store import CheckpointInfo
 
 
-def for_device(device: Device) -> CheckpointInfo:
-    """Return the shipped checkpoint that answers for a device.
+def for_device(device: Device, phase: Phase = "inference") -> CheckpointInfo:
+    """Return the shipped checkpoint that answers for a device and a phase.
 
     Raises:
         UnknownNameError: if no shipped checkpoint knows the device.
+        ConditionsError: if none that knows it predicts the phase.
         CheckpointError: if it is the default that would answer, and that is damaged.
     """
     default = store.find()
-    if knows(default.config, device):
+    if knows(default.config, device, phase):
         return default
     shipped = store.available()
-    fitting = (info for info in shipped if knows(info.config, device))
+    fitting = (info for info in shipped if knows(info.config, device, phase))
     found = next(fitting, None)
     if found is None:
+        if any(_reaches(info.config, device) for info in shipped):
+            what = "training steps" if phase == "train" else "inference"
+            raise ConditionsError(
+                f"no shipped checkpoint predicts {what} on {device.name}",
+                "Name one of your own with checkpoint=..., or ask for another device or phase.",
+            )
         listed = sorted({name for info in shipped for name in devices_of(info.config) or ()})
         raise UnknownNameError(
             f"no shipped checkpoint was trained on {device.name}",
@@ -39,8 +48,12 @@ def for_device(device: Device) -> CheckpointInfo:
     return found
 
 
-def knows(config: Mapping[str, Any], device: Device) -> bool:
-    """Return whether a checkpoint answers for a device."""
+def knows(config: Mapping[str, Any], device: Device, phase: Phase = "inference") -> bool:
+    """Return whether a checkpoint answers for a device and a phase."""
+    return phase in phases_of(config) and _reaches(config, device)
+
+
+def _reaches(config: Mapping[str, Any], device: Device) -> bool:
     listed = devices_of(config)
     return device.kind == "gpu" if listed is None else device.name in listed
 

@@ -108,7 +108,7 @@ def operator_table(prediction: Prediction, count: int) -> Fitted:
         shape = "" if cost.node is None else "×".join(map(str, nodes[cost.node].out_shapes[0]))
         rows.append(
             (
-                cost.op,
+                cost.title,
                 cost.path,
                 show(cost.time_ms),
                 f"{cost.share:.1%}",

@@ -165,7 +165,7 @@ def signed(time_ms: float, whole_ms: float) -> str:
 def _operator(row: OperatorRow, explanation: Explanation) -> tuple[str, ...]:
     cost = row.cost
     return (
-        cost.op,
+        cost.title,
         cost.path,
         time_text(cost.time_ms, explanation.latency_ms),
         f"{cost.share:.1%}",

@@ -84,11 +84,11 @@ def evaluate(rows: Sequence[MemorySample]) -> tuple[MemoryModel, dict[str, objec
         held[name] = error
     for (table, device, precision), wrong in errors_of.items():
         of = {"gpu": device, "data": f"{table}, {precision}"}
-        report[f"{table}, {device}, {precision}"] = {**of, **_errors(np.array(wrong))}
+        report[f"{table}, {device}, {precision}"] = {**of, **relative_errors(np.array(wrong))}
     everything = np.concatenate(list(held.values()))
-    report["all"] = _errors(everything)
+    report["all"] = relative_errors(everything)
     report["not used"] = UNUSED
-    return replace(fit_model(rows), log_error=_spread(np.log1p(everything))), report
+    return replace(fit_model(rows), log_error=log_spread(np.log1p(everything))), report
 
 
 def memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -109,7 +109,8 @@ def memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _errors(error: Floats) -> dict[str, float]:
+def relative_errors(error: Floats) -> dict[str, float]:
+    """Return what is reported of predicted over measured memory, minus 1."""
     ape = np.abs(error)
     return {
         "n": len(error),
@@ -120,7 +121,7 @@ def _errors(error: Floats) -> dict[str, float]:
     }
 
 
-def _spread(error: Floats) -> float:
+def log_spread(error: Floats) -> float:
     """Return the log standard deviation whose 90 % and 99 % bounds hold the errors seen.
 
     Three models say little about a tail, so the one-sided 99 % bound covers the worst of them.

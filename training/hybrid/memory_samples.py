@@ -23,7 +23,7 @@ FULL_GPU = "7g.80gb"
 GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
 PYTORCH_BGE = "2.0.1"
 UNUSED = {
-    "migperf, training": "the memory of a backward pass, which is not predicted",
+    "migperf, training": "the memory of training steps, which `training.steps.memory` fits",
     "optimum_benchmark, ort-gpu": "another framework, with an allocator of its own",
     "optimum_benchmark, LLaMA, Mistral, Vicuna": "passes that fill a cache of keys and values, of "
     "which there is no graph; what the driver shows is 25.8 GB at batch 1 and 2 alike",

@@ -87,7 +87,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
     tables = [
         _recent(read("timm_infer", data)),
         read("pytorch_gpu_benchmark", data),
-        _migperf(read("migperf", data)),
+        named_migperf(read("migperf", data)),
     ]
     table = pd.concat(tables, ignore_index=True)
     table = table[table["phase"] == "inference"]
@@ -97,7 +97,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
     table = table[table["model"].isin(keys.index)]
     table = table[_same_model(table, keys)]
     rows = [
-        _row(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
+        row_of(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
         for r in table.to_dict("records")
     ]
     return rows + _gpt_rows(data, lookup)
@@ -116,7 +116,8 @@ def _recent(table: Table) -> Table:
     return table[recent & ~merged]
 
 
-def _migperf(table: Table) -> Table:
+def named_migperf(table: Table) -> Table:
+    """Return the rows of MIGPerf with the names of the models that its classes are."""
     named = table["model"].str.removeprefix("migperf:")
     text = "hf:bert-base@" + table["seq_len"].astype("Int64").astype(str)
     return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
@@ -126,7 +127,7 @@ def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
     """Return the rows of GPTs whose graph is at hand."""
     records = gpt.sampled(read("hwgpt", data)).to_dict("records")
     return [
-        _row(r, key, f"gpt {r['embed_dim']} {r['n_layer']}", "gpt")
+        row_of(r, key, f"gpt {r['embed_dim']} {r['n_layer']}", "gpt")
         for r in records
         if (key := gpt.key_of(r)) in lookup.store
     ]
@@ -147,7 +148,7 @@ def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
                 continue
             key = f"operator:{record['row_id']}"
             lookup.made[key] = partial(_graph_of_operator, record)
-            rows.append(_row(record, key, record["layer"], f"operator {record['operator']}"))
+            rows.append(row_of(record, key, record["layer"], f"operator {record['operator']}"))
     return rows
 
 
@@ -169,7 +170,7 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
         for record in timings.assign(batch=graph.batch).to_dict("records"):
             problem = f"kernelbench {record['level']}/{record['problem_id']}"
             kind = "operator" if record["level"] == 1 else "chain"
-            rows.append(_row(record, model, problem, f"{kind} {costliest}"))
+            rows.append(row_of(record, model, problem, f"{kind} {costliest}"))
     return rows
 
 
@@ -177,7 +178,7 @@ def _language_rows(data: Path, lookup: _Graphs) -> list[Row]:
     """Return forward passes of language models; one architecture whether attention is fused."""
     table = language_models.forward_passes(read("optimum_benchmark", data))
     keys = {m: (architecture_id(lookup.store[m]), family_of(m)) for m in table["model"].unique()}
-    return [_row(r, r["graph"], *keys[r["model"]]) for r in table.to_dict("records")]
+    return [row_of(r, r["graph"], *keys[r["model"]]) for r in table.to_dict("records")]
 
 
 def _graph_of_operator(record: Mapping[str, Any]) -> ModelGraph:
@@ -194,7 +195,8 @@ def _sampled(table: Table, count: int) -> Table:
     return pd.concat(parts)
 
 
-def _row(record: Mapping[str, Any], graph: str, architecture: str, family: str) -> Row:
+def row_of(record: Mapping[str, Any], graph: str, architecture: str, family: str) -> Row:
+    """Return a row of a measured table; `graph` is the key of its graph."""
     device = find(record["gpu"])
     slice_name = record.get("mig_profile")
     profile = None

@@ -83,8 +83,18 @@ class KernelTrees:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows as flat arrays over their kernels."""
+class KernelRows:
+    """Rows as flat arrays over their kernels.
+
+    Attributes:
+        features: shape (K, F).
+        base_ms: time of the kernels before anything is learned, shape (K,).
+        terms: log slow-down that their tables add, shape (K,).
+        row: of each kernel, shape (K,).
+        serial_ms, host_ms, copy_ms: of each row, shape (R,).
+        offset: of the log latency of each row, shape (R,).
+        label: log ms, shape (R,).
+    """
 
     features: NDArray[np.float32]
     base_ms: Floats
@@ -120,7 +130,22 @@ def fit_trees(
     weight = _weights(examples, train, settings)
     kind = rows.features[:, :N_KINDS].argmax(axis=1)
     classes = _class_multipliers(rows, kind, weight)
-    base = classes[kind] + rows.terms
+    return KernelTrees(
+        classes, boosted(rows, classes[kind] + rows.terms, weight, settings), settings
+    )
+
+
+def boosted(
+    rows: KernelRows, base: Floats, weight: Floats, settings: TreeSettings
+) -> xgboost.Booster:
+    """Return trees that add to the log slow-down of each kernel, with the loss on the rows.
+
+    Args:
+        rows: that train.
+        base: log slow-down without trees, shape (K,).
+        weight: of the rows, shape (R,).
+        settings: how to boost.
+    """
     s = settings
 
     def gradients(margin: NDArray[np.float32], _: xgboost.DMatrix) -> tuple[Floats, Floats]:
@@ -147,8 +172,7 @@ def fit_trees(
         "disable_default_eval_metric": 1,
     }
     data = xgboost.QuantileDMatrix(rows.features, max_bin=128)
-    booster = xgboost.train(parameters, data, s.rounds, obj=gradients)
-    return KernelTrees(classes, booster, settings)
+    return xgboost.train(parameters, data, s.rounds, obj=gradients)
 
 
 def predict_trees_log_ms(
@@ -190,7 +214,7 @@ def predict_guarded_log_ms(
 @torch.no_grad()
 def _rows(
     examples: Examples, chosen: Indices, network: KernelNetwork, tables: Mapping[str, int]
-) -> _Rows:
+) -> KernelRows:
     batch = Batches(examples, tables).take(chosen)
     known = batch.table >= 0
     table = batch.table.clamp_min(0)
@@ -203,7 +227,7 @@ def _rows(
     def floats(values: torch.Tensor) -> Floats:
         return values.numpy().astype(np.float64)
 
-    return _Rows(
+    return KernelRows(
         features=batch.features.numpy(),
         base_ms=floats(batch.log_roofline.exp() * batch.count),
         terms=floats(terms),
@@ -228,7 +252,7 @@ def _weights(examples: Examples, train: Indices, settings: TreeSettings) -> Floa
     return raw
 
 
-def _class_multipliers(rows: _Rows, kind: Indices, weight: Floats) -> Floats:
+def _class_multipliers(rows: KernelRows, kind: Indices, weight: Floats) -> Floats:
     """Return one log slow-down for each class: a few Gauss-Newton steps, pulled to their mean."""
     classes = np.zeros(N_KINDS)
     count = len(rows.label)

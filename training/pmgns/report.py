@@ -153,6 +153,7 @@ def config(
             "mode": [conditions["mode"]],
             "timer": ["wall"],
             "channels_last": sorted({bool(last) for last in selection.rows["layout"] == "nhwc"}),
+            "phase": [conditions["phase"]],
         },
         "residuals": {t: _residuals(strictest, t) for t in selection.targets},
         "absent": {**selection.absent, "power_w": "this network has no output for it"},

@@ -34,7 +34,7 @@ from dippm.parallel.plan import plan_of
 HOSTS = {"A100-40GB": "server-2022"}
 OTHER_HOSTS = "desktop-2019"
 BATCH = 12
-SERVED = {"a100-80gb": "A100-80GB", "h100-80gb": "H100-SXM-80GB", "h100-80gb-pcap": "H100-SXM-80GB"}
+SERVED = {"a100-80gb": "A100-80GB", "h100-80gb": "H100-SXM-80GB"}
 LLAMA = "llama-2-70b"
 
 
@@ -123,14 +123,16 @@ def _tensors(name: str) -> tuple[list[int], list[int]]:
     return [p.numel() for p in module.parameters()], [b.numel() for b in module.buffers()]
 
 
-def shared_product_rows(data: Path, loaded: LoadedPredictor) -> Iterator[Compared]:
+def shared_product_rows(
+    data: Path, loaded: LoadedPredictor, lengths: list[int]
+) -> Iterator[Compared]:
     """Yield the rows of splitwise: prefill of LLaMA-2 70B, as times and against two GPUs.
 
     Left out are means that the GPUs could not reach at their peak: the server had split the batch.
     """
     table = pd.read_csv(data / "splitwise" / "perf_power.csv")
-    table = table[table["model"] == "llama2-70b"]
-    for tokens, rows in table.groupby("prompt_tokens"):
+    table = table[(table["model"] == "llama2-70b") & table["gpu"].isin(list(SERVED))]
+    for tokens, rows in table[table["prompt_tokens"].isin(lengths)].groupby("prompt_tokens"):
         graph = dippm.read_graph(module_of(LLAMA), input=(int(str(tokens)),))
         means = rows.groupby(["gpu", "batch", "tp"])["prompt_ms"].mean()
         for (gpu, batch), same in means.groupby(level=["gpu", "batch"]):
@@ -167,6 +169,9 @@ def summary(found: list[Compared]) -> Iterator[str]:
 def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     only: Annotated[str, typer.Option(help="data, tensor or all")] = "all",
+    tokens: Annotated[
+        str, typer.Option(help="prompts of splitwise; a conversion of 80 layers for each length")
+    ] = "128,256,512,1024,2048,4096,8192",
 ) -> None:
     """Print the errors."""
     loaded = dippm.load()
@@ -174,7 +179,7 @@ def main(
     if only in ("data", "all"):
         found += one_process_rows(data, loaded)
     if only in ("tensor", "all"):
-        found += shared_product_rows(data, loaded)
+        found += shared_product_rows(data, loaded, [int(length) for length in tokens.split(",")])
     for line in (*summary(found), "", *left_out(data)):
         print(line)
 
@@ -187,6 +192,8 @@ def left_out(data: Path) -> Iterator[str]:
     served = pd.read_csv(data / "splitwise" / "perf_power.csv")
     bloom = served[served["model"] == "bloom-176b"]
     yield f"splitwise: {len(bloom)} rows of bloom-176b, on eight GPUs only: nothing to compare with"
+    capped = served[(served["model"] == "llama2-70b") & ~served["gpu"].isin(list(SERVED))]
+    yield f"splitwise: {len(capped)} rows of H100s under a power cap, whose limit is not recorded"
     yield "splitwise: times of a token, whose cache no graph of one pass states"
     windows = pd.read_csv(data / "zeus" / "power_limit_windows.csv")
     several = windows[windows["n_gpus"] > 1]

@@ -44,10 +44,12 @@ class Update:
     Attributes:
         passes: over all parameters, each of which writes one list.
         states: tensors in the shape of each parameter that it keeps.
+        fresh: how many more of them exist while it runs.
     """
 
     passes: tuple[Pass, ...]
     states: int
+    fresh: int = 0
 
 
 _ADAM = (
@@ -61,8 +63,8 @@ _ADAM = (
 )
 UPDATES: Mapping[Optimizer, Update] = {
     "sgd": Update((Pass(1, 1, 1), Pass(2, 2, 2), Pass(2, 2, 2)), 1),
-    "adam": Update(_ADAM, 2),
-    "adamw": Update((Pass(1, 1, 1), *_ADAM), 2),
+    "adam": Update(_ADAM, 2, fresh=1),
+    "adamw": Update((Pass(1, 1, 1), *_ADAM), 2, fresh=1),
 }
 """By name; settings as `torch.optim` has them, with momentum for SGD."""
 

@@ -10,8 +10,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from dippm.features.kernel import Kernel
 from dippm.features.kernels.backward.gradients import Gradients
-from dippm.features.kernels.backward.tape import Memory
+from dippm.features.kernels.backward.tape import Memory, Tape
 
 _BLOCK = re.compile(r"^(?:\w+\.)*?\w+\.\d+(?:(?:\.\w*(?:blocks|layers|layer))?\.\d+)?")
 
@@ -52,3 +53,26 @@ def checkpointed_bytes(g: Gradients) -> float:
             if blocks[g.tape.path(memory)] != block:
                 kept[memory] = size
     return sum(kept.values()) + max(inside.values(), default=0.0)
+
+
+def recomputed(tape: Tape, first: int) -> list[Kernel]:
+    """Return what runs again in the backward pass, with every block checkpointed.
+
+    Args:
+        tape: of the forward pass.
+        first: position in the list of kernels where the first of them will stand.
+    """
+    blocks = blocks_of({step.call.path for step in tape.steps} | {""})
+    place: dict[int, int] = {}
+    found: list[Kernel] = []
+    begin = 0
+    for step in tape.steps:
+        if step.kernel < 0:
+            continue
+        for position in range(begin, step.kernel + 1) if blocks[step.call.path] else ():
+            kernel = tape.run.kernels[position]
+            place[position] = first + len(found)
+            sources = tuple(place.get(source, source) for source in kernel.sources)
+            found.append(kernel._replace(part="recompute", sources=sources))
+        begin = step.kernel + 1
+    return found

@@ -10,7 +10,7 @@ from dippm.features.kernel import Kernel
 from dippm.features.kernels.attention_steps import in_steps
 from dippm.features.kernels.backward import movement, norms
 from dippm.features.kernels.backward.attention import attention as attended
-from dippm.features.kernels.backward.checkpointing import checkpointed_bytes
+from dippm.features.kernels.backward.checkpointing import checkpointed_bytes, recomputed
 from dippm.features.kernels.backward.convolution import convolution
 from dippm.features.kernels.backward.elementwise import elementwise
 from dippm.features.kernels.backward.gradients import Gradients
@@ -83,7 +83,8 @@ class TrainingStep:
     """A step: forward, loss, gradients, update.
 
     Attributes:
-        kernels: in execution order, each with its part of the step.
+        kernels: each with its part of the step, in execution order, but that those which
+            checkpointing runs again stand before the update.
         saved_bytes: what autograd keeps from forward to backward: activations, their statistics
             and indices, and under autocast the half copies of weights; parameters are not in it.
         checkpointed_bytes: the most that is alive of it if every block is run again.
@@ -103,6 +104,7 @@ def training_step(
     optimizer: Optimizer = "sgd",
     channels_last: bool = False,
     attention: Attention = "fused",
+    checkpointing: bool = False,
 ) -> TrainingStep:
     """Return what a step of eager PyTorch launches and keeps.
 
@@ -115,6 +117,7 @@ def training_step(
         optimizer: whose update ends the step.
         channels_last: images are held so.
         attention: see `launched`.
+        checkpointing: every block is run again in the backward pass, see `blocks_of`.
     """
     if attention == "unfused":
         sequence = in_steps(sequence, precision)
@@ -131,7 +134,8 @@ def training_step(
         gradients.step = step
         _back(gradients, step)
     gradients.finish()
-    kernels = [*run.kernels, *update(optimizer, sizes, run.default_width)]
+    again = recomputed(tape, len(run.kernels)) if checkpointing else []
+    kernels = [*run.kernels, *again, *update(optimizer, sizes, run.default_width)]
     return TrainingStep(
         kernels, sum(gradients.saved.values()), checkpointed_bytes(gradients), sizes
     )

@@ -1,0 +1,232 @@
+"""Measured training steps → their kernels as arrays, kept on disk part by part.
+
+A kernel is seen alone, without its surroundings, so kernels that look alike are one with a count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from dataset.join.kinship import architecture_id
+from dippm.devices import find
+from dippm.features.kernel import PARTS
+from dippm.features.kernel_features import (
+    N_KINDS,
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+    serial_ms,
+)
+from dippm.features.kernel_graph import KernelGraph
+from dippm.features.kernel_table import SETTINGS, KernelTable
+from dippm.graph.model_graph import ModelGraph
+from training.hybrid.example_cache import VERSION
+from training.hybrid.examples import Row
+from training.steps.rows import StepRow, known
+
+FOLDER = f"steps-{VERSION}"
+CHUNK = 60
+_LAUNCHES = SETTINGS.index("launches")
+_FORWARD, _UPDATE = PARTS.index("forward"), PARTS.index("optimizer")
+_SHARED: dict[str, Any] = {}
+"""For forked workers: graphs are made by closures, which do not pickle."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepExamples:
+    """Rows with their kernels.
+
+    Attributes:
+        rows: what was measured, length R.
+        features: of the kernels as of inference, shape (K, N_FEATURES).
+        part: index in PARTS, shape (K,).
+        log_roofline: in log ms, shape (K,).
+        count: how many kernels it stands for, shape (K,).
+        start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
+        launches: of the forward pass, and of the rest, shape (R, 2).
+        input_bytes, serial_ms: shape (R,).
+    """
+
+    rows: Sequence[StepRow]
+    features: NDArray[np.float32]
+    part: NDArray[np.int64]
+    log_roofline: NDArray[np.float64]
+    count: NDArray[np.float64]
+    start: NDArray[np.int64]
+    launches: NDArray[np.float64]
+    input_bytes: NDArray[np.float64]
+    serial_ms: NDArray[np.float64]
+
+    @property
+    def kind(self) -> NDArray[np.int64]:
+        """Return the class of each kernel, shape (K,)."""
+        return np.asarray(self.features[:, :N_KINDS].argmax(axis=1), dtype=np.int64)
+
+    @property
+    def row_of(self) -> NDArray[np.int64]:
+        """Return the row of each kernel, shape (K,)."""
+        return np.repeat(np.arange(len(self.rows)), np.diff(self.start))
+
+    @property
+    def latency_ms(self) -> NDArray[np.float64]:
+        """Return the labels, shape (R,)."""
+        return np.array([step.row.latency_ms for step in self.rows], dtype=np.float64)
+
+    def class_roofline_ms(self) -> NDArray[np.float64]:
+        """Return the roofline time of each class of kernels, in ms, shape (R, classes)."""
+        place = self.row_of * N_KINDS + self.kind
+        time = np.exp(self.log_roofline) * self.count
+        sums = np.bincount(place, time, len(self.rows) * N_KINDS).astype(np.float64)
+        return sums.reshape(len(self.rows), N_KINDS)
+
+
+_ARRAYS = tuple(field.name for field in fields(StepExamples) if field.name != "rows")
+
+
+def step_table(graph: ModelGraph, step: StepRow) -> KernelTable:
+    """Return the kernels of a measured step."""
+    table = KernelTable.of_training(
+        graph,
+        step.row.precision,
+        step.optimizer or "sgd",
+        channels_last=step.row.channels_last,
+        attention=step.attention,
+    )
+    return table if step.optimizer else table.only(np.flatnonzero(table.part != _UPDATE))
+
+
+def build_steps(
+    rows: Sequence[StepRow], graph: Callable[[str], ModelGraph]
+) -> tuple[list[StepRow], dict[str, NDArray[Any]]]:
+    """Expand rows, those of one graph one after another; return them with the arrays.
+
+    Left out is a row whose graph runs nothing by our account, fixes another batch, or is by now of
+    another model.
+    """
+    tables: dict[tuple[object, ...], KernelGraph] = {}
+    current, architecture = "", ""
+    kept: list[StepRow] = []
+    found: list[dict[str, NDArray[Any]]] = []
+    for step in rows:
+        row = step.row
+        if row.graph != current:
+            current, tables = row.graph, {}
+            architecture = architecture_id(graph(current))
+        now = known(step, graph(current), architecture)
+        if now is None:
+            continue
+        key = (row.precision, row.channels_last, step.optimizer, step.attention)
+        if key not in tables:
+            tables[key] = KernelGraph.of(step_table(graph(current), step), 0)
+        kernels = tables[key]
+        if len(kernels.count) and kernels.table.batch in (None, row.batch):
+            kept.append(now)
+            found.append(_arrays(kernels, row))
+    sizes = [len(arrays["count"]) for arrays in found]
+    joined = {name: np.concatenate([a[name] for a in found]) for name in found[0]} if found else {}
+    return kept, {**joined, "start": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)}
+
+
+def load_steps(
+    work: Path,
+    rows: Callable[[], tuple[Sequence[StepRow], Callable[[str], ModelGraph]]],
+    processes: int | None = None,
+) -> StepExamples:
+    """Return the examples of a folder; parts that it lacks are made of what `rows` returns.
+
+    Args:
+        work: folder that keeps them.
+        rows: returns what was measured, and the graph of each key.
+        processes: that work side by side; None is one for each core.
+    """
+    folder = work / FOLDER
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted, graph = rows()
+        ordered = sorted(wanted, key=lambda step: (step.row.graph, step.row.row_id))
+        _SHARED.update(rows=ordered, graph=graph, folder=folder)
+        starts = [s for s in range(0, len(ordered), CHUNK) if not _part(folder, s).exists()]
+        with Progress() as progress, get_context("fork").Pool(processes) as pool:
+            task = progress.add_task("kernels of measured steps", total=len(starts))
+            for _ in pool.imap_unordered(_chunk, starts):
+                progress.advance(task)
+        (folder / "done").touch()
+    return _joined([_read(path) for path in sorted(folder.glob("*.npz"))])
+
+
+def _arrays(kernels: KernelGraph, row: Row) -> dict[str, NDArray[Any]]:
+    table, view = kernels.table, DeviceView.of(row.device, row.mig)
+    count = kernels.count.astype(np.float64)
+    launches = table.settings[:, _LAUNCHES] * count
+    forward = table.part == _FORWARD
+    return {
+        "features": kernel_features(table, row.batch, view, channels_last=row.channels_last),
+        "part": table.part,
+        "log_roofline": np.log(roofline_ms(table, row.batch, view)),
+        "count": count,
+        "launches": np.array([[launches[forward].sum(), launches[~forward].sum()]]),
+        "input_bytes": np.array([table.input_bytes[0] * row.batch + table.input_bytes[1]]),
+        "serial_ms": np.array([float(serial_ms(table, row.batch) @ count)]),
+    }
+
+
+def _part(folder: Path, start: int) -> Path:
+    return folder / f"{start:06d}.npz"
+
+
+def _chunk(start: int) -> int:
+    kept, arrays = build_steps(_SHARED["rows"][start : start + CHUNK], _SHARED["graph"])
+    path = _part(_SHARED["folder"], start)
+    document = json.dumps([_document(step) for step in kept])
+    written: dict[str, Any] = {"rows": np.array(document), **arrays}
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("wb") as file:
+        np.savez(file, **written)
+    unfinished.replace(path)
+    return start
+
+
+def _document(step: StepRow) -> dict[str, Any]:
+    row = step.row
+    plain = {**asdict(row), "device": row.device.name, "mig": row.mig.name if row.mig else None}
+    return {
+        "row": plain,
+        "optimizer": step.optimizer,
+        "attention": step.attention,
+        "parameters_m": step.parameters_m,
+    }
+
+
+def _step(document: dict[str, Any]) -> StepRow:
+    plain = dict(document["row"])
+    device, name = find(plain.pop("device")), plain.pop("mig")
+    profile = next((p for p in device.mig_profiles if p.name == name), None)
+    row = Row(**plain, device=device, mig=profile)
+    rest = (document[name] for name in ("optimizer", "attention", "parameters_m"))
+    return StepRow(row, *rest)
+
+
+def _read(path: Path) -> StepExamples:
+    with np.load(path) as file:
+        rows = [_step(document) for document in json.loads(str(file["rows"]))]
+        return StepExamples(rows, **{name: file[name] for name in _ARRAYS if name in file})
+
+
+def _joined(parts: Sequence[StepExamples]) -> StepExamples:
+    sizes = np.concatenate([np.diff(part.start) for part in parts])
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in _ARRAYS
+        if name != "start"
+    }
+    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return StepExamples([step for part in parts for step in part.rows], start=start, **arrays)

@@ -1,0 +1,243 @@
+"""Fits what the kernels of a training step take beside what the law of inference says of them.
+
+    log slow-down = inference + part and class + boosted trees
+
+A number for each part of the step and class of kernels, a number for each table of measurements and
+one for what launching a kernel takes when no line of Python does it are found by Gauss-Newton; the
+trees then see every kernel, with the loss on the sum of a row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+from dippm.features.kernel import PARTS
+from dippm.features.kernel_features import N_KINDS
+from dippm.models.step_law import step_features
+from training.hybrid.trees import KernelRows, TreeSettings, boosted
+from training.steps.base import Base
+from training.steps.examples import StepExamples
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+ROUNDS = 20
+FITTED = ("forward", "backward_input", "backward_weight", "optimizer")
+"""Parts that were measured; what checkpointing runs again runs as it did forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """How to fit.
+
+    Attributes:
+        trees: of each kernel.
+        huber: where the loss of the log error turns from square to linear.
+        forward_pull: ridge, over the number of rows, of the forward pass, which inference taught:
+            sums of steps alone do not tell it from its gradients.
+        class_pull, part_pull, launch_pull, table_pull: of the rest.
+    """
+
+    trees: TreeSettings = field(
+        default_factory=lambda: TreeSettings(rounds=80, rate=0.2, reach=1.0)
+    )
+    huber: float = 0.1
+    forward_pull: float = 0.3
+    class_pull: float = 1e-3
+    part_pull: float = 1e-4
+    launch_pull: float = 1e-3
+    table_pull: float = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Examples as a fit of inference sees them.
+
+    Attributes:
+        slow: log slow-down of each kernel by the shared law, shape (K,).
+        added: what the GPU of its row adds, shape (K,).
+        launch_ms, copy_ms: of each row's machine and input, shape (R,).
+    """
+
+    slow: Floats
+    added: Floats
+    launch_ms: Floats
+    copy_ms: Floats
+
+    @classmethod
+    def of(cls, examples: StepExamples, base: Base) -> Started:
+        """Ask a fit of inference about every kernel."""
+        rows = [step.row for step in examples.rows]
+        terms = {(r.table, r.device.name): base.terms(r) for r in rows}
+        by_row = np.array([terms[r.table, r.device.name] for r in rows])
+        copies = np.array([r.timer == "wall+copy" for r in rows])
+        return cls(
+            slow=base.log_slowdown(examples.features),
+            added=by_row[examples.row_of, examples.kind],
+            launch_ms=np.array([base.launch_ms(r) for r in rows]),
+            copy_ms=np.where(copies, examples.input_bytes / base.copy_bytes_per_ms, 0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """What was found by Gauss-Newton.
+
+    Attributes:
+        log_slowdown: by part and class, shape (parts of FITTED, classes).
+        log_launch: of a launch outside the forward pass, over one of it.
+        offsets: of the log latency, by table.
+    """
+
+    log_slowdown: Floats
+    log_launch: float
+    offsets: dict[str, float]
+
+    def of_kernels(self, part: Indices, kind: Indices) -> Floats:
+        """Return the log slow-down of kernels, shape (K,)."""
+        return np.asarray(self.log_slowdown[fitted_part(part), kind])
+
+
+def fitted_part(part: Indices) -> Indices:
+    """Return the position in FITTED of each part, which is one in PARTS."""
+    places = [FITTED.index(name) if name in FITTED else 0 for name in PARTS]
+    return np.array(places, dtype=np.int64)[part]
+
+
+def kernel_rows(
+    examples: StepExamples, started: Started, chosen: Indices, found: Multipliers | None = None
+) -> tuple[KernelRows, Indices]:
+    """Return rows as arrays over their kernels, and the positions of these kernels.
+
+    Args:
+        examples: all rows.
+        started: as a fit of inference sees them.
+        chosen: rows, in rising order.
+        found: multipliers; without them launches and offsets are those of inference.
+    """
+    is_chosen = np.zeros(len(examples.rows), dtype=bool)
+    is_chosen[chosen] = True
+    row_of = examples.row_of
+    kernels = np.flatnonzero(is_chosen[row_of])
+    rows = [examples.rows[i].row for i in chosen]
+    launch = np.array([1.0, float(np.exp(found.log_launch)) if found else 1.0])
+    offsets = found.offsets if found else {}
+    return (
+        KernelRows(
+            features=step_features(
+                examples.features[kernels], examples.part[kernels], started.slow[kernels]
+            ),
+            base_ms=np.exp(examples.log_roofline[kernels]) * examples.count[kernels],
+            terms=started.slow[kernels] + started.added[kernels],
+            row=np.searchsorted(chosen, row_of[kernels]),
+            serial_ms=examples.serial_ms[chosen],
+            host_ms=(examples.launches[chosen] @ launch) * started.launch_ms[chosen],
+            copy_ms=started.copy_ms[chosen],
+            offset=np.array([offsets.get(row.table, 0.0) for row in rows]),
+            label=np.log(examples.latency_ms[chosen]),
+        ),
+        kernels,
+    )
+
+
+def fit_step(
+    examples: StepExamples, started: Started, train: Indices, settings: StepSettings
+) -> tuple[Multipliers, xgboost.Booster]:
+    """Fit on rows."""
+    weight = _weights(examples, train, settings)
+    found = fit_multipliers(examples, started, train, weight, settings)
+    rows, kernels = kernel_rows(examples, started, train, found)
+    base = rows.terms + found.of_kernels(examples.part[kernels], examples.kind[kernels])
+    return found, boosted(rows, base, weight, settings.trees)
+
+
+def predict_step(
+    examples: StepExamples,
+    started: Started,
+    chosen: Indices,
+    found: Multipliers,
+    booster: xgboost.Booster,
+    reach: float,
+) -> tuple[Floats, Floats]:
+    """Return the log latency of rows with the trees, and without them, shape (len(chosen),)."""
+    rows, kernels = kernel_rows(examples, started, chosen, found)
+    base = rows.terms + found.of_kernels(examples.part[kernels], examples.kind[kernels])
+    data = xgboost.DMatrix(rows.features, base_margin=np.zeros(len(kernels)))
+    step = np.clip(booster.predict(data, output_margin=True).astype(np.float64), -reach, reach)
+    whole, plain = (rows.log_ms(rows.base_ms * np.exp(base + s))[0] for s in (step, 0.0))
+    return whole, plain
+
+
+def fit_multipliers(
+    examples: StepExamples,
+    started: Started,
+    train: Indices,
+    weight: Floats,
+    settings: StepSettings,
+) -> Multipliers:
+    """Find the numbers that the rows share."""
+    rows, kernels = kernel_rows(examples, started, train)
+    parts, tables = len(FITTED), _tables(examples, train)
+    group = fitted_part(examples.part[kernels]) * N_KINDS + examples.kind[kernels]
+    size, count = parts * N_KINDS, len(train)
+    place = rows.row * size + group
+    sums = np.bincount(place, rows.base_ms * np.exp(rows.terms), count * size)
+    sums = sums.reshape(count, size)
+    table = np.array([tables.index(examples.rows[i].row.table) for i in train])
+    outside = examples.launches[train, 1] * started.launch_ms[train]
+    inside = rows.host_ms - outside
+    pull = np.concatenate(
+        [
+            [settings.forward_pull, *[settings.part_pull] * (parts - 1)],
+            np.full(N_KINDS, settings.forward_pull),
+            np.full(size - N_KINDS, settings.class_pull),
+            [settings.launch_pull],
+            np.full(len(tables), settings.table_pull),
+        ]
+    )
+    p = np.zeros(len(pull))
+    for _ in range(ROUNDS):
+        log_slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
+        times = sums * np.exp(log_slow)
+        device = times.sum(axis=1) + rows.serial_ms
+        later = outside * np.exp(p[parts + size])
+        host = inside + later
+        power = (host / device) ** 8
+        wall = device * (1 + power) ** (1 / 8)
+        total = wall + rows.copy_ms
+        shares = times * (wall / total / (1 + power) / device)[:, None]
+        of_host = wall / total * power / (1 + power) * later / np.maximum(host, 1e-12)
+        slopes = np.column_stack(
+            [
+                shares.reshape(count, parts, N_KINDS).sum(axis=2),
+                shares,
+                of_host,
+                np.eye(len(tables))[table],
+            ]
+        )
+        error = np.log(total) + p[parts + size + 1 :][table] - rows.label
+        bend = weight / np.sqrt(1 + (error / settings.huber) ** 2)
+        ridge = pull * weight.sum()
+        normal = (slopes * bend[:, None]).T @ slopes + np.diag(ridge)
+        step = np.linalg.solve(normal, (slopes * bend[:, None]).T @ error + ridge * p)
+        p = p - np.clip(step, -1, 1)
+    slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
+    offsets = dict(zip(tables, p[parts + size + 1 :].tolist(), strict=True))
+    return Multipliers(slow.reshape(parts, N_KINDS), float(p[parts + size]), offsets)
+
+
+def _tables(examples: StepExamples, train: Indices) -> Sequence[str]:
+    return sorted({examples.rows[i].row.table for i in train})
+
+
+def _weights(examples: StepExamples, train: Indices, settings: StepSettings) -> Floats:
+    """Return the weight of each row, mean 1."""
+    names = [examples.rows[i].row.table for i in train]
+    sizes = Counter(names)
+    raw = np.array([sizes[name] ** (settings.trees.balance - 1) for name in names])
+    return np.asarray(raw * len(raw) / raw.sum())

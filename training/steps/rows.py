@@ -1,0 +1,112 @@
+"""Which measured training steps teach.
+
+    timm_train              RTX 3090: autocast, SGD, both layouts, one batch for each model
+    pytorch_gpu_benchmark   six GPUs: torchvision at batch 12, no update, copy of the input included
+    migperf                 A100-80GB and its slices: ResNet-50 and BERT-base
+
+What MIGPerf updated its parameters with is not recorded: SGD with momentum is taken for ResNet-50,
+AdamW for BERT, as its memory says. MISO includes its data loader, and nobody wrote down its models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dataset.join.kinship import family_of
+from dataset.measured.sources import read
+from dippm.conditions import PRECISIONS, Attention, Optimizer
+from dippm.graph.model_graph import ModelGraph
+from training.hybrid.examples import Row
+from training.hybrid.sources import PARAMETER_TOLERANCE, named_migperf, row_of
+
+SOURCES = ("timm_train", "pytorch_gpu_benchmark", "migperf")
+NO_UPDATE = "pytorch_gpu_benchmark"
+"""Its steps end with the gradients."""
+STEADY = 0.1
+"""Standard deviation over mean of a measured time from which the texts were not of one length."""
+FUSED_TORCH = 2
+"""Version of PyTorch from which models call fused attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One measured training step.
+
+    Attributes:
+        row: as of an inference; the architecture is empty until its graph is read, see `known`.
+        optimizer: that updated the parameters; None if nothing did.
+        attention: as the software had it.
+        parameters_m: of the model that was measured, in millions; None if its table does not say.
+    """
+
+    row: Row
+    optimizer: Optimizer | None
+    attention: Attention
+    parameters_m: float | None
+
+
+def step_rows(data: Path, has_graph: Callable[[str], bool]) -> list[StepRow]:
+    """Return the measured steps whose graph is at hand.
+
+    Args:
+        data: folder of measured tables.
+        has_graph: tells whether a model's graph is at hand.
+    """
+    tables = [read(name, data) for name in SOURCES]
+    tables[-1] = steady(named_migperf(tables[-1]))
+    table = pd.concat(tables, ignore_index=True)
+    table = table[(table["phase"] == "train") & (table["mode"] == "eager")]
+    table = table[table["n_gpus"].fillna(1) == 1]
+    table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
+    table = table[[has_graph(model) for model in table["model"]]]
+    return [
+        StepRow(
+            row_of(r, r["model"], "", _family(r["model"])),
+            optimizer_of(r),
+            _attention(r["software"]),
+            None if pd.isna(r["params_M"]) else float(r["params_M"]),
+        )
+        for r in table.to_dict("records")
+    ]
+
+
+def known(step: StepRow, graph: ModelGraph, architecture: str) -> StepRow | None:
+    """Return a row with its architecture; None if its name means another model by now.
+
+    Args:
+        step: a row.
+        graph: of its model.
+        architecture: `architecture_id` of the graph.
+    """
+    parameters_m = graph.param_bytes / 4e6
+    if step.parameters_m and abs(parameters_m / step.parameters_m - 1) > PARAMETER_TOLERANCE:
+        return None
+    return replace(step, row=replace(step.row, architecture=architecture))
+
+
+def steady(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of MIGPerf whose texts were of one length, as far as their times say."""
+    return table[table["latency_std_ms"] <= STEADY * table["latency_ms"]]
+
+
+def _family(model: str) -> str:
+    return "bert" if model.startswith("hf:bert") else family_of(model)
+
+
+def optimizer_of(record: Mapping[str, Any]) -> Optimizer | None:
+    """Return what updated the parameters of a measured step; None if nothing did."""
+    if record["source"] == NO_UPDATE:
+        return None
+    return "adamw" if record["model"].startswith("hf:bert") else "sgd"
+
+
+def _attention(software: Any) -> Attention:
+    name, _, version = str(software).partition(",")[0].partition(" ")
+    major = version.partition(".")[0]
+    fused = name == "torch" and major.isdigit() and int(major) >= FUSED_TORCH
+    return "fused" if fused else "unfused"

@@ -163,7 +163,7 @@ class Question:
         return largest_batch(bound_mb, room_mb)
 
     def _checkpoint(self, c: Conditions) -> Checkpoint:
-        return self.loaded.checkpoint_for(c.device)
+        return self.loaded.checkpoint_for(c.device, c.phase)
 
 
 def _is_measured(device: Device, config: Mapping[str, Any]) -> bool:

@@ -119,7 +119,7 @@ def choose(
         optimizer,
         checkpointing,
     )
-    loaded, name = load(checkpoint, device=gpus[0]), source_name(source)
+    loaded, name = load(checkpoint, device=gpus[0], phase=grid.phase), source_name(source)
     point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
     with stage(f"converting {name}"):
         graph = read_graph(

@@ -40,13 +40,6 @@ PricesFile = Annotated[
     Path | None,
     typer.Option("--prices", metavar="FILE", help="Prices of an hour: a TOML file."),
 ]
-Phase = Annotated[str, typer.Option("--phase", help="inference, or train for a training step.")]
-Optimizer = Annotated[
-    str, typer.Option("--optimizer", help="Of a training step: sgd, adam or adamw.")
-]
-Checkpointing = Annotated[
-    bool, typer.Option("--checkpointing", help="Of a training step: run blocks again instead.")
-]
 
 
 def choose(
@@ -86,9 +79,9 @@ def choose(
     channels_last: options.ChannelsLast = False,
     host: options.Host = None,
     attention: options.Attention = "fused",
-    phase: Phase = "inference",
-    optimizer: Optimizer = "sgd",
-    checkpointing: Checkpointing = False,
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

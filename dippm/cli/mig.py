@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dippm.cli import options
 from dippm.cli.choose import (
-    Checkpointing,
     MaxMemory,
-    Optimizer,
-    Phase,
     SloAt,
     SloMs,
     answer_choice,
@@ -34,9 +31,9 @@ def mig(
     channels_last: options.ChannelsLast = False,
     host: options.Host = None,
     attention: options.Attention = "fused",
-    phase: Phase = "inference",
-    optimizer: Optimizer = "sgd",
-    checkpointing: Checkpointing = False,
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

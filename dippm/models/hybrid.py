@@ -116,7 +116,7 @@ class Hybrid:
         Raises:
             ConditionsError: as `predict`.
         """
-        _refuse_cpu(c.device)
+        self._refuse(c)
         usage = self._usage(graph, c, _batch(self._kernels(graph, c)[0], c))
         multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
         return self.memory.memory_mb(usage, multiprocessors) * exp(Z99 * self.memory.log_error)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dippm.comparison import Comparison, Failure
     from dippm.conditions import Conditions
     from dippm.devices import Device
+    from dippm.exploration import Exploration, Objective, Space, explore
     from dippm.graph import ModelGraph
     from dippm.measure.measurement import Measurement, measure_model
     from dippm.power_sweep import PowerSweep, sweep_power
@@ -36,16 +37,20 @@ __all__ = [
     "Device",
     "DippmError",
     "DippmWarning",
+    "Exploration",
     "Failure",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
+    "Objective",
     "PowerSweep",
     "Prediction",
+    "Space",
     "Verification",
     "calibrate",
     "compare",
     "declare_vision_operators",
+    "explore",
     "load",
     "measure_model",
     "predict",
@@ -61,16 +66,20 @@ _HOMES = {
     "Comparison": "dippm.comparison",
     "Conditions": "dippm.conditions",
     "Device": "dippm.devices",
+    "Exploration": "dippm.exploration",
     "Failure": "dippm.comparison",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
+    "Objective": "dippm.exploration",
     "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
+    "Space": "dippm.exploration",
     "Verification": "dippm.verification",
     "calibrate": "dippm.calibrate",
     "compare": "dippm.api",
     "declare_vision_operators": "dippm.vision_operators",
+    "explore": "dippm.exploration",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
     "predict": "dippm.api",
@@ -80,7 +89,7 @@ _HOMES = {
     "verify": "dippm.verification",
 }
 STAGES = frozenset(
-    {"devices", "errors", "features", "frontends", "graph", "measure", "models", "pretrained"}
+    "devices errors exploration features frontends graph measure models pretrained".split()
 )
 
 

@@ -14,6 +14,7 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.doctor import doctor
+from dippm.cli.explore import explore
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.measure import measure
@@ -36,6 +37,7 @@ for command in (
     predict,
     compare,
     sweep,
+    explore,
     calibrate,
     graph,
     measure,

@@ -2,13 +2,13 @@
 
     python -m benchmarks.exploration [--designs 200] [--alone 8] [--family resnet] [--storage URL]
 
-Two searches of one family at 224 x 224. "architectures" has an axis of one value for everything but
-the architecture, so that nearly each design costs a conversion: the worst case. "whole" has batches,
-precisions and slices too, which share conversions: the usual case. Before, between and after them
-some designs of the first are predicted one by one in this process, so that a change of the machine's
-load meets both sides; the ratio is of medians. The last lines are a cost model on paper for a
-million designs: the measured rate times cores, and what the driver spends on each design by itself,
-which is what a cluster cannot divide.
+Two searches of one family at 224 x 224. "architectures" varies nothing but the architecture, so
+that nearly each design costs a conversion: the worst case. "whole" has batches, precisions and
+slices too, which share conversions: the usual case. Before, between and after them some designs of
+the first are predicted one by one in this process, so that a change of the machine's load meets
+both sides; the ratio is of medians. The last lines are a cost model on paper for a million designs:
+the measured rate times cores, and what the driver spends on each design by itself, which is what a
+cluster cannot divide.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Families as architectures of a design space, see `dippm.explore`.
 
-    space = dippm.Space(architecture("mobilenet", version=2), device="A100", mig="1g.5gb")
+space = dippm.Space(architecture("mobilenet", version=2), device="A100", mig="1g.5gb")
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,17 @@ def _build(name: str, sizes: Sizes, **parameters: Any) -> torch.nn.Module:
     return family(name).build(parameters, sizes).eval()
 
 
-def _input(name: str, sizes: Sizes, parameters: Parameters) -> dict[str, Sizes]:
-    return {one.name: one.shape for one in family(name).inputs(parameters, sizes)}
+def _input(name: str, sizes: Sizes, parameters: Parameters) -> Sizes | dict[str, Sizes]:
+    """Return the sizes of the only input, or those of each by its name in `forward`."""
+    import torch
+
+    inputs = family(name).inputs(parameters, sizes)
+    if len(inputs) == 1:
+        return inputs[0].shape
+    with torch.device("meta"):
+        module = family(name).build(parameters, sizes)
+    names = inspect.signature(module.forward).parameters
+    return {key: one.shape for key, one in zip(names, inputs, strict=False)}
 
 
 def _first_of(members: Sequence[Mapping[str, Any]]) -> str:

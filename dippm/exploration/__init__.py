@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dippm.exploration.axes import Choices, Floats, Ints
 from dippm.exploration.constraints import Constraint
+from dippm.exploration.design import Architecture, Design
 from dippm.exploration.errors import (
     ContradictionError,
     ExploreError,
@@ -23,7 +24,6 @@ from dippm.exploration.proxies import macs_proxy, weights_proxy
 from dippm.exploration.quantities import QUANTITIES
 from dippm.exploration.results import Exploration, Tried
 from dippm.exploration.search import explore
-from dippm.exploration.design import Architecture, Design
 from dippm.exploration.space import Space
 
 __all__ = [

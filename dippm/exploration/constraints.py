@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dippm.errors import UnknownNameError
+from dippm.exploration.design import Design
 from dippm.exploration.errors import ContradictionError, ExploreError
 from dippm.exploration.objectives import Objective
 from dippm.exploration.quantities import ALIASES, MEMORY, QUANTITIES, spelt
-from dippm.exploration.design import Design
 from dippm.exploration.space import Space
 from dippm.figures import show
 from dippm.points import slice_of

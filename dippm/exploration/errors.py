@@ -1,12 +1,12 @@
 """What goes wrong when a design space is searched.
 
-    ExploreError                     the question is none: a space, an objective, a constraint
-    ├── ContradictionError           constraints that no design can meet, whatever the space holds
-    ├── StudyMismatchError           the study in the storage was made for another question
-    └── StudyInUseError              another process searches the study
-    ExploreNotInstalledError         Optuna, or Ray, is missing
-    NoFeasibleDesignError            nothing that was tried meets the constraints; it has what was
-    WorkersLostError                 worker after worker ended; what was tried is kept
+ExploreError                     the question is none: a space, an objective, a constraint
+├── ContradictionError           constraints that no design can meet, whatever the space holds
+├── StudyMismatchError           the study in the storage was made for another question
+└── StudyInUseError              another process searches the study
+ExploreNotInstalledError         Optuna, or Ray, is missing
+NoFeasibleDesignError            nothing that was tried meets the constraints; it has what was
+WorkersLostError                 worker after worker ended; what was tried is kept
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from dippm import process
 from dippm.conditions import Conditions
 from dippm.errors import DippmError
 from dippm.exploration.constraints import Constraint, place_of
+from dippm.exploration.design import Architecture, Design, is_built
 from dippm.exploration.objectives import Objective
 from dippm.exploration.quantities import QUANTITIES, SHOWN, why_absent
 from dippm.exploration.question import Outcome, Question, Task
-from dippm.exploration.design import Architecture, Design, is_built
 from dippm.frontends import named
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.registry import object_framework
@@ -208,7 +208,7 @@ class Evaluator:
 
 
 def without_weights(architecture: Architecture, design: Design) -> Any:
-    """Return the model of a design, built on the meta device, or elsewhere if that does not work."""
+    """Return the model of a design, built on the meta device where that works."""
     import torch
 
     from dippm.frontends.torch_known import BuildsNumbers
@@ -263,5 +263,3 @@ def _ours(error: Exception) -> DippmError:
     if isinstance(error, DippmError):
         return error
     return DippmError(f"{type(error).__name__}: {error}"[:300])
-
-

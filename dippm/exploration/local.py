@@ -138,9 +138,7 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods()
 
 
-def _serve(
-    question: Question, pipe: Connection, held: Sequence[Connection], parent: int
-) -> None:
+def _serve(question: Question, pipe: Connection, held: Sequence[Connection], parent: int) -> None:
     """Answer tasks until the pipe closes."""
     for other in held:
         other.close()

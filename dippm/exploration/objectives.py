@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from dippm.errors import UnknownNameError
+from dippm.exploration.design import RESERVED
 from dippm.exploration.errors import ExploreError
 from dippm.exploration.quantities import ALIASES, QUANTITIES, Goal, spelt
-from dippm.exploration.design import RESERVED
 
 ARGUMENTS = ("module", "graph", "prediction", "parameters", "design")
-"""What a user's function may ask for, by the names of its parameters: the model as it is built, with
-weights; its `ModelGraph`; the `Prediction`; what it was built with; the `Design`."""
+"""What a user's function may ask for, by the names of its parameters: the model as it is built,
+with weights; its `ModelGraph`; the `Prediction`; what it was built with; the `Design`."""
 
 
 @dataclass(frozen=True, slots=True)

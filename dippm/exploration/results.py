@@ -1,4 +1,4 @@
-"""`Exploration`: what was tried in a design space, what is best of it, and the way back to Python."""
+"""`Exploration`: what was tried in a design space, what is best of it, and the way back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import DippmError
+from dippm.exploration.design import Design
 from dippm.exploration.errors import ExploreError
 from dippm.exploration.evaluation import module_of, without_weights
 from dippm.exploration.pareto import front
 from dippm.exploration.question import Outcome, Question
-from dippm.exploration.design import Design
 from dippm.figures import show
 from dippm.prediction import Prediction
 from dippm.printable import printable

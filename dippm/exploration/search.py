@@ -160,50 +160,6 @@ def _tasks(study: Study, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], 
     return {built: Task(designs) for built, designs in tasks.items()}
 
 
-
-    study: Study, crew: Crew, known: dict[tuple[Any, ...], Outcome], left: int, total: int
-) -> None:
-    """Ask, answer and tell in rounds until enough is tried."""
-    size = max(ROUND, ROUND_PER_WORKER * crew.engine.workers if crew.engine.workers > ROUND else 0)
-    while left > 0:
-        asked = study.ask(min(size, left))
-        if not asked:
-            return
-        left -= len(asked)
-        outcomes = {n: known[key_of(c)] for n, c in asked.items() if key_of(c) in known}
-        fresh = {n: chosen for n, chosen in asked.items() if n not in outcomes}
-        for answered in crew.answer(_tasks(study, fresh)):
-            outcomes.update(answered)
-            done = total - left - len(asked) + len(outcomes)
-            tell(f"design {done:,} of {total:,}")
-        for number, chosen in asked.items():  # in their order, whichever came first
-            outcome = _once(fresh, number, chosen, outcomes)
-            known[key_of(chosen)] = outcome
-            study.tell(number, outcome)
-
-
-def _tasks(study: Study, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], Task]:
-    """Return the designs in tasks of equal graphs, equal designs once."""
-    tasks: dict[tuple[Any, ...], dict[int, Chosen]] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for number, labels in chosen.items():
-        if key_of(labels) not in seen:
-            seen.add(key_of(labels))
-            built = study.space.design(labels).built
-            tasks.setdefault(built, {})[number] = labels
-    return {built: Task(designs) for built, designs in tasks.items()}
-
-
-def _once(
-    fresh: Mapping[int, Chosen], number: int, chosen: Chosen, outcomes: Mapping[int, Outcome]
-) -> Outcome:
-    """Return the outcome of a design, or that of its equal in the same round."""
-    if number in outcomes:
-        return outcomes[number]
-    equal = next(n for n, c in fresh.items() if n in outcomes and key_of(c) == key_of(chosen))
-    return outcomes[equal]
-
-
 @contextmanager
 def _crew(question: Question, workers: int | None, cluster: str | None) -> Iterator[Crew]:
     engine: Engine

@@ -233,5 +233,3 @@ def _architectures(given: Any, parameters: Mapping[str, Any] | None) -> dict[str
             )
         found[architecture.name] = architecture
     return found
-
-

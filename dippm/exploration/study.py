@@ -17,6 +17,7 @@ from typing import Any
 
 from dippm.errors import UnknownNameError
 from dippm.exploration.axes import Axis, Choices, Floats, Label, values_of
+from dippm.exploration.design import ARCHITECTURE
 from dippm.exploration.driver import Driver
 from dippm.exploration.errors import (
     ExploreError,
@@ -25,7 +26,6 @@ from dippm.exploration.errors import (
     StudyMismatchError,
 )
 from dippm.exploration.question import Outcome, Question
-from dippm.exploration.design import ARCHITECTURE
 from dippm.exploration.space import Space
 
 SAMPLERS = ("nsga2", "tpe", "random", "grid")
@@ -53,6 +53,9 @@ class Study:
         seed: of the sampler.
         take_over: whether a search of this study on another machine is taken to be over.
 
+    Attributes:
+        space: what is searched.
+
     Raises:
         ExploreNotInstalledError: if Optuna is not installed.
         StudyMismatchError: if the study was made for another question.
@@ -72,7 +75,7 @@ class Study:
         take_over: bool,
     ) -> None:
         self._optuna = optuna_module()
-        self._question, self._space = question, question.space
+        self._question, self.space = question, question.space
         self._asked: dict[int, Any] = {}
         with self._quiet():
             self._study = self._opened(storage, name)
@@ -195,7 +198,7 @@ class Study:
 
     def _is_whole(self, chosen: Chosen) -> bool:
         try:
-            self._space.design(chosen)
+            self.space.design(chosen)
         except KeyError:
             return False
         return True
@@ -223,7 +226,7 @@ class Study:
         return makers[sampler]()
 
     def _suggested(self, trial: Any) -> Chosen:
-        space, chosen = self._space, {}
+        space, chosen = self.space, {}
         if ARCHITECTURE in space.axes:
             chosen[ARCHITECTURE] = _suggest(trial, ARCHITECTURE, space.axes[ARCHITECTURE])
         name = str(chosen.get(ARCHITECTURE, next(iter(space.architectures))))
@@ -234,7 +237,7 @@ class Study:
     def _unvisited(self) -> Iterator[Chosen]:
         """Yield every design of the space that was not tried."""
         seen = {key_of(chosen) for _, chosen, _ in self.tried()}
-        return (chosen for chosen in every(self._space) if key_of(chosen) not in seen)
+        return (chosen for chosen in every(self.space) if key_of(chosen) not in seen)
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:

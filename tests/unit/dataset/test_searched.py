@@ -16,7 +16,7 @@ def test_a_family_has_an_axis_for_each_parameter():
     assert kind.parameters["block"].count == 1
     space = Space(kind)
     design = space.design(next(every(space)))
-    assert list(space.input_of(design).values()) == [(3, 64, 64)]
+    assert space.input_of(design) == (3, 64, 64)
     module = kind.build(design)
     assert not module.training
 

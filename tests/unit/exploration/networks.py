@@ -17,7 +17,10 @@ def build(width: int = 8, depth: int = 1, act: str = "relu") -> nn.Module:
         raise ValueError("13 is no width")
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
     for _ in range(depth):
-        layers += [nn.Conv2d(width, width, 3, padding=1), ReadsData() if act == "data" else nn.ReLU()]
+        layers += [
+            nn.Conv2d(width, width, 3, padding=1),
+            ReadsData() if act == "data" else nn.ReLU(),
+        ]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
 

@@ -67,6 +67,7 @@ def whole():
     return explore(space, goals, {"memory_mb": "1g.5gb"}, workers=2)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_predict(whole):
     assert len(whole.tried) == whole.question.space.size == 24
     assert {t.outcome.state for t in whole.tried} == {"ok"}
@@ -111,7 +112,9 @@ def test_the_front_and_what_is_read_off_it(whole):
 
 
 def test_designs_of_one_architecture_share_its_conversion():
-    space = Space(build, {"width": [8, 16]}, input=IMAGE, batch=[1, 2, 4], precision=["fp32", "fp16"])
+    space = Space(
+        build, {"width": [8, 16]}, input=IMAGE, batch=[1, 2, 4], precision=["fp32", "fp16"]
+    )
     question = _question(space)
     evaluator = Evaluator(question)
     chosen = dict(enumerate(every(space)))
@@ -130,15 +133,14 @@ def _question(space):
     return Question(space, objectives_of("latency_ms"), (), dippm.load())
 
 
+@pytest.mark.slow
 def test_the_same_seed_tries_the_same_whatever_the_workers(storage):
     space = Space(
         build, {"width": Ints(4, 64, 4), "depth": [1, 2]}, input=IMAGE, batch=Ints(1, 64, log=True)
     )
     tried = []
     for workers, seed in ((1, 3), (2, 3), (0, 4)):
-        found = explore(
-            space, ["latency_ms", "throughput"], trials=36, seed=seed, workers=workers
-        )
+        found = explore(space, ["latency_ms", "throughput"], trials=36, seed=seed, workers=workers)
         tried.append([(str(t.design), t.values["latency_ms"]) for t in found.tried])
     assert tried[0] == tried[1] != tried[2]
     assert len(tried[0]) == 36
@@ -170,7 +172,7 @@ def test_what_fails_is_a_row_and_the_search_goes_on(onnx_file):
         precision=["fp32", "bf16"],
         device=["A100", "T4"],
     )
-    found = explore(space, "latency_ms", workers=2)
+    found = explore(space, "latency_ms", workers=0)
     assert len(found.tried) == 24
     reasons = {}
     for tried in found.tried:
@@ -194,7 +196,7 @@ def test_a_search_without_a_feasible_design_says_what_came_nearest(storage):
     space = Space(build, {"width": [8, 16, 64]}, input=IMAGE, batch=[64, 256])
     asked = (["latency_ms", "memory_mb"], {"latency_ms": 0.001})
     with pytest.raises(NoFeasibleDesignError, match="none of 6 designs") as error:
-        explore(space, *asked, storage=storage, workers=2)
+        explore(space, *asked, storage=storage, workers=0)
     found = error.value.exploration
     assert len(found.tried) == 6
     assert {t.outcome.state for t in found.tried} == {"infeasible"}
@@ -244,7 +246,7 @@ def test_functions_of_the_user_are_asked_and_spared():
         assert ("latency_ms is" in tried.outcome.reason) == slow
     expected = sum(p.numel() for p in build(64, 2).parameters())
     assert found.best("accuracy").values["accuracy"] == expected
-    asked = explore(space, ["latency_ms", accuracy], {"latency_ms": 0.5}, workers=2, prune=False)
+    asked = explore(space, ["latency_ms", accuracy], {"latency_ms": 0.5}, workers=0, prune=False)
     assert {t.outcome.state for t in asked.tried} == {"ok", "infeasible"}
 
 
@@ -253,7 +255,7 @@ def test_a_function_that_fails_is_a_reason():
         return {8: 1.0, 16: float("nan")}[parameters["width"]]
 
     space = Space(build, {"width": [8, 16, 32]}, input=IMAGE)
-    found = explore(space, ["latency_ms", Objective("mine", of=broken)], workers=2)
+    found = explore(space, ["latency_ms", Objective("mine", of=broken)], workers=0)
     assert [t.outcome.state for t in found.tried] == ["ok", "failed", "failed"]
     assert found.tried[1].outcome.reason == "mine: ValueError: the function returned nan"
     assert found.tried[2].outcome.reason == "mine: KeyError: 32"
@@ -282,6 +284,7 @@ def test_a_conversion_that_takes_too_long_is_a_row():
     assert len(error.value.exploration.failed) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_was(tmp_path, storage):
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), storage],

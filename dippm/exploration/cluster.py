@@ -82,8 +82,7 @@ class RayEngine:
             try:
                 found.append((worker, self._ray.get(answer)))
             except self._ray.exceptions.RayError as error:
-                words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-                found.append((worker, Lost(f"the worker was lost: {words}")))
+                found.append((worker, Lost(f"the worker was lost: {_words(error)}")))
         return found
 
     def close(self, worker: Any) -> None:
@@ -127,3 +126,9 @@ def _connect(address: str, workers: int | None) -> tuple[Any, bool]:
             'Start one (`ray start --head`), or use cluster="local".',
         ) from error
     return ray, True
+
+
+def _words(error: Exception) -> str:
+    """Return the line that says most: Ray puts what was raised last, after where it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

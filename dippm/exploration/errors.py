@@ -11,12 +11,9 @@ WorkersLostError                 worker after worker ended; what was tried is ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dippm.errors import DippmError
-
-if TYPE_CHECKING:
-    from dippm.exploration.results import Exploration
 
 
 class ExploreError(DippmError, ValueError):
@@ -47,9 +44,9 @@ class NoFeasibleDesignError(DippmError, RuntimeError):
     """Nothing that was tried meets the constraints.
 
     Attributes:
-        exploration: everything that was tried, with the reasons.
+        exploration: the `Exploration` of everything that was tried, with the reasons.
     """
 
-    def __init__(self, message: str, hint: str, exploration: Exploration) -> None:
+    def __init__(self, message: str, hint: str, exploration: Any) -> None:
         super().__init__(message, hint)
         self.exploration = exploration

@@ -87,7 +87,7 @@ class Space:
             "attention": attention,
         }
         grid = Grid.of(device, mig, precision, 1, **self._rest)
-        self._places = {place_name(d.name, m and m.name): (d, m) for d, m in grid.places}
+        self._places = {place_name(d.name, m.name if m else None): (d, m) for d, m in grid.places}
         precisions = dict.fromkeys(map(precision_of, grid.precisions))
         self._roots: dict[str, Axis] = {
             ARCHITECTURE: Choices(tuple(self.architectures)),
@@ -161,7 +161,7 @@ class Space:
             parameters,
             labels,
             device.name,
-            profile and profile.name,
+            profile.name if profile else None,
             batch,
             str(self._label(PRECISION, chosen)),
         )

@@ -7,8 +7,7 @@ import functools
 import pytest
 
 from dippm.exploration import Space, explore
-
-from .networks import build, build_and_die_once
+from tests.unit.exploration.networks import build, build_and_die_once
 
 pytest.importorskip("optuna")
 

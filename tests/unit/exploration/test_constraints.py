@@ -10,8 +10,7 @@ from dippm.errors import UnknownNameError
 from dippm.exploration import ContradictionError, ExploreError, Objective, Space, weights_proxy
 from dippm.exploration.constraints import constraints_of
 from dippm.exploration.objectives import objectives_of
-
-from .networks import build, count_parameters
+from tests.unit.exploration.networks import build, count_parameters
 
 ACCURACY = Objective("accuracy", of=count_parameters)
 

@@ -8,8 +8,7 @@ import pytest
 
 from dippm.exploration import NoFeasibleDesignError, Objective, Space, explore, weights_proxy
 from dippm.report.exploration_page import exploration_page, pareto_figure, write_exploration_page
-
-from .networks import build
+from tests.unit.exploration.networks import build
 
 pytest.importorskip("optuna")
 pytest.importorskip("plotly")

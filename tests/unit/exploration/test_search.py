@@ -29,9 +29,13 @@ from dippm.exploration import (
 from dippm.exploration.evaluation import Evaluator
 from dippm.exploration.question import Task
 from dippm.exploration.study import every, key_of
-
-from . import networks
-from .networks import build, build_and_die, build_and_die_once, count_parameters
+from tests.unit.exploration import networks
+from tests.unit.exploration.networks import (
+    build,
+    build_and_die,
+    build_and_die_once,
+    count_parameters,
+)
 
 optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,8 +11,7 @@ from dippm.errors import ConditionsError, UnknownNameError
 from dippm.exploration import Architecture, Choices, ExploreError, Floats, Ints, Space
 from dippm.exploration.axes import axis_of, label_of, values_of
 from dippm.exploration.study import every
-
-from .networks import build
+from tests.unit.exploration.networks import build
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ that nearly each design costs a conversion: the worst case. "whole" has batches,
 slices too, which share conversions: the usual case. Before, between and after them some designs of
 the first are predicted one by one in this process, so that a change of the machine's load meets
 both sides; the ratio is of medians. The last lines are a cost model on paper for a million designs:
-the measured rate times cores, and what the driver spends on each design by itself, which is what a
+processor time over cores, and what the driver spends on each design by itself, which is what a
 cluster cannot divide.
 """
 
@@ -27,6 +27,7 @@ from dippm.exploration import Architecture, Exploration, Ints, Space, explore, w
 from dippm.exploration.evaluation import Evaluator
 from dippm.exploration.question import Outcome
 from dippm.exploration.study import Study
+from dippm.frontends.worker import POOL
 
 FIXED: dict[str, dict[str, Any]] = {"mobilenet": {"version": 2}, "resnet": {"block": "bottleneck"}}
 WANTED, GOAL_S = 1000, 600.0
@@ -57,13 +58,14 @@ def main() -> None:
         ),
     }
     warm_up(family)
-    alone: list[float] = []
+    alone: list[tuple[float, float]] = []
     rates: dict[str, float] = {}
+    costs: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, space in spaces.items():
             alone += one_by_one(spaces["architectures"], options.alone, len(alone))
             storage = options.storage or f"sqlite:///{folder}/{name}.db"
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), cpu_s()
             found = explore(
                 space,
                 GOALS,
@@ -73,20 +75,23 @@ def main() -> None:
                 workers=options.workers,
             )
             each_s = (time.perf_counter() - start) / len(found.tried)
-            rates[name] = 1 / each_s
-            report(name, found, each_s)
+            each_cpu_s = (cpu_s() - cpu) / len(found.tried)
+            rates[name], costs[name] = 1 / each_s, each_cpu_s
+            report(name, found, each_s, each_cpu_s)
         alone += one_by_one(spaces["architectures"], options.alone, len(alone))
         driver_s = driver_cost_s(spaces["whole"], f"sqlite:///{folder}/driver.db", options.designs)
-    median = statistics.median(alone)
-    print(f"one by one: {median:.3f} s each ({min(alone):.3f} to {max(alone):.3f}, n {len(alone)})")
+    walls, cpus = [wall for wall, _ in alone], [cpu for _, cpu in alone]
+    wall_s, each_cpu_s = statistics.median(walls), statistics.median(cpus)
+    spread = f"{min(walls):.3f} to {max(walls):.3f}, n {len(alone)}"
+    print(f"one by one: {wall_s:.3f} s each ({spread}), {each_cpu_s:.3f} s of a processor")
     for name, rate in rates.items():
-        print(f"{name}: {rate * median:.1f} times as many as one by one")
-    workers = options.workers or cores
+        by_cpu = each_cpu_s / costs[name]
+        print(f"{name}: {rate * wall_s:.1f} times as many as one by one, {by_cpu:.1f} by processor")
     print(f"the driver alone: {1e3 * driver_s:.1f} ms a design in SQLite")
-    for name, rate in rates.items():
-        each = [(n, MILLION / (rate / workers * n) / 3600) for n in (2, 64, 512)]
+    for name, cost_s in costs.items():
+        each = [(n, MILLION * cost_s / n / 3600) for n in (2, 64, 512)]
         listed = ", ".join(f"{hours:.1f} h on {n:,} cores" for n, hours in each)
-        limit = 1 / driver_s / (rate / workers)
+        limit = cost_s / driver_s
         print(f"a million of {name}, on paper: {listed}; one driver keeps {limit:.0f} cores busy")
 
 
@@ -96,8 +101,13 @@ def warm_up(family: Architecture) -> None:
     one_by_one(space, 1, 0)
 
 
-def one_by_one(space: Space, count: int, skip: int) -> list[float]:
-    """Return the wall time of building and predicting each of some designs by itself."""
+def cpu_s() -> float:
+    """Return the processor time of this process and of those that it has ended."""
+    return sum(os.times()[:4])
+
+
+def one_by_one(space: Space, count: int, skip: int) -> list[tuple[float, float]]:
+    """Return wall and processor time of building and predicting each of some designs by itself."""
     from random import Random
 
     from dippm.exploration.study import every
@@ -107,20 +117,22 @@ def one_by_one(space: Space, count: int, skip: int) -> list[float]:
     times = []
     for labels in chosen[skip : skip + count]:
         design = space.design(labels)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         module = space.architectures[design.architecture].build(design)
         dippm.predict(module, input=space.input_of(design), device="A100")
-        times.append(time.perf_counter() - start)
+        wall_s = time.perf_counter() - start
+        times.append((wall_s, time.process_time() - cpu + POOL.cpu_s))
     return times
 
 
-def report(name: str, found: Exploration, each_s: float) -> None:
+def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> None:
     """Print one search."""
     converted = [t.outcome.convert_s for t in found.tried if t.outcome.convert_s]
     predicted = [t.outcome.predict_s for t in found.predicted]
     verdict = "met" if each_s * WANTED <= GOAL_S else "MISSED"
     print(
         f"{name}: {found.title}; {60 / each_s:.0f} a minute, {each_s:.3f} s each, "
+        f"{each_cpu_s:.3f} s of a processor, "
         f"{len(converted)} conversions of {statistics.median(converted):.2f} s, "
         f"predictions of {statistics.median(predicted):.3f} s; "
         f"{WANTED:,} in {each_s * WANTED / 60:.1f} min, goal {GOAL_S / 60:.0f} min: {verdict}"

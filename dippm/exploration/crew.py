@@ -9,7 +9,7 @@ To add a kind of worker: write an `Engine`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from dippm.exploration.question import Outcome, Task
 LOSSES = 8
 """Workers lost in a row, without an outcome between them, before there is no point in going on."""
 ATTEMPTS = 2
+WORN_OUT = 128
+"""Tasks after which a worker is replaced: exporters keep some megabytes of each conversion."""
 Outcomes = Mapping[int, Outcome]
 
 
@@ -84,6 +86,7 @@ class Crew:
     _busy: list[_Busy] = field(default_factory=list)
     _homes: dict[Any, Any] = field(default_factory=dict)
     _held: dict[int, OrderedDict[Any, None]] = field(default_factory=dict)
+    _answered: Counter[int] = field(default_factory=Counter)
     _losses: int = 0
 
     def answer(self, tasks: Mapping[Any, Task]) -> Iterator[Outcomes]:
@@ -109,7 +112,11 @@ class Crew:
                         yield dict.fromkeys(busy.task.chosen, Outcome("failed", reason=result.why))
                 else:
                     self._losses = 0
-                    self._idle.append(worker)
+                    self._answered[id(worker)] += 1
+                    if self._answered[id(worker)] < WORN_OUT:
+                        self._idle.append(worker)
+                    else:
+                        self._forget(worker)
                     yield result
 
     def close(self) -> None:
@@ -149,10 +156,15 @@ class Crew:
         self._busy.append(_Busy(worker, key, task, attempt))
         self.engine.begin(worker, task)
 
-    def _retire(self, worker: Any, lost: Lost) -> None:
+    def _forget(self, worker: Any) -> None:
+        """End a worker; what it held is held by nobody."""
+        self._answered.pop(id(worker), None)
         for key in self._held.pop(id(worker), ()):
             self._homes.pop(key, None)
         self.engine.close(worker)
+
+    def _retire(self, worker: Any, lost: Lost) -> None:
+        self._forget(worker)
         self._losses += not lost.is_final
         if self._losses >= LOSSES:
             raise WorkersLostError(

@@ -59,7 +59,7 @@ class Tried:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exploration:
     """What was tried, in the order in which it was asked for; prints as the table of its front.
 
@@ -216,6 +216,9 @@ class Exploration:
         held = dict.fromkeys([*goals, *(c.quantity for c in self.question.constraints)])
         columns = [*differing, *held]
         return columns, [[_cell(row.get(name)) for name in columns] for row in rows]
+
+    def __repr__(self) -> str:
+        return f"<Exploration {self.name}: {self.title}>"
 
     def __str__(self) -> str:
         columns, cells = self.table()

@@ -27,6 +27,8 @@ ROUND = 16
 """Designs that are asked for before the first of them is answered. Always as many, so that a search
 with the same seed tries the same designs however many workers there are; on a cluster more."""
 ROUND_PER_WORKER = 4
+REPEATED = 320
+"""Proposals in a row that were all tried before, after which a sampler counts as exhausted."""
 
 
 def explore(
@@ -62,8 +64,8 @@ def explore(
         constraints: limits by name: a number is the most that is allowed, a pair (least, most), and
             for the memory the name of a MIG slice. The memory is held against its 99 % bound.
             Beside these, every design has to fit its place.
-        trials: designs to try, those of the storage included; None is 200, or the whole space if it
-            has no more.
+        trials: different designs to try, those of the storage included; None is 200, or the whole
+            space if it has no more. Fewer are tried if the sampler proposes nothing new.
         sampler: "nsga2", "tpe", "random", "grid", or a sampler of `optuna.samplers`. A space that
             has no more designs than trials is tried whole.
         seed: of the sampler; the same search with the same seed tries the same designs.
@@ -130,10 +132,13 @@ def explore(
 def _search(
     study: Study, crew: Crew, known: dict[tuple[Any, ...], Outcome], left: int, total: int
 ) -> None:
-    """Ask, answer and tell in rounds until enough is tried; each answer is kept as it comes."""
+    """Ask, answer and tell in rounds until enough is tried; each answer is kept as it comes.
+
+    What a sampler proposes again is told again, and does not count.
+    """
     many = crew.engine.workers * ROUND_PER_WORKER if crew.engine.workers > ROUND else 0
-    while left > 0 and (asked := study.ask(min(max(ROUND, many), left))):
-        left -= len(asked)
+    repeated = 0
+    while left > 0 and repeated < REPEATED and (asked := study.ask(min(max(ROUND, many), left))):
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, chosen in asked.items():
             alike.setdefault(key_of(chosen), []).append(number)
@@ -141,15 +146,15 @@ def _search(
             for number in alike.pop(key):
                 study.tell(number, known[key])
         fresh = {numbers[0]: asked[numbers[0]] for numbers in alike.values()}
-        done = total - left - sum(map(len, alike.values()))
+        repeated = 0 if fresh else repeated + len(asked)
         for answered in crew.answer(_tasks(study, fresh)):
             for first, outcome in answered.items():
                 key = key_of(asked[first])
                 known[key] = outcome
                 for number in alike[key]:
                     study.tell(number, outcome)
-                done += len(alike[key])
-            tell(f"design {done:,} of {total:,}")
+            left -= len(answered)
+            tell(f"design {total - left:,} of {total:,}")
 
 
 def _tasks(study: Study, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], Task]:

@@ -94,13 +94,13 @@ class Study:
         return str(self._study.study_name)
 
     def tried(self) -> list[tuple[int, Chosen, Outcome]]:
-        """Return what was tried, in its order: number, what was chosen, what became of it."""
-        trials = self._study.get_trials(deepcopy=False)
-        return [
-            (t.number, dict(t.params), Outcome.from_dict(t.user_attrs[OUTCOME]))
-            for t in trials
-            if OUTCOME in t.user_attrs and t.state.is_finished()
-        ]
+        """Return what was tried: number, what was chosen, what became of it; each design once."""
+        found: dict[tuple[Any, ...], tuple[int, Chosen, Outcome]] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            if OUTCOME in trial.user_attrs and trial.state.is_finished():
+                chosen, outcome = dict(trial.params), Outcome.from_dict(trial.user_attrs[OUTCOME])
+                found.setdefault(key_of(chosen), (trial.number, chosen, outcome))
+        return list(found.values())
 
     def ask(self, most: int) -> dict[int, Chosen]:
         """Return designs to try, by number; fewer than asked for if a grid has no more."""
@@ -279,7 +279,9 @@ def optuna_module() -> Any:
         ExploreNotInstalledError: if it is not installed.
     """
     try:
-        import optuna
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its progress bars, which are not used
+            import optuna
     except ImportError as error:
         raise ExploreNotInstalledError(
             f"a search needs {error.name}, which is not installed",

@@ -147,7 +147,7 @@ def test_the_same_seed_tries_the_same_whatever_the_workers(storage):
         found = explore(space, ["latency_ms", "throughput"], trials=36, seed=seed, workers=workers)
         tried.append([(str(t.design), t.values["latency_ms"]) for t in found.tried])
     assert tried[0] == tried[1] != tried[2]
-    assert len(tried[0]) == 36
+    assert len({design for design, _ in tried[0]}) == len(tried[0]) == 36
 
 
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe", "random", optuna.samplers.QMCSampler(seed=1)])
@@ -162,6 +162,22 @@ def test_samplers_and_going_on(sampler, storage):
     assert len({str(t.design) for t in more.tried}) > 10
     done = explore(space, goals, trials=20, sampler=sampler, storage=storage, workers=0)
     assert [t.row() for t in done.tried] == [t.row() for t in more.tried]
+
+
+def test_what_is_proposed_again_does_not_count():
+    space = Space(build, {"width": [8, 16, 32]}, input=IMAGE, batch=[1, 2, 4, 8])
+    found = explore(space, ["latency_ms", "throughput"], trials=11, sampler="random", workers=0)
+    assert len({str(t.design) for t in found.tried}) == len(found.tried) == 11
+
+
+def test_a_sampler_with_nothing_new_to_propose_ends_the_search():
+    class Stubborn(optuna.samplers.RandomSampler):
+        def sample_independent(self, study, trial, name, distribution):
+            return distribution.choices[0]
+
+    space = Space(build, {"width": [8, 16]}, input=IMAGE, batch=[1, 2])
+    found = explore(space, trials=3, sampler=Stubborn(seed=1), workers=0)
+    assert [str(t.design) for t in found.tried] == ["build(width=8) · batch 1 · A100-40GB · fp32"]
 
 
 def test_what_fails_is_a_row_and_the_search_goes_on(onnx_file):
@@ -273,6 +289,16 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path):
     found = explore(Space(make, {"width": [8, 16, 32, 64]}, input=IMAGE), workers=2)
     assert not flag.exists()
     assert [t.outcome.state for t in found.tried] == ["ok"] * 4
+
+
+def test_worn_out_workers_are_replaced(monkeypatch):
+    monkeypatch.setattr("dippm.exploration.crew.WORN_OUT", 2)
+    process = Objective("process", of=lambda parameters: float(os.getpid()))
+    space = Space(build, {"width": [4, 8, 12, 16, 20]}, input=IMAGE)
+    found = explore(space, ["latency_ms", process], workers=1)
+    pids = [t.values["process"] for t in found.tried]
+    assert len(set(pids)) == 3
+    assert os.getpid() not in pids
 
 
 def test_a_design_that_kills_its_worker_each_time_is_a_row():

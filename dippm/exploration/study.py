@@ -140,8 +140,9 @@ class Study:
             raise ExploreError(f"{storage!r} is no address of a storage", STORAGES)
         directions = ["minimize" if o.sign > 0 else "maximize" for o in self._question.objectives]
         try:
-            if isinstance(storage, str):
-                storage = self._optuna.storages.get_storage(storage)
+            if isinstance(storage, str) and storage.startswith("sqlite"):
+                storage = self._optuna.storages.RDBStorage(storage)
+                _write_ahead(storage.engine)
             study = self._optuna.create_study(
                 study_name=name, storage=storage, directions=directions, load_if_exists=True
             )
@@ -288,6 +289,21 @@ def optuna_module() -> Any:
             'Install it: pip install "dippm[explore]".',
         ) from error
     return optuna
+
+
+def _write_ahead(engine: Any) -> None:
+    """Let SQLite write ahead: a design is a dozen transactions, each of which would wait for a disk.
+
+    What was kept outlives a kill of this process; a power cut may cost the last designs.
+    """
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def _(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    engine.dispose()  # the connections that were made before
 
 
 def _suggest(trial: Any, name: str, axis: Axis) -> Label:

@@ -146,7 +146,7 @@ def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> N
 
 
 def driver_cost_s(space: Space, storage: str | None, designs: int) -> float:
-    """Return the processor time of asking for a design and keeping it, where nothing is converted."""
+    """Return the processor time of asking for a design and keeping it, without any conversion."""
     from dippm.exploration.objectives import objectives_of
     from dippm.exploration.question import Question, Task
     from dippm.exploration.study import every

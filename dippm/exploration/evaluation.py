@@ -191,7 +191,10 @@ class Evaluator:
             raise
         except Exception as error:
             words = f"{type(error).__name__}: {error}"[:300]
-            raise NotBuiltError(f"it cannot be built: {words}") from error
+            raise NotBuiltError(
+                f"it cannot be built: {words}",
+                "Call the function with these parameters to see why.",
+            ) from error
         self.conversions += 1
         if self._own_process and object_framework(model) == "pytorch":
             from dippm.frontends import pytorch
@@ -262,4 +265,6 @@ def _failed(error: Exception, convert_s: float = 0.0) -> Outcome:
 def _ours(error: Exception) -> DippmError:
     if isinstance(error, DippmError):
         return error
-    return DippmError(f"{type(error).__name__}: {error}"[:300])
+    return DippmError(
+        f"{type(error).__name__}: {error}"[:300], "Ask for this design alone, with workers=0."
+    )

@@ -292,7 +292,7 @@ def optuna_module() -> Any:
 
 
 def _write_ahead(engine: Any) -> None:
-    """Let SQLite write ahead: a design is a dozen transactions, each of which would wait for a disk.
+    """Let SQLite write ahead: a design is a dozen transactions, and each would wait for the disk.
 
     What was kept outlives a kill of this process; a power cut may cost the last designs.
     """

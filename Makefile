@@ -29,11 +29,12 @@ quick:
 
 readme:
 	$(RUN) scripts.readme_output
-	$(VENV)/bin/jupyter-execute --inplace examples/predict_and_sweep.ipynb
+	$(VENV)/bin/jupyter-execute --inplace examples/*.ipynb
 
 benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
+	$(RUN) benchmarks.exploration
 
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md

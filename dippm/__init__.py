@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dippm.conditions import Conditions
     from dippm.devices import Device
     from dippm.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
+    from dippm.exploration import Exploration, Objective, Space, explore
     from dippm.graph import ModelGraph
     from dippm.language import LanguagePrediction, language_model
     from dippm.measure.measurement import Measurement, measure_model
@@ -43,14 +44,17 @@ __all__ = [
     "DippmError",
     "DippmWarning",
     "Explanation",
+    "Exploration",
     "Failure",
     "LanguagePrediction",
     "LoadedPredictor",
     "Measurement",
     "ModelGraph",
+    "Objective",
     "ParallelEstimate",
     "PowerSweep",
     "Prediction",
+    "Space",
     "Verification",
     "WhatIf",
     "calibrate",
@@ -59,6 +63,7 @@ __all__ = [
     "declare_vision_operators",
     "diff",
     "explain",
+    "explore",
     "language_model",
     "load",
     "measure_model",
@@ -81,14 +86,17 @@ _HOMES = {
     "Device": "dippm.devices",
     "Difference": "dippm.explanation",
     "Explanation": "dippm.explanation",
+    "Exploration": "dippm.exploration",
     "Failure": "dippm.comparison",
     "LanguagePrediction": "dippm.language",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
     "ModelGraph": "dippm.graph",
+    "Objective": "dippm.exploration",
     "ParallelEstimate": "dippm.parallel",
     "PowerSweep": "dippm.power_sweep",
     "Prediction": "dippm.prediction",
+    "Space": "dippm.exploration",
     "Verification": "dippm.verification",
     "WhatIf": "dippm.explanation",
     "calibrate": "dippm.calibration",
@@ -97,6 +105,7 @@ _HOMES = {
     "declare_vision_operators": "dippm.vision_operators",
     "diff": "dippm.explanation",
     "explain": "dippm.explanation",
+    "explore": "dippm.exploration",
     "language_model": "dippm.language",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
@@ -110,7 +119,7 @@ _HOMES = {
     "what_if": "dippm.explanation",
 }
 STAGES = frozenset(
-    {"devices", "errors", "features", "frontends", "graph", "measure", "models", "pretrained"}
+    "devices errors exploration features frontends graph measure models pretrained".split()
 )
 
 

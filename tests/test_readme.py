@@ -1,4 +1,4 @@
-"""The README and the notebook are tests: what they print is what the code prints."""
+"""The README and the notebooks are tests: what they print is what the code prints."""
 
 from __future__ import annotations
 
@@ -82,10 +82,11 @@ def test_the_session_prints_what_it_says(name):
 
 
 @pytest.mark.slow
-def test_the_notebook_runs():
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_the_notebooks_run(path):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
-    notebook = nbformat.read(ROOT / "examples" / "predict_and_sweep.ipynb", as_version=4)
+    notebook = nbformat.read(path, as_version=4)
     assert any(output for cell in notebook.cells for output in cell.get("outputs", ())), (
         "the notebook is committed with its outputs"
     )

@@ -17,6 +17,7 @@ from dippm.cli.compare import compare
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
+from dippm.cli.explore import explore
 from dippm.cli.graph import graph
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.llm import llm
@@ -50,6 +51,7 @@ for command in (
     what_if,
     parallel,
     llm,
+    explore,
     calibrate,
     graph,
     measure,

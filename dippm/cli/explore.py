@@ -1,0 +1,113 @@
+"""`dippm explore`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json
+from dippm.cli.progress import progress_shown
+
+if TYPE_CHECKING:
+    from dippm.exploration import Exploration
+
+
+def explore(
+    space: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SPACE",
+            help="TOML file: models, batch, precision, device, mig, objectives, constraints.",
+        ),
+    ],
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", help="Designs to try in all.", show_default="200, or all"),
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="nsga2, tpe, random or grid.")
+    ] = "nsga2",
+    seed: Annotated[int, typer.Option("--seed", help="Of the sampler.")] = 0,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="Where to keep it and go on: sqlite:///search.db."),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Of the study in the storage.")] = "dippm",
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes; one for each processor.", min=0)
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Address of a Ray cluster, auto or local.")
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Go on with a search of another machine.")
+    ] = False,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write all rows as CSV.")] = None,
+    html: options.Html = None,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Search models, batches, precisions and places for what is best under your limits."""
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.exploration import NoFeasibleDesignError
+        from dippm.exploration import explore as answer
+        from dippm.exploration.space_file import read_space
+
+        asked = read_space(space)
+        try:
+            found = answer(
+                asked.space,
+                asked.objectives,
+                asked.constraints,
+                trials=trials,
+                sampler=sampler,
+                seed=seed,
+                storage=storage,
+                name=name,
+                workers=workers,
+                cluster=cluster,
+                checkpoint=checkpoint,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
+                take_over=take_over,
+            )
+        except NoFeasibleDesignError as error:
+            _write(error.exploration, csv, html)
+            raise
+        _write(found, csv, html)
+    if json:
+        print_json(found.to_dict())
+    else:
+        _show(found)
+
+
+def _write(found: Exploration, csv: Path | None, html: Path | None) -> None:
+    if csv is not None:
+        from dippm.report.files import write_text
+
+        write_text(csv, found.to_csv())
+    if html is not None:
+        from dippm.report.exploration_page import write_exploration_page
+
+        write_exploration_page(html, found)
+
+
+def _show(found: Exploration) -> None:
+    from dippm.report.console import console, print_text
+    from dippm.report.tables import Column, Fitted
+
+    columns, cells = found.table()
+    console().print(Fitted([Column(name) for name in columns], cells, f" {found.title}"))
+    for note in found.notes():
+        print_text(f" ! {note}", sys.stderr)
+    for reason, count in found.reasons().items():
+        print_text(f" ! {count} failed: {reason}", sys.stderr)

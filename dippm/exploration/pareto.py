@@ -1,0 +1,31 @@
+"""Which of many points no other one beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def front(points: Sequence[Sequence[float]]) -> list[int]:
+    """Return the positions of the points that no other point dominates, in rising order.
+
+    A point dominates another if it is nowhere larger and somewhere smaller (all objectives are
+    minimised). Of equal points the first is kept. Points are walked in lexical order, so that a
+    point can only be dominated by one before it, and each is held against the front so far: about
+    as many comparisons as points times members of the front.
+
+    Args:
+        points: n points of m numbers each.
+    """
+    if not points:
+        return []
+    values = np.asarray(points, np.float64)
+    order = np.lexsort((np.arange(len(values)), *values.T[::-1]))
+    members: list[int] = []
+    kept = np.empty((0, values.shape[1]))
+    for position in order:
+        if not (kept <= values[position]).all(axis=1).any():
+            members.append(int(position))
+            kept = values[members]
+    return sorted(members)

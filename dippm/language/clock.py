@@ -24,6 +24,7 @@ from dippm.language.corrections import Corrections
 from dippm.language.kernels import KernelList
 from dippm.language.setting import Software
 from dippm.models.hybrid import Hybrid
+from dippm.models.kernel_law import KernelLaw
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
 from dippm.models.order import Order
@@ -82,7 +83,9 @@ class KernelClock:
         corrections: Corrections | None,
     ) -> None:
         shared = software != "eager"
-        self._law = replace(hybrid.law, terms={}, usual={}) if shared else hybrid.law
+        law = hybrid.law
+        assert isinstance(law, KernelLaw)
+        self._law = replace(law, terms={}, usual={}) if shared else law
         self._corrections = corrections if shared else None
         self._order = _GpusInOrder(hybrid.config["seen"]["often"])
         self._conditions = replace(

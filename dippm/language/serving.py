@@ -32,6 +32,8 @@ from dippm.language.setting import (
 )
 from dippm.language.stated import cache_asked, weights_asked
 from dippm.models.hybrid import Hybrid
+from dippm.models.kernel_law import KernelLaw
+from dippm.models.memory import MemoryModel
 from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, device_of
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage
@@ -108,6 +110,11 @@ def language_model(
             f"{found.name} is of the kind {found.kind!r}, which knows no single kernels",
             "Leave checkpoint out, or name one of the kind hybrid; `dippm models` lists them.",
         )
+    if not isinstance(found.predictor.law, KernelLaw):
+        raise CheckpointError(
+            f"{found.name} predicts training steps, and a language model is served",
+            "Leave checkpoint out, or name one of inference; `dippm models` lists them.",
+        )
     with stage(f"predicting {decoder.name}"):
         return _Question(found.predictor, decoder, setting).answer(
             f"{found.name} {found.version}", str(found.config["sha256"])
@@ -158,11 +165,12 @@ class _Question:
 
     def memory(self, batch: int, longest: int) -> LanguageMemory:
         """Return what one GPU holds with a batch of sequences that get `longest` tokens long."""
-        s = self.setting
+        s, memory = self.setting, self.hybrid.memory
+        assert isinstance(memory, MemoryModel)
         return language_memory(
             self.passes.part,
             s.weights,
-            self.hybrid.memory,
+            memory,
             s.conditions.device,
             batch=batch,
             prompt=min(s.prompt, longest),

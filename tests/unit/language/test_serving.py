@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.errors import ConditionsError, DoesNotFitError, UnsupportedPrecisionError
+from dippm.errors import CheckpointError, ConditionsError, DoesNotFitError, UnsupportedPrecisionError
 from dippm.language import language_model
 from training.language.shapes import SHAPES
 
@@ -201,3 +201,8 @@ def test_the_command_line_as_json(config):
     assert refused.exit_code == 1
     assert json.loads(refused.stdout)["error"]["type"] == "DoesNotFitError"
     assert "--batch" in json.loads(refused.stdout)["error"]["hint"]
+
+
+def test_a_checkpoint_of_training_steps_serves_nothing():
+    with pytest.raises(CheckpointError, match="predicts training steps"):
+        dippm.language_model(LLAMA, checkpoint="hybrid-gpu-train")

@@ -208,7 +208,7 @@ class Exploration:
         return ", ".join([*parts, f"{len(self.front):,} on the front"])
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and cells of the front: what differs between all designs, then the objectives."""
+        """Return head and cells of the front: what differs between designs, then objectives."""
         rows = [tried.row() for tried in self.front]
         where = [name for name in self.columns() if name in _wheres(self)]
         designs = [tried.design.row() for tried in self.tried]

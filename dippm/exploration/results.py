@@ -208,10 +208,11 @@ class Exploration:
         return ", ".join([*parts, f"{len(self.front):,} on the front"])
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and cells of the front: what differs between designs, then the objectives."""
+        """Return head and cells of the front: what differs between designs, then objectives."""
         rows = [tried.row() for tried in self.front]
         where = [name for name in self.columns() if name in _wheres(self)]
-        differing = [n for n in where if len({str(row.get(n)) for row in rows}) > 1] or where[:1]
+        designs = [tried.design.row() for tried in self.tried]
+        differing = [n for n in where if len({str(d.get(n)) for d in designs}) > 1] or where[:1]
         goals = [o.name for o in self.question.objectives]
         held = dict.fromkeys([*goals, *(c.quantity for c in self.question.constraints)])
         columns = [*differing, *held]

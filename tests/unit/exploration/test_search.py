@@ -111,6 +111,8 @@ def test_the_front_and_what_is_read_off_it(whole):
     assert frame.loc[frame["slice"].notna(), "energy_j"].isna().all()  # measured for boards only
     assert "no accuracy" in " ".join(whole.notes())
     assert str(whole).startswith(whole.title)
+    head, _ = whole.table()
+    assert head[:4] == ["width", "depth", "slice", "batch"]  # searched, whatever the front has
     assert whole.to_csv().count("\n") == 25
     assert "<table>" in whole._repr_html_()
 

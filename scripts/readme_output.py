@@ -36,6 +36,14 @@ def command() -> str:
     return _run("predict vgg16.pt --batch 32 --input 3,224,224 --device A100 --operators 3")
 
 
+def choice() -> str:
+    """Run the README's `dippm choose` and return what it printed."""
+    return _run(
+        "choose vgg16.pt --batch 32 --input 3,224,224 --devices A100,H100,L4 "
+        "--by throughput --slo-ms 50 --top 4"
+    )
+
+
 def sweep() -> str:
     """Run the README's `dippm sweep` and return what it printed."""
     return _run("sweep vgg16.pt --batch 1:256 --input 3,224,224 --device A100")
@@ -83,6 +91,7 @@ def devices() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "session": session,
     "command": command,
+    "choice": choice,
     "sweep": sweep,
     "accuracy": accuracy,
     "devices": devices,

@@ -76,7 +76,7 @@ def test_make_targets_exist():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("torchvision"), reason="torchvision is not installed")
-@pytest.mark.parametrize("name", ["session", "command", "sweep"])
+@pytest.mark.parametrize("name", ["session", "command", "choice", "sweep"])
 def test_the_session_prints_what_it_says(name):
     assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
 

@@ -9,7 +9,12 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.errors import CheckpointError, ConditionsError, DoesNotFitError, UnsupportedPrecisionError
+from dippm.errors import (
+    CheckpointError,
+    ConditionsError,
+    DoesNotFitError,
+    UnsupportedPrecisionError,
+)
 from dippm.language import language_model
 from training.language.shapes import SHAPES
 

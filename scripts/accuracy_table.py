@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dippm.models.predictor import phases_of
+from dippm.pretrained.store import available, read_metrics
+
 Line = Mapping[str, Any]
 """A line of a card's metrics."""
 
@@ -66,11 +69,18 @@ QUESTIONS = (
 )
 
 
+def shipped() -> Iterator[Line]:
+    """Yield the lines of all shipped checkpoints."""
+    for info in available():
+        for line in read_metrics(info.path).get("summary", []):
+            yield {**line, "checkpoint": info.name, "phase": phases_of(info.config)[0]}
+
+
 def rows(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
     """Yield a row of the table for each question that lines of the cards answer.
 
     Args:
-        lines: of all shipped checkpoints, each with the name of its "checkpoint" and its "phase".
+        lines: as of `shipped`, each with the name of its "checkpoint" and its "phase".
     """
     known = list(lines)
     for question in QUESTIONS:

@@ -65,17 +65,10 @@ def _run(line: str) -> str:
 
 def accuracy() -> str:
     """Return the accuracy table, from the metrics of the shipped checkpoints."""
-    from dippm.models.predictor import phases_of
     from dippm.pretrained.model_card import table
-    from dippm.pretrained.store import available, read_metrics
-    from scripts.accuracy_table import rows
+    from scripts.accuracy_table import rows, shipped
 
-    lines = (
-        {**line, "checkpoint": info.name, "phase": phases_of(info.config)[0]}
-        for info in available()
-        for line in read_metrics(info.path).get("summary", [])
-    )
-    found = list(rows(lines))
+    found = list(rows(shipped()))
     return table(found) + "\n" if found else "No checkpoint is shipped.\n"
 
 

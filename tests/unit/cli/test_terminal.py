@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
 
 import pexpect
@@ -38,6 +39,11 @@ def terminal(*words, columns, **environment):
     child.expect(pexpect.EOF)
     child.close()
     return child.exitstatus, child.before
+
+
+def _interruptible():
+    """Listen to interrupts, also where the tests run in the background and ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def plain(text):
@@ -129,8 +135,6 @@ def test_a_terminal_sees_stages_and_the_answer_without_a_trace(onnx_file, checkp
 
 def test_an_interrupt_gives_the_line_and_the_cursor_back(onnx_file, tmp_path):
     """The list of models comes from a terminal that does not end it, so the command waits."""
-    import signal
-
     child = pexpect.spawn(
         sys.executable,
         ["-m", "dippm", "compare", "--from", "-"],
@@ -138,6 +142,7 @@ def test_an_interrupt_gives_the_line_and_the_cursor_back(onnx_file, tmp_path):
         env={**os.environ, "TERM": "xterm-256color"},
         encoding="utf-8",
         timeout=120,
+        preexec_fn=_interruptible,
     )
     child.expect("starting")
     child.kill(signal.SIGINT)
@@ -195,7 +200,9 @@ def test_stages_stand_before_what_is_told_inside():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_can_be_had(shell):
-    code, seen = terminal("--show-completion", shell, columns=120)
+    # Without a shell above the tests (a service, a job in the background) none would be found.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    code, seen = terminal("--show-completion", shell, columns=120, **named)
     assert code == 0, seen
     assert "_DIPPM_COMPLETE" in seen or "complete" in seen
 

@@ -7,6 +7,7 @@ The table of coverage follows from it alone, so that a new run of some cases cos
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ SAID = frozenset({"right", "unchecked"})
 """Verdicts whose details (notes about inputs and the like) are not kept."""
 NOT_RUN = "not run"
 MAX_DETAIL = 160
+_INSTALLED = re.compile(r"/[^\s']*/site-packages/")
+"""Where packages lie is the business of the machine that ran the case."""
 
 
 def read(record: Path = RECORD) -> dict[str, list[Row]]:
@@ -103,5 +106,5 @@ def _short(row: Row) -> Row:
     if row["verdict"] in SAID:
         short.pop("detail", None)
     if "detail" in short:
-        short["detail"] = short["detail"][:MAX_DETAIL]
+        short["detail"] = _INSTALLED.sub("", short["detail"])[:MAX_DETAIL]
     return short

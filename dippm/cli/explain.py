@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,25 +41,7 @@ def explain(
     quiet: options.Quiet = False,
 ) -> None:
     """Say where time, energy and memory are; --html adds a flame chart and a roofline plot."""
-    arguments: dict[str, Any] = {
-        "input": input,
-        "batch": batch,
-        "device": device,
-        "checkpoint": checkpoint,
-        "precision": precision,
-        "mode": mode,
-        "timer": timer,
-        "mig": mig,
-        "channels_last": channels_last,
-        "host": host,
-        "attention": attention,
-        "phase": phase,
-        "optimizer": optimizer,
-        "checkpointing": checkpointing,
-        "trust": trust,
-        "timeout_s": timeout_s,
-        "memory_limit_mb": memory_limit_mb,
-    }
+    arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.explanation import explain as answer
 

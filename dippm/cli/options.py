@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -176,6 +176,23 @@ Html = Annotated[Path | None, typer.Option("--html", help="Also write a page tha
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress; files and pipes never get any.")
 ]
+
+
+PASSED_ON = (
+    *("input", "batch", "device", "checkpoint", "precision", "mode", "timer", "mig"),
+    *("channels_last", "host", "attention", "phase", "optimizer", "checkpointing"),
+    *("trust", "timeout_s", "memory_limit_mb"),
+)
+"""Options that commands and the verbs of the package name alike."""
+
+
+def passed_on(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a command's options that its verb takes as they are.
+
+    Args:
+        given: the command's options, as `locals()` has them in its first line.
+    """
+    return {name: given[name] for name in PASSED_ON if name in given}
 
 
 def listed(text: str) -> list[str]:

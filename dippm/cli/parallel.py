@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -62,7 +62,7 @@ def parallel(
     quiet: options.Quiet = False,
 ) -> None:
     """Estimate a step on many GPUs: data, tensor and pipeline parallel, over nodes."""
-    arguments: dict[str, Any] = {
+    arguments = options.passed_on(locals()) | {
         "gpus": gpus,
         "strategy": strategy,
         "data": data,
@@ -73,22 +73,6 @@ def parallel(
         "network": network,
         "micro_batches": micro_batches,
         "one_process": one_process,
-        "input": input,
-        "batch": batch,
-        "device": device,
-        "checkpoint": checkpoint,
-        "precision": precision,
-        "mode": mode,
-        "timer": timer,
-        "channels_last": channels_last,
-        "host": host,
-        "attention": attention,
-        "phase": phase,
-        "optimizer": optimizer,
-        "checkpointing": checkpointing,
-        "trust": trust,
-        "timeout_s": timeout_s,
-        "memory_limit_mb": memory_limit_mb,
     }
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.parallel.estimate import parallelize

@@ -60,24 +60,8 @@ def sweep(
     quiet: options.Quiet = False,
 ) -> None:
     """Predict a model over batch sizes, and find the largest that fits; or over power limits."""
-    arguments: dict[str, Any] = {
-        "input": input,
-        "device": device,
-        "checkpoint": checkpoint,
-        "precision": precision,
-        "mode": mode,
-        "timer": timer,
-        "mig": mig,
-        "channels_last": channels_last,
-        "host": host,
-        "attention": attention,
-        "phase": phase,
-        "optimizer": optimizer,
-        "checkpointing": checkpointing,
-        "trust": trust,
-        "timeout_s": timeout_s,
-        "memory_limit_mb": memory_limit_mb,
-    }
+    arguments = options.passed_on(locals())
+    del arguments["batch"]  # a list of sizes, or one size
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         if power_limit is None:
             from dippm.batch_sweep import DEFAULT_BATCHES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
@@ -34,25 +33,7 @@ def what_if(
     quiet: options.Quiet = False,
 ) -> None:
     """Say what one change at a time would make of a model: bandwidth, layout, batch, ..."""
-    arguments: dict[str, Any] = {
-        "input": input,
-        "batch": batch,
-        "device": device,
-        "checkpoint": checkpoint,
-        "precision": precision,
-        "mode": mode,
-        "timer": timer,
-        "mig": mig,
-        "channels_last": channels_last,
-        "host": host,
-        "attention": attention,
-        "phase": phase,
-        "optimizer": optimizer,
-        "checkpointing": checkpointing,
-        "trust": trust,
-        "timeout_s": timeout_s,
-        "memory_limit_mb": memory_limit_mb,
-    }
+    arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.explanation import what_if as answer
 

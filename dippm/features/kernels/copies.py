@@ -99,7 +99,8 @@ def scattered(run: Run, call: Call) -> None:
     target, out = call.inputs[0], call.outputs[0]
     if call.spelled in PARTIAL_WRITES and len(call.inputs) > 1:
         run.share(out, target, run.state(target).strides)
-        run.states[out].makers += run.state(call.inputs[1]).makers
+        makers = run.states[out].makers + run.state(call.inputs[1]).makers
+        run.states[out].makers = tuple(dict.fromkeys(makers))  # parts of parts would double them
         return
     if len(call.inputs) < 2:
         pass_over_memory(run, call)

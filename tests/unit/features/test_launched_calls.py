@@ -121,6 +121,20 @@ def test_what_is_written_into_a_part_is_not_written_again() -> None:
     assert kernels[-1].sources == (0,)
 
 
+def test_parts_written_over_and_over_stay_as_few_as_their_kernels() -> None:
+    s = Sketch()
+    cut = {"axes": (1,), "begin": (0,), "end": (4,), "strides": (1,)}
+    whole = s.input(BATCH, 16)
+    for _ in range(40):  # twice as many makers with each would be 2^40
+        part = s.call("strided_slice", [whole], BATCH, 4, **cut)
+        doubled = s.call("multiply", [part, s.number(2.0)], BATCH, 4)
+        inner = s.call("aten.slice_scatter", [part, doubled], BATCH, 4)
+        whole = s.call("aten.slice_scatter", [whole, inner], BATCH, 16)
+    kernels = eager(s, s.call("exp", [whole], BATCH, 16))
+    assert len(kernels) == 41
+    assert kernels[-1].sources == tuple(range(40))
+
+
 def test_what_works_in_place_keeps_the_width_of_what_it_changes() -> None:
     s = Sketch()
     y = s.call("matmul", [s.input(BATCH, 32), s.weight(32, 32)], BATCH, 32)

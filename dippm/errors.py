@@ -20,6 +20,8 @@
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
     ├── MeasurementError               the run failed, a counter or the device was lost
     │   └── OutOfMemoryError           the device's memory does not hold it
+    ├── RunError                       a run's folder or record is none, or is damaged
+    │   └── StoreError                 the store of runs cannot be reached, read or written
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
                  └─ SourceDroppedWarning · PluginWarning
@@ -160,6 +162,14 @@ class MeasurementError(DippmError, RuntimeError):
 
 class OutOfMemoryError(MeasurementError):
     """The memory of the device does not hold the model at this batch."""
+
+
+class RunError(DippmError):
+    """The record of a run is missing, damaged or no such record."""
+
+
+class StoreError(RunError):
+    """The store of runs cannot be reached, read or written."""
 
 
 class UnexpectedError(DippmError, RuntimeError):

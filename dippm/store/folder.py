@@ -1,0 +1,194 @@
+"""The folder of a run: everything is written here first, whatever becomes of the store.
+
+    start.json       `Start`, written once
+    events.jsonl     spans, values, params and tags, a line each, appended
+    samples-*.dippm  of samplers, see `dippm.measure.sampler_file`
+    end.json         `End`, written once; missing while the run goes on, or if it was killed
+
+A line is one write to a file opened for appending, so threads and processes may share it, and a
+crash loses at most the line in flight. Standard library only: workloads import this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import RunError
+from dippm.store.record import End, Moment, Span, Start, Value
+
+VERSION = 1
+START, EVENTS, END = "start.json", "events.jsonl", "end.json"
+SAMPLES = "samples-*.dippm"
+SPOOL_VARIABLE = "DIPPM_SPOOL"
+
+
+def spool() -> Path:
+    """Return the folder of folders of runs: `$DIPPM_SPOOL`, or one of the user's state."""
+    given = os.environ.get(SPOOL_VARIABLE)
+    if given:
+        return Path(given)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dippm" / "runs"
+
+
+class RunFolder:
+    """Writes one run.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder of a run that was started, from any process of it."""
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._events = os.open(path / EVENTS, flags, 0o666)
+
+    @classmethod
+    def create(cls, start: Start, root: Path | None = None) -> RunFolder:
+        """Create the folder of a run under `root`, by default the spool.
+
+        Raises:
+            OSError: if it cannot be written, or if there is one of this uuid.
+        """
+        path = (root or spool()) / start.uuid
+        path.mkdir(parents=True)
+        _write_whole(path / START, {"version": VERSION, **asdict(start)})
+        return cls(path)
+
+    def span(self, span: Span) -> None:
+        """Append a span; of one id the last counts, so an open one may be closed later."""
+        self._append({"span": _short(asdict(span))})
+
+    def value(self, value: Value) -> None:
+        """Append a value."""
+        self._append({"value": _short(asdict(value))})
+
+    def settings(
+        self, *, params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None
+    ) -> None:
+        """Append params or tags; of one name the last counts."""
+        self._append({"params": dict(params or {}), "tags": dict(tags or {})})
+
+    def end(self, end: End) -> None:
+        """Say how the run ended.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        _write_whole(self.path / END, asdict(end))
+
+    def close(self) -> None:
+        """Close the file of events."""
+        os.close(self._events)
+
+    def _append(self, event: dict[str, Any]) -> None:
+        text = json.dumps(event, separators=(",", ":"), default=str)
+        os.write(self._events, text.encode(errors="backslashreplace") + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a folder says of a run.
+
+    Attributes:
+        path: the folder.
+        start: how it started, with later params and tags.
+        spans: in the order of their ids.
+        values: in the order they were told.
+        samples: files of samplers.
+        end: None while it goes on, or if nobody could write it.
+        damaged_lines: of events that could not be read.
+    """
+
+    path: Path
+    start: Start
+    spans: tuple[Span, ...] = ()
+    values: tuple[Value, ...] = ()
+    samples: tuple[Path, ...] = ()
+    end: End | None = None
+    damaged_lines: int = 0
+
+
+def read_folder(path: Path) -> Recorded:
+    """Read the folder of a run, also while it is written or after a crash.
+
+    Raises:
+        RunError: if there is no start in it that can be read.
+    """
+    try:
+        held = json.loads((path / START).read_bytes())
+        if held.pop("version") != VERSION:
+            raise ValueError("another version")
+        start = _start(held)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "Give the folder of a run, as `dippm run` made it."
+        raise RunError(f"{path} holds no run: {error}", hint) from error
+    spans: dict[int, Span] = {}
+    values: list[Value] = []
+    params, tags, damaged = dict(start.params), dict(start.tags), 0
+    for line in _lines(path / EVENTS):
+        try:
+            event = json.loads(line)
+            if "span" in event:
+                span = Span(**event["span"])
+                spans[span.id] = span
+            elif "value" in event:
+                values.append(Value(**event["value"]))
+            else:
+                params.update(event["params"])
+                tags.update(event["tags"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            damaged += 1
+    held.update(params=params, tags=tags)
+    return Recorded(
+        path,
+        _start(held),
+        tuple(spans[key] for key in sorted(spans)),
+        tuple(values),
+        tuple(sorted(path.glob(SAMPLES))),
+        _end(path / END),
+        damaged,
+    )
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError:
+        return []
+
+
+def _start(held: dict[str, Any]) -> Start:
+    moment, command = Moment(**held["at"]), tuple(held["command"])
+    return Start(**{**held, "at": moment, "command": command})
+
+
+def _end(path: Path) -> End | None:
+    try:
+        held = json.loads(path.read_bytes())
+        return End(**{**held, "at": Moment(**held["at"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _short(held: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is empty; reading fills it in."""
+    return {
+        name: value for name, value in held.items() if value not in ("", None, {}) or name == "data"
+    }
+
+
+def _write_whole(path: Path, document: dict[str, Any]) -> None:
+    """Write a document so that a reader finds all of it or none."""
+    beside = path.with_suffix(f".{os.getpid()}.part")
+    with open(beside, "x", encoding="utf-8") as file:
+        json.dump(document, file, indent=1, default=str)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

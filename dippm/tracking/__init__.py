@@ -1,0 +1,1 @@
+"""Runs as they happen: commands from outside, blocks and functions from inside."""

@@ -113,6 +113,8 @@ class MemoryFootprint:
         lifetimes = compiled(program) if mode == "compiled" else eager(program)
         scores = _Scores(attention, mode)
         tensors = list(_tensors(program, lifetimes, precision, scores))
+        if precision in ("amp", "amp-bf16"):
+            tensors += _cast_weights(program, mode)
         if precision != "fp32-ieee" and not channels_last:
             tensors += _layout_changes(program, precision)
         marker = program.batch if graph.batch_is_symbolic else 0
@@ -191,11 +193,9 @@ def _tensors(
     program: Program, lifetimes: dict[int, Lifetime], precision: Precision, scores: _Scores
 ) -> Iterator[_Tensor]:
     widths = _Widths(program, precision)
-    ends = len(program.steps)
     fused = {b for step in program.steps for b in (*step.makes, *step.passing)} - set(lifetimes)
     for buffer in range(program.inputs):
         yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
-    cached: set[int] = set()
     for i, step in enumerate(program.steps):
         now = Lifetime(i, i)
         for buffer in (*step.makes, *step.passing):
@@ -203,11 +203,25 @@ def _tensors(
                 yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
         for shape, width in (*widths.casts[i], *scores.held(step, widths)):
             yield _Tensor(shape, width, now)
-        if widths.autocast and operator(step.op).autocast == "lower":
-            for parameter, elements in step.weights:
-                if parameter not in cached:
-                    cached.add(parameter)
-                    yield _Tensor((elements,), 2, Lifetime(i, ends), cast_weight=True)
+
+
+def _cast_weights(program: Program, mode: Mode) -> Iterator[_Tensor]:
+    """Yield the half-precision copies of weights that autocast makes.
+
+    Eager autocast keeps each until the pass ends; a compiler frees it after its last reader.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    elements: dict[int, int] = {}
+    for i, step in enumerate(program.steps):
+        if operator(step.op).autocast == "lower":
+            for parameter, count in step.weights:
+                first.setdefault(parameter, i)
+                elements.setdefault(parameter, count)
+                last[parameter] = i if mode == "compiled" else len(program.steps)
+    for parameter, start in first.items():
+        lifetime = Lifetime(start, last[parameter])
+        yield _Tensor((elements[parameter],), 2, lifetime, cast_weight=True)
 
 
 def _layout_changes(program: Program, precision: Precision) -> Iterator[_Tensor]:

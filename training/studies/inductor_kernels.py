@@ -1,4 +1,4 @@
-"""`compiled`: the kernels that inductor makes of a module for a GPU, without a GPU and Triton.
+"""`compiled`: what inductor makes of a module for a GPU, kernels and peak, without GPU and Triton.
 
 The module is traced on fake CUDA tensors, lowered and scheduled as on a GPU of `PROPERTIES`; where
 code would be generated, the groups that the scheduler fused are written down instead. This reads
@@ -18,13 +18,14 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._inductor import compile_fx, config, ir, scheduler
+from torch._inductor import compile_fx, config, ir, memory, scheduler
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device
 from training.studies.fake_attention import attention_as_one_call
@@ -75,13 +76,29 @@ class CompiledKernel:
     writes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledForward:
+    """A compiled forward.
+
+    Attributes:
+        kernels: in execution order.
+        graphs: of dynamo that launch something.
+        peak_bytes: most that inputs and results of kernels take at once, weights aside, as inductor
+            estimates it for the order that it chose; of the graph that needs most.
+    """
+
+    kernels: tuple[CompiledKernel, ...]
+    graphs: int
+    peak_bytes: float
+
+
 def compiled(
     module: nn.Module,
     inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
     precision: TracedPrecision = "amp",
     channels_last: bool = False,
-) -> tuple[list[CompiledKernel], int]:
-    """Return what a compiled forward launches in execution order, and of how many graphs.
+) -> CompiledForward:
+    """Return what a compiled forward launches and keeps.
 
     Args:
         module: on any device, "meta" too; its tensors are replaced by fakes for good.
@@ -94,13 +111,12 @@ def compiled(
     """
     half = torch.float16 if precision == "amp" else None
     found: list[CompiledKernel] = []
-    graphs = 0
+    peaks: list[float] = []
 
     def backend(graph: Any, given: Any) -> Any:
-        nonlocal graphs
-        kernels = _scheduled(graph, given)
-        graphs += bool(kernels)
+        kernels, peak_bytes = _scheduled(graph, given)
         found.extend(kernels)
+        peaks.extend([peak_bytes] if kernels else [])
         return graph.forward
 
     torch._dynamo.reset()
@@ -116,7 +132,7 @@ def compiled(
         if half is not None:
             stack.enter_context(autocast(half))
         torch.compile(module, backend=backend, dynamic=False)(*positional, **named)
-    return found, graphs
+    return CompiledForward(tuple(found), len(peaks), max(peaks, default=0.0))
 
 
 @contextlib.contextmanager
@@ -140,10 +156,11 @@ class _Scheduled(Exception):  # noqa: N818
     """Raised where code would be generated."""
 
 
-def _scheduled(graph: Any, given: Any) -> list[CompiledKernel]:
-    """Return the kernels of one graph of dynamo; none if it launches nothing."""
+def _scheduled(graph: Any, given: Any) -> tuple[list[CompiledKernel], float]:
+    """Return kernels and peak of one graph of dynamo; no kernel if it launches nothing."""
     weights: set[str] = set()
     kernels: list[CompiledKernel] = []
+    peak_bytes = 0.0
 
     def inner(lowered: Any, inputs: Any, **options: Any) -> Any:
         names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
@@ -153,7 +170,9 @@ def _scheduled(graph: Any, given: Any) -> list[CompiledKernel]:
     def instead_of_code(self: Any, *_: Any) -> Any:
         self.init_wrapper_code()
         self._update_scheduler()
+        nonlocal peak_bytes
         kernels.extend(_kernels(self, weights))
+        peak_bytes = _peak_bytes(self, weights)
         raise _Scheduled
 
     with patch.object(GraphLowering, "codegen", instead_of_code):
@@ -162,7 +181,19 @@ def _scheduled(graph: Any, given: Any) -> list[CompiledKernel]:
         except (_Scheduled, InductorError) as error:
             if not isinstance(getattr(error, "inner_exception", error), _Scheduled):
                 raise
-    return kernels
+    return kernels, peak_bytes
+
+
+def _peak_bytes(graph: Any, weights: set[str]) -> float:
+    """Return inductor's estimate for its final order, and the inputs that the caller keeps."""
+    with V.set_graph_handler(graph):
+        of = graph.scheduler
+        results = OrderedSet(graph.get_output_names())
+        given = OrderedSet(graph.graph_inputs)
+        planned = of.nodes, of.name_to_buf, of.name_to_fused_node, given, results
+        peak_bytes, _ = memory.prepare_planning_info(*planned)
+        kept = [buffer for name, buffer in graph.graph_inputs.items() if name not in weights]
+        return float(peak_bytes) + sum(_buffer_bytes(buffer, graph) for buffer in kept)
 
 
 def _kernels(graph: Any, weights: set[str]) -> list[CompiledKernel]:

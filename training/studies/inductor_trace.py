@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,7 +24,7 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched
 from dippm.graph.model_graph import ModelGraph
 from training.studies.comparison import Comparison
-from training.studies.inductor_kernels import CompiledKernel, compiled
+from training.studies.inductor_kernels import CompiledForward, CompiledKernel, compiled
 from training.studies.kernel_lines import Line, sizes_of
 from training.studies.traced_kernels import TracedPrecision
 from training.studies.traced_models import graph_of, module_of, stem_of, write_compressed
@@ -99,17 +99,22 @@ def their_lines(kernels: Iterable[CompiledKernel]) -> list[Line]:
 
 def schedule_of(
     spec: str, batch: int, precision: TracedPrecision, channels_last: bool, cache: Path
-) -> list[CompiledKernel]:
-    """Return inductor's kernels for a model, from the cache if they are there."""
+) -> CompiledForward:
+    """Return what inductor makes of a model, from the cache if it is there."""
     order = "nhwc" if channels_last else "nchw"
     path = cache / f"{stem_of(spec)}.{batch}.{precision}.{order}.inductor.json.gz"
     if not path.is_file():
         module, inputs = module_of(spec, batch)
-        kernels, _ = compiled(module, inputs, precision, channels_last)
-        write_compressed(path, json.dumps([asdict(kernel) for kernel in kernels]))
-    rows = json.loads(gzip.decompress(path.read_bytes()))
-    lists = ("origins", "shape", "reads", "writes")
-    return [CompiledKernel(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
+        forward = compiled(module, inputs, precision, channels_last)
+        write_compressed(path, json.dumps(asdict(forward)))
+    held = json.loads(gzip.decompress(path.read_bytes()))
+    kernels = tuple(_kernel(row) for row in held["kernels"])
+    return CompiledForward(kernels, held["graphs"], held["peak_bytes"])
+
+
+def _kernel(row: dict[str, Any]) -> CompiledKernel:
+    lists = {name: tuple(row[name]) for name in ("origins", "shape", "reads", "writes")}
+    return CompiledKernel(**{**row, **lists})
 
 
 def main(
@@ -134,7 +139,7 @@ def main(
     comparison = Comparison(KINDS, "kind", "inductor", listed=listed, summary=summary)
     for spec in [*(models or []), *(list_of.read_text().split() if list_of else [])]:
         with comparison.reported(spec):
-            theirs = their_lines(schedule_of(spec, batch, known, channels_last, cache))
+            theirs = their_lines(schedule_of(spec, batch, known, channels_last, cache).kernels)
             graph = graph_of(spec, cache, graphs).at_batch(batch)
             comparison.add(spec, our_lines(graph, known, channels_last), theirs)
     comparison.close(results, TITLE, NOTE)

@@ -1,0 +1,88 @@
+"""How much memory our compiled liveness peak finds beside inductor's own, model by model.
+
+    python -m training.studies.compiled_memory resnet18 torchvision:vit_b_16 --precision fp32
+
+Inductor's side: its estimate of the peak for the order that it chose (`reorder_for_peak_memory`),
+of a forward scheduled for a CUDA device on fake tensors (`inductor_kernels`), and the inputs.
+Weights are not counted; their half-precision copies under autocast are. Schedules are those of
+`inductor_trace`, and stay in the same `--cache`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from dippm.conditions import Precision
+from dippm.models.memory import MemoryFootprint
+from training.studies.inductor_trace import CACHE, schedule_of
+from training.studies.traced_kernels import TracedPrecision
+from training.studies.traced_models import graph_of
+
+WITHIN = 0.05
+WORST = 12
+
+
+def main(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or amp")] = "amp",
+    batch: Annotated[int, typer.Option(help="samples")] = 4,
+    cache: Annotated[Path, typer.Option(help="folder of schedules and graphs")] = CACHE,
+    graphs: Annotated[
+        Path | None, typer.Option(help="of dataset.raw_graphs, to take graphs from")
+    ] = None,
+    list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
+    results: Annotated[Path | None, typer.Option(help="JSON file to write")] = None,
+) -> None:
+    """Print ours / inductor's, and the models that are worst."""
+    warnings.filterwarnings("ignore")
+    console, known = Console(), cast(TracedPrecision, precision)
+    found: dict[str, tuple[float, float]] = {}
+    specs = [*(models or []), *(list_of.read_text().split() if list_of else [])]
+    for spec in track(specs, "Peaks", console=Console(stderr=True)):
+        try:
+            theirs = schedule_of(spec, batch, known, False, cache).peak_bytes
+            graph = graph_of(spec, cache, graphs)
+        except Exception as error:  # one model of a zoo must not stop the others
+            console.print(f"{spec}: {type(error).__name__}: {error}"[:300], markup=False)
+            continue
+        footprint = MemoryFootprint.of(graph, cast(Precision, known), "compiled")
+        found[spec] = footprint.peak(batch).total_bytes, theirs
+    ratio = {spec: ours / theirs for spec, (ours, theirs) in found.items() if theirs}
+    for table in tables(ratio):
+        console.print(table)
+    if results is not None:
+        rows = {s: [round(v / 2**20, 2) for v in pair] for s, pair in sorted(found.items())}
+        rows_text = ",\n".join(f'  "{spec}": {json.dumps(pair)}' for spec, pair in rows.items())
+        results.write_text("{\n" + rows_text + "\n}\n")
+
+
+def tables(ratio: dict[str, float]) -> tuple[Table, Table]:
+    """Return the summary by kind of model, and the models that are worst."""
+    summary = Table("models", "n", "median", "p10", "p90", "within 5 %", "within 10 %")
+    language = {s: r for s, r in ratio.items() if s.startswith("transformers:")}
+    vision = {s: r for s, r in ratio.items() if s not in language}
+    for name, group in (("images", vision), ("transformers", language), ("all", ratio)):
+        if group:
+            values = np.array(list(group.values()))
+            cells = (np.median(values), np.quantile(values, 0.1), np.quantile(values, 0.9))
+            close = (f"{np.mean(np.abs(values - 1) <= w):.0%}" for w in (WITHIN, 2 * WITHIN))
+            summary.add_row(name, str(len(values)), *(f"{c:.3f}" for c in cells), *close)
+    worst = Table("model", "ours / inductor")
+    for spec in sorted(ratio, key=lambda s: -abs(np.log(ratio[s])))[:WORST]:
+        worst.add_row(spec, f"{ratio[spec]:.3f}")
+    return summary, worst
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -140,6 +140,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     settings = {
         "compile_threads": 1,
         "fx_graph_cache": False,
+        "joint_graph_constant_folding": False,  # it would make real tensors on the device
         "shape_padding": False,
         "triton.unique_kernel_names": False,
     }

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
+from dippm.conditions import Mode
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.allocator import MIB, CachingAllocator, reserved_bytes
@@ -130,12 +131,24 @@ def test_a_graph_without_a_file_holds_its_scores_too() -> None:
     assert unfused - fused == 2 * 2 * 12 * 512 * 512 * 4
 
 
-def test_autocast_keeps_a_copy_of_every_weight_it_meets() -> None:
+@pytest.mark.parametrize(("mode", "copies"), [("eager", 2), ("compiled", 1)])
+def test_autocast_keeps_a_copy_of_every_weight_it_meets_unless_compiled(
+    mode: Mode, copies: int
+) -> None:
     s = Sketch()
     y = s.input(BATCH, 1024)
     for _ in range(2):
         y = s.call("matmul", [y, s.weight(1024, 1024)], BATCH, 1024)
-    alive = MemoryFootprint.of(build(s.raw(y)), "amp").peak(1)
+    alive = MemoryFootprint.of(build(s.raw(y)), "amp", mode).peak(1)
+    assert alive.cast_weight_bytes == copies * 1024 * 1024 * 2
+
+
+def test_a_compiler_holds_the_copy_of_a_shared_weight_to_its_last_reader() -> None:
+    s = Sketch()
+    weight, y = s.weight(1024, 1024), s.input(BATCH, 1024)
+    for one in (weight, s.weight(1024, 1024), weight):
+        y = s.call("matmul", [y, one], BATCH, 1024)
+    alive = MemoryFootprint.of(build(s.raw(y)), "amp", "compiled").peak(1)
     assert alive.cast_weight_bytes == 2 * 1024 * 1024 * 2
 
 

@@ -43,10 +43,14 @@ def eager(program: Program) -> dict[int, Lifetime]:
     return {buffer: Lifetime(first[buffer], last[buffer]) for buffer in first}
 
 
-def compiled(program: Program) -> dict[int, Lifetime]:
+def compiled(program: Program, stored: frozenset[int] = frozenset()) -> dict[int, Lifetime]:
     """Return the lifetime of every buffer that a compiler still makes.
 
     What is not made any more is read where it would have been: its own arguments live on.
+
+    Args:
+        program: the steps.
+        stored: buffers that are made in any case, with all that their steps make.
     """
     readers: dict[int, list[Step]] = {}
     for step in program.steps:
@@ -54,6 +58,8 @@ def compiled(program: Program) -> dict[int, Lifetime]:
             readers.setdefault(buffer, []).append(step)
     sources: dict[int, tuple[int, ...]] = {}
     for step in program.steps:
+        if stored.intersection(step.makes):
+            continue
         read = tuple(dict.fromkeys(s for b, _ in step.reads for s in sources.get(b, (b,))))
         if len(read) > INLINED_READS or operator(step.op).category not in (
             "norm",

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Attention, Mode, Precision
-from dippm.graph.draft import Shape, item_bytes
+from dippm.graph.draft import Shape
 from dippm.graph.lifetimes import Lifetime, compiled, eager
 from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import FUSED_RANK, operator
-from dippm.graph.program import Buffer, Program, Step
+from dippm.graph.program import Program, Step
 from dippm.models.allocator import BLOCK, reserved_bytes
+from dippm.models.compiled_program import narrowed, without_indices
 from dippm.models.node_program import program_of
+from dippm.models.widths import Widths
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -110,10 +112,15 @@ class MemoryFootprint:
             channels_last: images are held so, as tensor cores want them.
         """
         program = graph.program or program_of(graph)
-        lifetimes = compiled(program) if mode == "compiled" else eager(program)
-        scores = _Scores(attention, mode)
-        tensors = list(_tensors(program, lifetimes, precision, scores))
-        if precision in ("amp", "amp-bf16"):
+        autocast, halves = precision in ("amp", "amp-bf16"), frozenset[int]()
+        if mode == "compiled":
+            program = without_indices(program)
+            if autocast:
+                program, halves = narrowed(program, Widths(program, precision).of)
+        widths = Widths(program, precision, halves)
+        lifetimes = compiled(program, halves) if mode == "compiled" else eager(program)
+        tensors = list(_tensors(program, lifetimes, widths, _Scores(attention, mode)))
+        if autocast:
             tensors += _cast_weights(program, mode)
         if precision != "fp32-ieee" and not channels_last:
             tensors += _layout_changes(program, precision)
@@ -190,9 +197,8 @@ class _Tensor:
 
 
 def _tensors(
-    program: Program, lifetimes: dict[int, Lifetime], precision: Precision, scores: _Scores
+    program: Program, lifetimes: dict[int, Lifetime], widths: Widths, scores: _Scores
 ) -> Iterator[_Tensor]:
-    widths = _Widths(program, precision)
     fused = {b for step in program.steps for b in (*step.makes, *step.passing)} - set(lifetimes)
     for buffer in range(program.inputs):
         yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
@@ -236,45 +242,6 @@ def _layout_changes(program: Program, precision: Precision) -> Iterator[_Tensor]
                 yield _Tensor(shape, width, Lifetime(i, i), workspace=True)
 
 
-class _Widths:
-    """Bytes per element of every buffer, and the casts that autocast makes before each step."""
-
-    def __init__(self, program: Program, precision: Precision) -> None:
-        self.autocast = precision in ("amp", "amp-bf16")
-        self.full = 2.0 if precision in ("fp16", "bf16") else 4.0
-        self.of: dict[int, float] = {}
-        self.casts: list[list[tuple[Shape, float]]] = []
-        for buffer in range(program.inputs):
-            self.of[buffer] = self._as_stored(program.buffers[buffer])
-        for step in program.steps:
-            self._follow(step, program.buffers)
-
-    def _as_stored(self, buffer: Buffer) -> float:
-        return self.full if buffer.dtype == "float32" else float(item_bytes(buffer.dtype))
-
-    def _follow(self, step: Step, buffers: tuple[Buffer, ...]) -> None:
-        for buffer, _ in step.reads:
-            self.of.setdefault(buffer, self._as_stored(buffers[buffer]))
-        floats = [(b, s) for b, s in step.reads if "float" in buffers[b].dtype]
-        width, casts = self.full, []
-        if self.autocast:
-            width = self._autocast(step, [self.of[b] for b, _ in floats])
-            if operator(step.op).autocast != "promote":
-                casts = [(s, width) for b, s in floats if self.of[b] != width]
-        self.casts.append(casts)
-        for buffer in (*step.makes, *step.passing):
-            stored = self._as_stored(buffers[buffer])
-            self.of[buffer] = width if buffers[buffer].dtype == "float32" else stored
-
-    def _autocast(self, step: Step, given: list[float]) -> float:
-        row = operator(step.op)
-        if row.autocast == "lower":
-            return 2.0
-        if row.autocast == "float32" or (step.weights and row.category == "elementwise"):
-            return 4.0
-        return max(given, default=4.0)
-
-
 @dataclass(frozen=True, slots=True)
 class _Scores:
     """What attention writes when its pieces run one by one: scores and their softmax."""
@@ -282,7 +249,7 @@ class _Scores:
     attention: Attention
     mode: Mode
 
-    def held(self, step: Step, widths: _Widths) -> list[tuple[Shape, float]]:
+    def held(self, step: Step, widths: Widths) -> list[tuple[Shape, float]]:
         """Return shape and bytes per element of all that is in memory while the step runs."""
         if not step.scores or (self.attention == "fused" and len(step.scores) == FUSED_RANK):
             return []

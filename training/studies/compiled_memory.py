@@ -2,9 +2,10 @@
 
     python -m training.studies.compiled_memory resnet18 torchvision:vit_b_16 --precision fp32
 
-Inductor's side: its estimate of the peak for the order that it chose (`reorder_for_peak_memory`),
-of a forward scheduled for a CUDA device on fake tensors (`inductor_kernels`), and the inputs.
-Weights are not counted; their half-precision copies under autocast are. Schedules are those of
+Inductor's side: the buffers of a forward that was scheduled for a CUDA device on fake tensors
+(`inductor_kernels`), alive from the kernel that writes them to the last that reads them; generated
+code writes a result over an argument that nobody reads afterwards, as inductor does. Weights are
+not counted; their half-precision copies under autocast are. Schedules are those of
 `inductor_trace`, and stay in the same `--cache`.
 """
 
@@ -23,10 +24,13 @@ from rich.table import Table
 
 from dippm.conditions import Precision
 from dippm.models.memory import MemoryFootprint
+from training.studies.inductor_kernels import CompiledForward
 from training.studies.inductor_trace import CACHE, schedule_of
 from training.studies.traced_kernels import TracedPrecision
 from training.studies.traced_models import graph_of
 
+BLOCK = 512
+"""Bytes that the caching allocator rounds every tensor up to."""
 WITHIN = 0.05
 WORST = 12
 
@@ -51,7 +55,7 @@ def main(
     specs = [*(models or []), *(list_of.read_text().split() if list_of else [])]
     for spec in track(specs, "Peaks", console=Console(stderr=True)):
         try:
-            theirs = schedule_of(spec, batch, known, False, cache).peak_bytes
+            theirs = peak_bytes(schedule_of(spec, batch, known, False, cache))
             graph = graph_of(spec, cache, graphs)
         except Exception as error:  # one model of a zoo must not stop the others
             console.print(f"{spec}: {type(error).__name__}: {error}"[:300], markup=False)
@@ -65,6 +69,37 @@ def main(
         rows = {s: [round(v / 2**20, 2) for v in pair] for s, pair in sorted(found.items())}
         rows_text = ",\n".join(f'  "{spec}": {json.dumps(pair)}' for spec, pair in rows.items())
         results.write_text("{\n" + rows_text + "\n}\n")
+
+
+def peak_bytes(forward: CompiledForward) -> float:
+    """Return the most that inputs and buffers of a compiled forward take at once."""
+    holder = {name: held for kernel in forward.kernels for name, held in kernel.held_by}
+    last = {
+        holder.get(name, name): position
+        for position, kernel in enumerate(forward.kernels)
+        for name in (*kernel.writes, *kernel.reads)
+    }
+    kept = {holder.get(name, name) for name in forward.results}
+    alive: dict[str, float] = {}
+    most = 0.0
+    for position, kernel in enumerate(forward.kernels):
+        dying = {name for name in alive if last[name] == position and name not in kept}
+        free = [alive[name] for name in dying if name in kernel.overwrites]
+        made = {holder.get(n, n): size for n, size in zip(kernel.writes, kernel.takes, strict=True)}
+        new = {name: -(-size // BLOCK) * BLOCK for name, size in made.items() if name not in alive}
+        over = 0.0
+        for size in new.values():
+            if size in free:
+                free.remove(size)
+                over += size
+        alive |= new
+        most = max(most, sum(alive.values()) - over)
+        for name in dying:
+            del alive[name]
+        for name in new:
+            if last[name] == position and name not in kept:
+                del alive[name]
+    return most + forward.input_bytes
 
 
 def tables(ratio: dict[str, float]) -> tuple[Table, Table]:

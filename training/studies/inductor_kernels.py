@@ -1,4 +1,4 @@
-"""`compiled`: what inductor makes of a module for a GPU, kernels and peak, without GPU and Triton.
+"""`compiled`: what inductor makes of a module for a GPU, without GPU and Triton.
 
 The module is traced on fake CUDA tensors, lowered and scheduled as on a GPU of `PROPERTIES`; where
 code would be generated, the groups that the scheduler fused are written down instead. This reads
@@ -18,14 +18,13 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._inductor import compile_fx, config, ir, memory, scheduler
-from torch._inductor.dependencies import WeakDep
+from torch._inductor import compile_fx, config, ir, scheduler
+from torch._inductor.dependencies import MemoryDep, WeakDep
 from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
-from torch.utils._ordered_set import OrderedSet
 
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device
 from training.studies.fake_attention import attention_as_one_call
@@ -63,6 +62,9 @@ class CompiledKernel:
         shape: of what it iterates over, reduced axes last.
         reads: buffers that it reads.
         writes: buffers that it writes.
+        takes: what each of `writes` occupies, in bytes: of a part of a concatenation the whole.
+        held_by: for each of `writes` and of `reads` that lies in another buffer, the two names.
+        overwrites: buffers that it reads last and that a result of it may take the place of.
     """
 
     kind: CompiledKind
@@ -74,6 +76,9 @@ class CompiledKernel:
     shape: tuple[int, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    takes: tuple[float, ...]
+    held_by: tuple[tuple[str, str], ...]
+    overwrites: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +88,14 @@ class CompiledForward:
     Attributes:
         kernels: in execution order.
         graphs: of dynamo that launch something.
-        peak_bytes: most that inputs and results of kernels take at once, weights aside, as inductor
-            estimates it for the order that it chose; of the graph that needs most.
+        results: buffers that the caller gets.
+        input_bytes: of the arguments that are no parameters.
     """
 
     kernels: tuple[CompiledKernel, ...]
     graphs: int
-    peak_bytes: float
+    results: tuple[str, ...]
+    input_bytes: float
 
 
 def compiled(
@@ -110,13 +116,11 @@ def compiled(
         Exception: whatever torch.compile raises.
     """
     half = torch.float16 if precision == "amp" else None
-    found: list[CompiledKernel] = []
-    peaks: list[float] = []
+    found: list[CompiledForward] = []
 
     def backend(graph: Any, given: Any) -> Any:
-        kernels, peak_bytes = _scheduled(graph, given)
-        found.extend(kernels)
-        peaks.extend([peak_bytes] if kernels else [])
+        forward = _scheduled(graph, given)
+        found.extend([forward] if forward.kernels else [])
         return graph.forward
 
     torch._dynamo.reset()
@@ -132,7 +136,12 @@ def compiled(
         if half is not None:
             stack.enter_context(autocast(half))
         torch.compile(module, backend=backend, dynamic=False)(*positional, **named)
-    return CompiledForward(tuple(found), len(peaks), max(peaks, default=0.0))
+    return CompiledForward(
+        tuple(kernel for part in found for kernel in part.kernels),
+        len(found),
+        tuple(name for part in found for name in part.results),
+        max((part.input_bytes for part in found), default=0.0),
+    )
 
 
 @contextlib.contextmanager
@@ -157,11 +166,10 @@ class _Scheduled(Exception):  # noqa: N818
     """Raised where code would be generated."""
 
 
-def _scheduled(graph: Any, given: Any) -> tuple[list[CompiledKernel], float]:
-    """Return kernels and peak of one graph of dynamo; no kernel if it launches nothing."""
+def _scheduled(graph: Any, given: Any) -> CompiledForward:
+    """Return what one graph of dynamo becomes; it has no kernels if it launches nothing."""
     weights: set[str] = set()
-    kernels: list[CompiledKernel] = []
-    peak_bytes = 0.0
+    found = CompiledForward((), 0, (), 0.0)
 
     def inner(lowered: Any, inputs: Any, **options: Any) -> Any:
         names = [node.name for node in lowered.graph.nodes if node.op == "placeholder"]
@@ -171,9 +179,12 @@ def _scheduled(graph: Any, given: Any) -> tuple[list[CompiledKernel], float]:
     def instead_of_code(self: Any, *_: Any) -> Any:
         self.init_wrapper_code()
         self._update_scheduler()
-        nonlocal peak_bytes
-        kernels.extend(_kernels(self, weights))
-        peak_bytes = _peak_bytes(self, weights)
+        nonlocal found
+        with V.set_graph_handler(self):
+            given = [v for name, v in self.graph_inputs.items() if name not in weights]
+            taken = sum(_buffer_bytes(value, self) for value in given)
+            kernels, results = _kernels(self, weights), self.get_output_names()
+        found = CompiledForward(tuple(kernels), 1, tuple(results), taken)
         raise _Scheduled
 
     with patch.object(GraphLowering, "codegen", instead_of_code):
@@ -182,34 +193,21 @@ def _scheduled(graph: Any, given: Any) -> tuple[list[CompiledKernel], float]:
         except (_Scheduled, InductorError) as error:
             if not isinstance(getattr(error, "inner_exception", error), _Scheduled):
                 raise
-    return kernels, peak_bytes
-
-
-def _peak_bytes(graph: Any, weights: set[str]) -> float:
-    """Return inductor's estimate for its final order, and the inputs that the caller keeps."""
-    with V.set_graph_handler(graph):
-        of = graph.scheduler
-        results = OrderedSet(graph.get_output_names())
-        given = OrderedSet(graph.graph_inputs)
-        planned = of.nodes, of.name_to_buf, of.name_to_fused_node, given, results
-        peak_bytes, _ = memory.prepare_planning_info(*planned)
-        kept = [buffer for name, buffer in graph.graph_inputs.items() if name not in weights]
-        return float(peak_bytes) + sum(_buffer_bytes(buffer, graph) for buffer in kept)
+    return found
 
 
 def _kernels(graph: Any, weights: set[str]) -> list[CompiledKernel]:
     static = {name for name in graph.graph_inputs if name in weights}
     kernels = []
-    with V.set_graph_handler(graph):
-        for node in graph.scheduler.nodes:
-            for part in getattr(node, "snodes", [node]) if _is_foreach(node) else [node]:
-                if _launches(part):
-                    kernel = _kernel(part, graph, static)
-                    kernels.append(kernel)
-                    if kernel.weight_bytes == kernel.read_bytes > 0:
-                        static |= set(kernel.writes)
-                elif all(dep.name in static for dep in part.read_writes.reads):
-                    static |= {out.get_name() for out in part.get_outputs()}
+    for node in graph.scheduler.nodes:
+        for part in getattr(node, "snodes", [node]) if _is_foreach(node) else [node]:
+            if _launches(part):
+                kernel = _kernel(part, graph, static)
+                kernels.append(kernel)
+                if kernel.weight_bytes == kernel.read_bytes > 0:
+                    static |= set(kernel.writes)
+            elif all(dep.name in static for dep in part.read_writes.reads):
+                static |= {out.get_name() for out in part.get_outputs()}
     return kernels
 
 
@@ -230,18 +228,64 @@ def _kernel(node: Any, graph: Any, static: set[str]) -> CompiledKernel:
         if dep.name not in own and not isinstance(dep, WeakDep):
             reads[dep.name] = reads.get(dep.name, 0.0) + _dep_bytes(dep, graph)
     reads = {name: min(moved, _held_bytes(name, graph)) for name, moved in reads.items()}
-    written = [out for out in node.get_outputs() if _is_read_outside(out, node)]
+    written = {
+        name: buffer
+        for out in node.get_outputs()
+        if _is_read_outside(out, node)
+        for name, buffer in _parts(out)
+    }
+    sizes = {name: _buffer_bytes(buffer, graph) for name, buffer in written.items()}
+    holders = {name: _holder(name, graph) for name in (*reads, *written)}
     return CompiledKernel(
         kind=_kind(node),
         origins=tuple(sorted(_origins(node))),
         members=len(node.get_nodes()),
         read_bytes=sum(reads.values()),
         weight_bytes=sum(moved for name, moved in reads.items() if name in static),
-        write_bytes=float(sum(_written_bytes(out, graph) for out in written)),
+        write_bytes=sum(sizes.values()),
         shape=_shape(node, graph),
         reads=tuple(sorted(reads)),
-        writes=tuple(sorted(out.get_name() for out in written)),
+        writes=tuple(sorted(written)),
+        takes=tuple(_held_bytes(holders[name], graph) or sizes[name] for name in sorted(written)),
+        held_by=tuple((name, holder) for name, holder in holders.items() if holder != name),
+        overwrites=tuple(sorted(_overwritten(node, graph))),
     )
+
+
+def _parts(out: Any) -> list[tuple[str, Any]]:
+    """Return name and buffer of a result, or of each part of a call with several results."""
+    if isinstance(out.node.get_output_spec(), ir.MultiOutputLayout):
+        users = [user.node for user in out.users if hasattr(user.node, "get_outputs")]
+        return [(part.get_name(), part.node) for user in users for part in user.get_outputs()]
+    return [(out.get_name(), out.node)]
+
+
+def _holder(name: str, graph: Any) -> str:
+    """Return the buffer that a buffer lies in: parts of a concatenation are written in place."""
+    buffer = graph.try_get_buffer(name)
+    layout = getattr(buffer, "layout", None)
+    if isinstance(layout, ir.NonOwningLayout):
+        return _holder(str(layout.view.get_name()), graph)
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return _holder(str(layout.get_buffer().get_name()), graph)
+    return name
+
+
+def _overwritten(node: Any, graph: Any) -> set[str]:
+    """Return buffers that generated code reads point by point as it writes a result as large."""
+    if isinstance(node, scheduler.ExternKernelSchedulerNode):
+        return set()
+    written = {
+        (dep.index, _dep_bytes(dep, graph))
+        for dep in node.read_writes.writes
+        if isinstance(dep, MemoryDep)
+    }
+    points: dict[str, set[Any]] = {}
+    for dep in node.read_writes.reads:
+        points.setdefault(dep.name, set()).add(
+            (getattr(dep, "index", None), _dep_bytes(dep, graph))
+        )
+    return {name for name, at in points.items() if len(at) == 1 and at <= written}
 
 
 def _dep_bytes(dep: Any, graph: Any) -> float:
@@ -265,14 +309,6 @@ def _buffer_bytes(buffer: Any, graph: Any) -> float:
         return 0.0
     elements = graph.sizevars.optimization_hint(sympy_product(size), fallback=0)
     return float(elements * dtype.itemsize)
-
-
-def _written_bytes(out: Any, graph: Any) -> float:
-    if isinstance(out.node.get_output_spec(), ir.MultiOutputLayout):
-        users = [user.node for user in out.users if hasattr(user.node, "get_outputs")]
-        parts = [part for user in users for part in user.get_outputs()]
-        return sum(_buffer_bytes(part.node, graph) for part in parts)
-    return _buffer_bytes(out.node, graph)
 
 
 def _is_read_outside(out: Any, node: Any) -> bool:

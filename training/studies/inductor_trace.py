@@ -109,11 +109,12 @@ def schedule_of(
         write_compressed(path, json.dumps(asdict(forward)))
     held = json.loads(gzip.decompress(path.read_bytes()))
     kernels = tuple(_kernel(row) for row in held["kernels"])
-    return CompiledForward(kernels, held["graphs"], held["peak_bytes"])
+    return CompiledForward(kernels, held["graphs"], tuple(held["results"]), held["input_bytes"])
 
 
 def _kernel(row: dict[str, Any]) -> CompiledKernel:
-    lists = {name: tuple(row[name]) for name in ("origins", "shape", "reads", "writes")}
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    lists["held_by"] = tuple((name, holder) for name, holder in row["held_by"])
     return CompiledKernel(**{**row, **lists})
 
 

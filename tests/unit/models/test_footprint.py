@@ -152,6 +152,30 @@ def test_a_compiler_holds_the_copy_of_a_shared_weight_to_its_last_reader() -> No
     assert alive.cast_weight_bytes == 2 * 1024 * 1024 * 2
 
 
+@pytest.mark.parametrize(("others", "floats"), [(0, 2), (1, 2 + 4)])
+def test_a_compiler_writes_what_products_read_in_half_precision(others: int, floats: int) -> None:
+    """And in float32 beside it if something else reads it, too."""
+    s = Sketch()
+    x = s.input(BATCH, 1024)
+    norm = s.call("nn.layer_norm", [x, s.weight(1024), s.weight(1024)], BATCH, 1024, axes=(-1,))
+    y = s.call("matmul", [norm, s.weight(1024, 1)], BATCH, 1)
+    for _ in range(others):
+        y = s.call("add", [norm, y], BATCH, 1024)
+    footprint = MemoryFootprint.of(build(s.raw(y)), "amp", "compiled")
+    made = footprint.sizes(1)[(footprint.first == 0) & ~footprint.cast_weight]
+    assert sorted(made) == sorted(1024 * width for width in (2, 4) if width <= floats)
+
+
+def test_a_compiler_writes_no_indices_of_a_pooling() -> None:
+    s = Sketch()
+    x = s.input(BATCH, 8, 32, 32)
+    kind = {"pool_size": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}
+    y = s.call("nn.max_pool2d", [x], BATCH, 8, 16, 16, **kind)
+    graph = build(s.raw(y))
+    eager, compiled = (MemoryFootprint.of(graph, "fp32", m) for m in ("eager", "compiled"))
+    assert eager.peak(1).activation_bytes - compiled.peak(1).activation_bytes == 8 * 16 * 16 * 8
+
+
 def test_a_batch_needs_no_other_walk() -> None:
     raw = chain(("", "block"))
     footprint = MemoryFootprint.of(raw)

@@ -289,6 +289,9 @@ def _overwritten(node: Any, graph: Any) -> set[str]:
 
 
 def _dep_bytes(dep: Any, graph: Any) -> float:
+    if isinstance(dep, MemoryDep) and dep.is_indirect():  # of a table no more than is looked up
+        elements = graph.sizevars.optimization_hint(sympy_product(dep.size), fallback=0)
+        return float(elements * graph.get_dtype(dep.name).itemsize)
     try:
         return float(dep.numbytes_hint())
     except (NotImplementedError, AttributeError, KeyError):

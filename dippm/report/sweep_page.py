@@ -116,6 +116,7 @@ def _figure(
         figure.add_scatter(
             x=places + places[::-1],
             y=edges,
+            mode="lines",
             fill="toself",
             fillcolor=BAND,
             line={"width": 0},

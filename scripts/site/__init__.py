@@ -1,1 +1,1 @@
-"""The documentation site: what is made while it is built. `mkdocs.yml` is where to start reading."""
+"""The documentation site: what is made while it is built. Start reading at `mkdocs.yml`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dippm.pretrained.model_card import table
-from dippm.pretrained.store import CheckpointInfo, available, read_metrics
+from dippm.pretrained.store import DEFAULT, CheckpointInfo, available, read_metrics
 from scripts.accuracy_table import QUESTIONS, Line, rows, shipped
 from scripts.site.links import copy_of
 
@@ -37,13 +37,13 @@ TARGETS = {
 SPLITS = """\
 | split | held out together | says how far off an answer is for |
 |---|---|---|
-| S0 | nothing: rows at random | another batch of a model that was measured; never to be read alone |
-| S1 | all rows of an architecture, on every GPU and under every name | a new model of a known kind |
+| S0 | nothing: rows at random | another batch of a measured model; not to be read alone |
+| S1 | all rows of an architecture, on every GPU, under every name | a new model of a known kind |
 | S2 | all architectures of a family | a new kind of model |
 | S3a | all rows of a GPU and its variants | a GPU never measured |
 | S6 | the largest models | larger than anything seen |
 | model held out | all rows of a model | memory of a new model |
-| operators and models held out | operators and models, their laboratory's others train | power of a new model |
+| operators and models held out | these; others of their laboratory train | power of a new model |
 | source held out | all that a laboratory measured | somebody else's bench |
 """
 INTRODUCTION = """\
@@ -52,19 +52,22 @@ INTRODUCTION = """\
 How far off predictions are, on what was held out of training. Each row names its split. All numbers
 on this page are made from the `metrics.json` of the shipped checkpoints while the site is built.
 
-APE is the absolute percentage error of one point, MAPE its mean. Where several GPUs or tables answer
-a question, the range of theirs stands. Rows of a measured GPU are predicted with what is known of
-their table, the launch time of its machine among it; a GPU never measured has nothing of the kind.
+APE is the absolute percentage error of one point, MAPE its mean. Where several GPUs or tables
+answer a question, the range of theirs stands. Rows of a measured GPU are predicted with what is
+known of their table, the launch time of its machine among it; a GPU never measured has nothing of
+the kind.
 """
 CHART = (
-    "<!-- chart errors: Mean absolute percentage error of latency of whole models, by table and split, "
-    "checkpoint {name}. S1: architecture held out. S2: family held out. S3a: GPU held out. -->"
+    "<!-- chart errors: Mean absolute percentage error of latency of whole models, by table and "
+    "split, checkpoint {name}. S1: architecture held out. S2: family held out. S3a: GPU held out. "
+    "Command: make docs -->"
 )
 
 
 def pages() -> dict[str, tuple[str, str]]:
     """Return path on the site → (title, Markdown)."""
-    newest = {info.name: info for info in reversed(available())}
+    names = sorted({info.name for info in available()}, key=lambda name: (name != DEFAULT, name))
+    newest = {name: next(info for info in available() if info.name == name) for name in names}
     found = {"accuracy/index.md": ("By question", _questions(list(newest.values())))}
     for info in newest.values():
         found[f"accuracy/{info.name}.md"] = (f"{info.name} {info.version}", _checkpoint(info))
@@ -81,7 +84,7 @@ def _questions(infos: Sequence[CheckpointInfo]) -> str:
     links = [f"* [{info.name} {info.version}]({info.name}.md): {info.summary}" for info in infos]
     parts = [
         INTRODUCTION,
-        CHART.format(name=MAIN),
+        CHART.format(name=DEFAULT),
         "## By question",
         table(_numbered(asked)),
         "## The splits",
@@ -123,6 +126,8 @@ def _checkpoint(info: CheckpointInfo) -> str:
     parts.append("## More")
     for title, content in metrics.items():
         parts.append(_folded(title, content))
+    if card.get("command"):
+        parts += ["The numbers of this page come from:", f"```text\n{card['command']}\n```"]
     parts.append(f"The whole card: [README.md](../{_card(info)}).")
     return "\n\n".join(parts) + "\n"
 
@@ -154,7 +159,6 @@ def _folded(title: str, content: Any) -> str:
     return f'??? note "{name[:1].upper()}{name[1:]}"\n\n{body}'
 
 
-MAIN = "hybrid-gpu"
 WHOLE_MODELS = ("timm tables", "pytorch_gpu", "hwgpt", "migperf (fp32, MIG")
 SHOWN_SPLITS = {"S1": "#3b6fb6", "S2": "#d1495b", "S3a": "#8d99ae"}
 
@@ -166,7 +170,7 @@ def error_figure() -> Any:
     lines = [
         line
         for line in shipped()
-        if line["checkpoint"] == MAIN
+        if line["checkpoint"] == DEFAULT
         and line["target"] == "latency_ms"
         and any(word in str(line["data"]) for word in WHOLE_MODELS)
     ]
@@ -179,7 +183,9 @@ def error_figure() -> Any:
             mode="markers",
             name=str(own[0]["split"]).partition(",")[0],
             marker={"size": 11, "color": colour},
-            text=[f"{line['split']}, n = {line['n']:,}, median {line['median_ape']} %" for line in own],
+            text=[
+                f"{line['split']}, n = {line['n']:,}, median {line['median_ape']} %" for line in own
+            ],
             hovertemplate="%{y}<br>%{text}<br>MAPE %{x:.1f} %<extra></extra>",
         )
     figure.update_xaxes(title="MAPE of latency, %", rangemode="tozero")

@@ -6,7 +6,7 @@ Run: python -m scripts.site.blocks [PAGE ...]     # write anew what console bloc
 * `console`: each line is a command, or each line that begins with "$ "; what follows such a line is
   what it prints, see `scripts.site.loose`. `dippm` runs in this process.
 * A block with `title="NAME"` is a file: it is written beside the models, and commands find it.
-* `<!-- not run: REASON -->` above a console block: commands are looked up instead, with every option.
+* `<!-- not run: REASON -->` above a console block: commands are looked up, with every option.
 * `text` is not code. Any other language has to have a title.
 """
 
@@ -167,7 +167,9 @@ def look_up(words: tuple[str, ...]) -> None:
     elif program == "pip":
         missing = _extras(" ".join(rest)) - _known_extras()
     elif program == "dippm":
-        missing = _options(rest) - set(re.findall(r"--[\w-]+", output_of((*_verb(words), "--help"))))
+        missing = _options(rest) - set(
+            re.findall(r"--[\w-]+", output_of((*_verb(words), "--help")))
+        )
     elif program.startswith("python") and rest[0] == "-m":
         missing = _options(rest[1:]) - set(re.findall(r"--[\w-]+", _help(rest[1])))
     else:

@@ -1,7 +1,7 @@
 """Charts of the pages: drawn while building, by the code that draws DIPPM's own reports.
 
-A page says `<!-- chart NAME: what it shows -->`; a repository viewer shows nothing there. All charts
-share one script, a file of the site, so that a page opens without a network.
+A page says `<!-- chart NAME: what it shows -->`; a repository viewer shows nothing there. All
+charts share one script, a file of the site, so that a page opens without a network.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ function drawCharts() {
   for (const data of document.querySelectorAll("script.chart-data")) {
     const figure = JSON.parse(data.textContent), place = data.previousElementSibling;
     if (narrow) {
-      figure.layout.legend = {...figure.layout.legend, orientation: "h", x: 0, y: -0.25, yanchor: "top"};
+      if (figure.layout.legend?.orientation !== "h")
+        figure.layout.legend = {orientation: "h", x: 0, y: -0.2, yanchor: "top"};
       figure.layout.font = {...figure.layout.font, size: 10};
     }
     Plotly.newPlot(place, figure.data, figure.layout, {responsive: true, displaylogo: false,
@@ -82,9 +83,7 @@ def _sweep() -> Any:
     from dippm.report.sweep_page import batch_figure
     from scripts.sample_models import vgg16_pt
 
-    return batch_figure(
-        dippm.sweep(vgg16_pt(), batch="1:256", input=SHAPE["input"], device="A100")
-    )
+    return batch_figure(dippm.sweep(vgg16_pt(), batch="1:256", input=SHAPE["input"], device="A100"))
 
 
 def _front() -> Any:

@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages, the script of the charts, and the files of the repository that pages link to."""
+    """Add the pages, the script of the charts, and files of the repository that pages link to."""
     for pages in _found.values():
         for path, (_, text) in pages.items():
             files.append(File.generated(config, path, content=text))

@@ -1,7 +1,7 @@
 """Links between pages and the repository, which work in both.
 
-Pages link as files of the repository do (`../examples/prices.toml`). On the site such a link leads to
-the page that the file became, or to a copy of it.
+Pages link as files of the repository do (`../examples/prices.toml`). On the site such a link leads
+to the page that the file became, or to a copy of it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,11 @@ def rewritten(text: str, page: str, known: Collection[str]) -> str:
         return posixpath.relpath(goal, start) + (match["anchor"] or "")
 
     parts = FENCE.split(text)
-    return "".join(
-        part if place % 2 else LINK.sub(lead, part) for place, part in enumerate(parts)
-    )
+    return "".join(part if place % 2 else LINK.sub(lead, part) for place, part in enumerate(parts))
 
 
 def copy_of(source: str) -> str:
-    """Return where the copy of a file of the repository is on the site: no page, also of Markdown."""
+    """Return where the copy of a file of the repository is on the site; it is never a page."""
     return f"{COPIES}/{source}" + (".txt" if source.endswith(".md") else "")
 
 

@@ -48,7 +48,9 @@ def _page(path: Path) -> tuple[str, str, dict[str, bytes]]:
             elif "text/html" in data:
                 parts.append(_markup(data["text/html"]))
             elif output.get("name") != "stderr":
-                parts.append(f"```text\n{(output.get('text') or data.get('text/plain', '')).rstrip()}\n```")
+                parts.append(
+                    f"```text\n{(output.get('text') or data.get('text/plain', '')).rstrip()}\n```"
+                )
     title = next(line for line in "\n".join(parts).splitlines() if line.startswith("# "))
     note = f"Run it yourself: [{path.name}](../{copy_of(f'examples/{path.name}')})."
     text = "\n\n".join([parts[0], note, *parts[1:]])

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 GROUPS = {
-    "predict": ("Predict", "One model under some conditions.", ("api", "conditions", "prediction", "graph", "devices")),
+    "predict": (
+        "Predict",
+        "One model under some conditions.",
+        ("api", "conditions", "prediction", "graph", "devices"),
+    ),
     "many": (
         "Compare and sweep",
         "Many models, batches, precisions, devices and power limits.",
@@ -24,9 +28,13 @@ GROUPS = {
         "Measured beside predicted, and predictions that fit your GPU.",
         ("measure", "verification", "calibration"),
     ),
-    "errors": ("Errors and the rest", "The tree of errors, and helpers.", ("errors", "vision_operators")),
+    "errors": (
+        "Errors and the rest",
+        "The tree of errors, and helpers.",
+        ("errors", "vision_operators"),
+    ),
 }
-"""Page → title, what it is about, stages of the package. A stage that is new has a page of its own."""
+"""Page → title, what it is about, stages of the package. A new stage has a page of its own."""
 
 EXTRA = {"errors": ["dippm.errors"], "explore": ["dippm.exploration"]}
 """Modules that are shown whole beside the public names, with what they offer."""
@@ -46,7 +54,7 @@ def pages() -> dict[str, tuple[str, str]]:
 
 
 def names_by_page() -> dict[str, list[str]]:
-    """Return the names of `dippm.__all__` by page, functions first, as in the order of `__all__`."""
+    """Return the names of `dippm.__all__` by page, functions first."""
     import dippm
 
     of_stage = {stage: page for page, (_, _, stages) in GROUPS.items() for stage in stages}

@@ -12,6 +12,8 @@ from functools import cache
 from html import escape
 from typing import Any
 
+from scripts.site.prose import replaced
+
 SCRIPT = "assets/plotly.min.js"
 CHART = re.compile(r"<!-- chart (?P<name>[\w-]+): (?P<caption>.*?) -->", re.DOTALL)
 SHAPE = {"batch": 32, "input": "3,224,224"}
@@ -35,7 +37,7 @@ def placed(markdown: str, script: str) -> str:
             f"<figcaption>{escape(caption)}</figcaption></figure>\n"
         )
 
-    found = CHART.sub(draw, markdown)
+    found = replaced(markdown, CHART, draw)
     if found == markdown:
         return markdown
     return f'{found}\n\n<script src="{escape(script)}"></script>\n<script>drawCharts()</script>\n'

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from scripts.site.prose import found, replaced
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIES = "repository"
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
-FENCE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 BECAME = {
     "README.md": "index.md",
@@ -40,7 +41,7 @@ def wanted(texts: Mapping[str, str]) -> set[str]:
     meant = {
         source
         for page, text in texts.items()
-        for match in _links(text)
+        for match in found(text, LINK)
         for source in (_copied(page, match["target"]) or _source(page, match["target"]),)
     }
     return {source for source in meant if source and _is_outside(source)}
@@ -63,19 +64,12 @@ def rewritten(text: str, page: str, known: Collection[str]) -> str:
         start = posixpath.dirname(page) or "."
         return posixpath.relpath(goal, start) + (match["anchor"] or "")
 
-    parts = FENCE.split(text)
-    return "".join(part if place % 2 else LINK.sub(lead, part) for place, part in enumerate(parts))
+    return replaced(text, LINK, lead)
 
 
 def copy_of(source: str) -> str:
     """Return where the copy of a file of the repository is on the site; it is never a page."""
     return f"{COPIES}/{source}" + (".txt" if source.endswith(".md") else "")
-
-
-def _links(text: str) -> Iterator[re.Match[str]]:
-    for place, part in enumerate(FENCE.split(text)):
-        if not place % 2:
-            yield from LINK.finditer(part)
 
 
 def _copied(page: str, target: str) -> str | None:

@@ -29,7 +29,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.region import Lexeme
 
 from scripts.site.links import ROOT
-from scripts.site.loose import difference
+from scripts.site.loose import ELISION, difference
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(
@@ -235,9 +235,18 @@ def _printed(block: str, commands: list[Command]) -> str:
     for line, command in zip(asked, commands, strict=True):
         lines.append(line)
         if command.output:
-            text = output_of(command.words)
-            lines += [part.rstrip() for part in text.strip("\n").splitlines()]
+            printed = output_of(command.words).strip("\n").splitlines()
+            lines += shortened([part.rstrip() for part in printed], command.output.splitlines())
     return "\n".join([*lines, "```"])
+
+
+def shortened(printed: list[str], said: list[str]) -> list[str]:
+    """Return what is printed with as much left out in its middle as the page left out."""
+    if ELISION not in said:
+        return printed
+    first = said.index(ELISION)
+    last = len("\n".join(said[first + 1 :]).strip("\n").splitlines())
+    return [*printed[:first], ELISION, *printed[max(first, len(printed) - last) :]]
 
 
 def main() -> int:

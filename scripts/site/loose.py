@@ -7,6 +7,7 @@ import re
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 VERSION = re.compile(r"\d+\.\d+\.\d+")
 DRAWN = re.compile(r"[─-▟]+")
+ELISION = "..."
 TOLERANCE = 0.1
 """Relative. A figure on a page is there for its size; a new checkpoint moves the last digits."""
 
@@ -14,13 +15,13 @@ TOLERANCE = 0.1
 def difference(said: str, printed: str) -> str | None:
     """Return the first line that differs, both ways; None if none does.
 
-    Spaces, rulers and bars do not count. Versions are equal to each other. A line "..." of the page
-    stands for any number of printed lines.
+    Spaces, rulers and bars do not count. Versions are equal to each other. A line ELISION of
+    the page stands for any number of printed lines.
     """
     left, right = _lines(said), _lines(printed)
     while left:
         line = left.pop(0)
-        if line == "...":
+        if line == ELISION:
             if not left:
                 return None
             while right and not _alike(left[0], right[0]):

@@ -141,7 +141,7 @@ def _errors(summary: Sequence[Line]) -> Iterator[str]:
     seen = dict.fromkeys((str(line["target"]), str(line["split"])) for line in summary)
     for target in dict.fromkeys(target for target, _ in seen):
         yield f"## {TARGETS.get(target, target)}"
-        for split in (split for other, split in seen if other == target):
+        for split in sorted(split for other, split in seen if other == target):
             lines = [line for line in summary if (line["target"], line["split"]) == (target, split)]
             shown = [key for key in COLUMNS if any(line.get(key) is not None for line in lines)]
             yield f"### {TARGETS.get(target, target)}, {split}"

@@ -30,7 +30,10 @@ def _described(command, name: str, parent) -> list[str]:
     context = typer.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     records = [param.get_help_record(context) for param in command.get_params(context)]
-    rows = [f"| `{_cell(words)}` | {_cell(text)} |" for words, text in filter(None, records)]
+    rows = [
+        f"| `{_cell(words)}` | {_cell(text).replace('<', '&lt;')} |"
+        for words, text in filter(None, records)
+    ]
     help_text = re.sub(r"[ \t]*\n[ \t]*", "\n", (command.help or "").replace("\b", "").strip())
     below = [
         part
@@ -47,4 +50,4 @@ def _described(command, name: str, parent) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "\\|")

@@ -34,6 +34,7 @@ LONG = (
     "tests/unit/dataset/test_collect.py",
     "tests/frontends/pytorch/test_detection.py",
     "tests/frontends/test_macs.py",
+    "tests/test_docs.py",
     "tests/test_hostile.py",
 )
 """Files that a parallel run must not begin last, when nothing is left for the other processes."""

@@ -25,6 +25,7 @@ VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"
 SAMPLES = "samples-*.dippm"
 SPOOL_VARIABLE = "DIPPM_SPOOL"
+IDS = 2**20
 
 
 def spool() -> Path:
@@ -83,13 +84,28 @@ class RunFolder:
         """
         _write_whole(self.path / END, asdict(end))
 
+    def first_id(self) -> int:
+        """Return the first of `IDS` ids of spans that no other call gives, in any process.
+
+        Raises:
+            OSError: if nothing can be written.
+        """
+        self._append({"process": os.getpid()})
+        return os.lseek(self._events, 0, os.SEEK_CUR) * IDS  # the end of a line is of one line
+
+    def line(self, line: bytes) -> None:
+        """Append an event that is spelled already: one JSON object and the end of its line."""
+        if os.write(self._events, line) < len(line):  # a full disk; the next line is one again
+            os.write(self._events, b"\n")
+
     def close(self) -> None:
-        """Close the file of events."""
-        os.close(self._events)
+        """Close the file of events; writing after it is an `OSError`."""
+        events, self._events = self._events, -1
+        os.close(events)
 
     def _append(self, event: dict[str, Any]) -> None:
         text = json.dumps(event, separators=(",", ":"), default=str)
-        os.write(self._events, text.encode(errors="backslashreplace") + b"\n")
+        self.line(text.encode(errors="backslashreplace") + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +156,7 @@ def read_folder(path: Path) -> Recorded:
                 spans[span.id] = span
             elif "value" in event:
                 values.append(Value(**event["value"]))
-            else:
+            elif "process" not in event:
                 params.update(event["params"])
                 tags.update(event["tags"])
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -180,7 +196,9 @@ def _end(path: Path) -> End | None:
 def _short(held: dict[str, Any]) -> dict[str, Any]:
     """Leave out what is empty; reading fills it in."""
     return {
-        name: value for name, value in held.items() if value not in ("", None, {}) or name == "data"
+        name: value
+        for name, value in held.items()
+        if value not in ("", None, {}) or name in ("data", "name")
     }
 
 

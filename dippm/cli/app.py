@@ -27,6 +27,7 @@ from dippm.cli.output import say
 from dippm.cli.parallel import parallel
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.run import run
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
@@ -62,6 +63,7 @@ for command in (
     doctor,
 ):
     app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 
 

@@ -16,7 +16,9 @@ TEMPLATE = (
 <h1>{{ title }}</h1>
 {% for figure in figures %}{{ figure }}{% endfor %}
 {% if absent %}<h2>Absent</h2>
-<ul>{% for run, type, reason in absent %}<li>{{ type }} of {{ run }}: {{ reason }}</li>{% endfor %}</ul>
+<ul>{% for run, type, reason in absent %}
+<li>{{ type }} of {{ run }}: {{ reason }}</li>
+{% endfor %}</ul>
 {% endif %}
 {% endblock %}
 """

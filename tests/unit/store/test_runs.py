@@ -18,7 +18,8 @@ from dippm.store.parquet import read_samples, write_samples
 from dippm.store.place import place_of
 from dippm.store.runs import open_store
 from dippm.store.summary import summarise
-from tests.run_folders import REASON, START_NS, make_run, write_samples as sample
+from tests.run_folders import REASON, START_NS, make_run
+from tests.run_folders import write_samples as sample
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e[red]\0\udcff$x$ ../..//'\"`"
 

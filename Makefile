@@ -37,6 +37,7 @@ benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
 	$(RUN) benchmarks.exploration
+	$(RUN) benchmarks.run_store
 
 docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict

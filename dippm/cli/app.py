@@ -25,8 +25,11 @@ from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.run import run
+from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
@@ -56,12 +59,15 @@ for command in (
     graph,
     measure,
     report,
+    runs,
+    plot,
     devices,
     hosts,
     models,
     doctor,
 ):
     app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 
 

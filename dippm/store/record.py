@@ -61,6 +61,7 @@ class Start:
         params: settings of the workload.
         tags: free words.
         environment: what the run depends on and cannot set: packages, commit, driver, hardware.
+        store: URI of the store that was asked for, "" for that of whoever attaches the run.
         prediction: a prediction of the same work, as `Prediction.to_dict` gives it.
     """
 
@@ -77,6 +78,7 @@ class Start:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    store: str = ""
     prediction: Mapping[str, Any] | None = None
 
 

@@ -168,3 +168,16 @@ class NoTruth(Dense):
 
 def test_modules_that_only_look_odd_are_read():
     assert dippm.read_graph(NoTruth(), input=(4,)).at_batch(1).macs == 16
+
+
+class Overwrites(nn.Module):
+    def forward(self, x):
+        x[...] = 0
+        return x
+
+
+def test_a_module_that_only_writes_over_its_input_is_answered():
+    answer = dippm.predict(Overwrites(), input=(4,))
+    assert answer.memory_mb > 0
+    assert str(answer)
+    assert answer.to_dict()

@@ -203,6 +203,7 @@ def test_a_search_without_a_feasible_design_says_what_came_nearest(storage):
     asked = (["latency_ms", "memory_mb"], {"latency_ms": 0.001})
     with pytest.raises(NoFeasibleDesignError, match="none of 6 designs") as error:
         explore(space, *asked, storage=storage, workers=0)
+    assert "the whole space: widen it" in error.value.hint
     found = error.value.exploration
     assert len(found.tried) == 6
     assert {t.outcome.state for t in found.tried} == {"infeasible"}

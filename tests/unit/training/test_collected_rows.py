@@ -220,11 +220,10 @@ def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
     assert alone.quantile(0.9) < 0.06
     network = restore(runner.weights(fitted[0], SAGE), SETTINGS.fit, tables=runner.tables)
     launch_ms = (network.log_launch_ms + network.offset).exp()
-    for name, law_ms in (
-        (TABLE, simulated.LAUNCH_MS),
-        (f"{TABLE} events", simulated.EVENT_LAUNCH_MS),
-    ):
-        assert float(launch_ms[runner.tables[name]]) == pytest.approx(law_ms, rel=0.1)
+    by_wall, by_events = (float(launch_ms[runner.tables[t]]) for t in (TABLE, f"{TABLE} events"))
+    assert by_wall == pytest.approx(simulated.LAUNCH_MS, rel=0.1)
+    # Launches are shorter there, so fewer rows are bound by them.
+    assert by_events == pytest.approx(simulated.EVENT_LAUNCH_MS, rel=0.2)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 
 class SamplerProcess:
@@ -52,7 +51,7 @@ class SamplerProcess:
 
 
 def start(
-    out: str | Path,
+    out: str | os.PathLike[str],
     *,
     pid: int | None = None,
     hz: float = 10.0,
@@ -81,8 +80,8 @@ def start(
         "--device": device,
     }
     words = [str(word) for option in options.items() for word in option]
-    home = str(Path(__file__).parents[2])
+    home = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "dippm.measure.sampler", *words]
+    command = [sys.executable, "-S", "-m", "dippm.measure.sampler", *words]
     child = os.posix_spawn(sys.executable, command, {**os.environ, "PYTHONPATH": path})
     return SamplerProcess(child, str(out))

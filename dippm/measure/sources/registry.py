@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from dippm.errors import UnknownNameError
 from dippm.measure.readings import AbsentSource, Quantity, Source
@@ -72,8 +71,7 @@ def _opener(name: str) -> Callable[..., Source]:
     return cast(Callable[..., Source], found[name].load())
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(NamedTuple):
     """What one quantity of one source answers on this machine.
 
     Attributes:

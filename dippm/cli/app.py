@@ -19,6 +19,7 @@ from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
 from dippm.cli.explore import explore
 from dippm.cli.graph import graph
+from dippm.cli.import_runs import import_runs
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.llm import llm
 from dippm.cli.measure import measure
@@ -62,6 +63,7 @@ for command in (
     doctor,
 ):
     app.command()(command)
+app.command("import")(import_runs)
 app.add_typer(selftest, name="selftest")
 
 

@@ -28,6 +28,7 @@ from dippm.cli.output import say
 from dippm.cli.parallel import parallel
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.run import run
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
@@ -64,6 +65,7 @@ for command in (
 ):
     app.command()(command)
 app.command("import")(import_runs)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 
 

@@ -1,6 +1,6 @@
 """The folder of a run: everything is written here first, whatever becomes of the store.
 
-    start.json       `Start`, written once
+    start.json       `Start`, whole at any moment
     events.jsonl     spans, values, params and tags, a line each, appended
     samples-*.dippm  of samplers, see `dippm.measure.sampler_file`
     end.json         `End`, written once; missing while the run goes on, or if it was killed
@@ -59,8 +59,17 @@ class RunFolder:
         """
         path = (root or spool()) / start.uuid
         path.mkdir(parents=True)
-        _write_whole(path / START, {"version": VERSION, **asdict(start)})
-        return cls(path)
+        folder = cls(path)
+        folder.start(start)
+        return folder
+
+    def start(self, start: Start) -> None:
+        """Say how the run started, once more when the process is known that does the work.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        _write_whole(self.path / START, {"version": VERSION, **asdict(start)})
 
     def span(self, span: Span) -> None:
         """Append a span; of one id the last counts, so an open one may be closed later."""
@@ -71,10 +80,15 @@ class RunFolder:
         self._append({"value": _short(asdict(value))})
 
     def settings(
-        self, *, params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None
+        self,
+        *,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Append params or tags; of one name the last counts."""
-        self._append({"params": dict(params or {}), "tags": dict(tags or {})})
+        """Append params, tags or what the run depends on; of one name the last counts."""
+        given = {"params": params, "tags": tags, "environment": environment}
+        self._append({kind: dict(texts) for kind, texts in given.items() if texts})
 
     def end(self, end: End) -> None:
         """Say how the run ended.
@@ -114,7 +128,7 @@ class Recorded:
 
     Attributes:
         path: the folder.
-        start: how it started, with later params and tags.
+        start: how it started, with what was said later of params, tags and environment.
         spans: in the order of their ids.
         values: in the order they were told.
         samples: files of samplers.
@@ -141,13 +155,14 @@ def read_folder(path: Path) -> Recorded:
         held = json.loads((path / START).read_bytes())
         if held.pop("version") != VERSION:
             raise ValueError("another version")
-        start = _start(held)
+        _start(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Give the folder of a run, as `dippm run` made it."
         raise RunError(f"{path} holds no run: {error}", hint) from error
     spans: dict[int, Span] = {}
     values: list[Value] = []
-    params, tags, damaged = dict(start.params), dict(start.tags), 0
+    settings = {name: dict(held.get(name) or {}) for name in ("params", "tags", "environment")}
+    damaged = 0
     for line in _lines(path / EVENTS):
         try:
             event = json.loads(line)
@@ -157,11 +172,11 @@ def read_folder(path: Path) -> Recorded:
             elif "value" in event:
                 values.append(Value(**event["value"]))
             elif "process" not in event:
-                params.update(event["params"])
-                tags.update(event["tags"])
+                for name, texts in event.items():
+                    settings[name].update(texts)
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
-    held.update(params=params, tags=tags)
+    held.update(settings)
     return Recorded(
         path,
         _start(held),

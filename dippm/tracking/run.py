@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from dippm.errors import RunError
 from dippm.store.folder import IDS, RunFolder
-from dippm.store.record import Value, ValueKind
+from dippm.store.record import End, Value, ValueKind
 from dippm.tracking.metrics import CallMetric, Measurement
 from dippm.tracking.threads import process_number, thread_label
 
@@ -118,6 +118,15 @@ class Run:
     def recorded(self) -> bool:
         """Whether there is a folder that takes what is told."""
         return self._folder is not None
+
+    def finish(self, end: End) -> None:
+        """Say how the run ended.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._folder is not None:
+            self._folder.end(end)
 
     def close(self) -> None:
         """Write nothing more; spans that are left later are not recorded."""

@@ -42,6 +42,8 @@ OF_MEASUREMENT = {
     "unit": ("measurement_unit", "_unit", "unit"),
     "method": ("measured_method_name",),
 }
+LARGEST = 1 << 30
+"""Bytes of a cut file that is mended in memory."""
 LONGEST_GAP = 1_000_000
 
 
@@ -143,8 +145,24 @@ def _open(path: Path) -> sqlite3.Connection:
     beside = path.with_name(path.name + "-wal")
     how = "mode=ro" if beside.exists() else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
+    missing = _missing_bytes(path)
+    if missing:  # SQLite reads nothing of a file that was cut; with empty pages for the lost ones
+        connection.close()
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(path.read_bytes() + bytes(missing))
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
     return connection
+
+
+def _missing_bytes(path: Path) -> int:
+    """Return how many bytes a file lacks of the size that its header states."""
+    with path.open("rb") as file:
+        head = file.read(32)
+    page = int.from_bytes(head[16:18], "big")
+    page, pages = 65536 if page == 1 else page, int.from_bytes(head[28:32], "big")
+    if page & (page - 1) or not 512 <= page or pages * page > LARGEST:
+        return 0
+    return max(0, pages * page - path.stat().st_size)
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:

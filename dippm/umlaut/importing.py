@@ -209,8 +209,10 @@ def _span(
         values[name] = float(row.data)
         if row.type == "time":
             starts.append(_at_ns(row, offset_ns, fallback_ns) - round(row.data * 1e9))
-    absent = {name: "UMLAUT took no sample" for name, points in series.items() if not points}
     first = call[0]
+    asked = {about_it["name"] for about_it in about.get(_call_name(first), {}).values()}
+    told = {*values, *(name for name, points in series.items() if points)}
+    absent = dict.fromkeys(sorted(asked - told), "UMLAUT has no value of this call")
     span = Span(first.id, _call_name(first), min(starts), end_ns, values=values, absent=absent)
     return span, series
 

@@ -151,6 +151,8 @@ def _reduced(
     span: Span, about: Mapping[str, Any], sampled: Sampling
 ) -> tuple[float | Absent, tuple[tuple[float, float], ...]]:
     """Return the value of a sampled metric over a call, and its series."""
+    if about["name"] in span.absent:
+        return Absent(span.absent[about["name"]]), ()
     full, counter = about["series"], about["reducer"] in ("rate", "delta")
     known = sampled.get((full, about.get("device", ""))) or sampled.get((full, "")) or Readings()
     end_ns = span.end_ns if span.end_ns is not None else (known.time_ns or [span.start_ns])[-1]
@@ -167,7 +169,7 @@ def _reduced(
     if counter and about["name"] in span.values:
         answer = span.values[about["name"]]  # read at both ends, so it needs no interpolation
     if answer is None:
-        return Absent(span.absent.get(about["name"]) or known.reason or NO_SAMPLE), ()
+        return Absent(known.reason or NO_SAMPLE), ()
     return answer, series
 
 

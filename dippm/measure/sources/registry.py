@@ -31,6 +31,13 @@ SETTLE_S = 0.6
 """Some quantities are means over half a second."""
 
 
+def names() -> frozenset[str]:
+    """Return the names of all sources, those of other distributions among them."""
+    from importlib.metadata import entry_points
+
+    return frozenset({*BUILT_IN, *(point.name for point in entry_points(group="dippm.sources"))})
+
+
 def open_source(name: str, **where: Any) -> Source:
     """Open a source.
 

@@ -16,6 +16,7 @@ from dippm.errors import RunError
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Start, ValueKind
 from dippm.tracking.metrics import CallMetric
+from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
 from dippm.umlaut.descriptions import DESCRIPTIONS, described
 from dippm.umlaut.metric import Metric, Sampled
@@ -76,11 +77,12 @@ class Benchmark:
         self.name = name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
         joined = None if mode == "r" else _parents_folder(self.db_file)
         self.store = "" if joined else _address(self.db_file, mode)
-        self.uuid = joined.name if joined else os.urandom(16).hex()
         self._owner = os.getpid() if joined is None and mode != "r" else 0
         self._lock = threading.RLock()
         self._descriptions: dict[str, Any] = {}
-        folder, trouble = self._folder_of(joined, tmp_dir)
+        start = self._start()
+        self.uuid = joined.name if joined else start.uuid
+        folder, trouble = self._folder_of(joined, start, tmp_dir)
         self.run = Run(self.uuid, folder, trouble)
         self.folder: Path | None = self.run.path
         self._watch = Watch(self.folder, samples=bool(self._owner)) if self.folder else None
@@ -181,29 +183,27 @@ class Benchmark:
             self._warn(f"no sampler: {error}")
         return (Sampling(self._watch, sampled), *others)
 
-    def _folder_of(self, joined: Path | None, root: Any) -> tuple[RunFolder | None, str]:
+    def _folder_of(
+        self, joined: Path | None, start: Start, root: Any
+    ) -> tuple[RunFolder | None, str]:
         if self.mode == "r":
             return None, ""
         try:
             if joined is not None:
                 return RunFolder(joined), ""
-            return RunFolder.create(self._start(), None if root is None else Path(root)), ""
+            return RunFolder.create(start, None if root is None else Path(root)), ""
         except OSError as error:
             self._warn(f"{type(error).__name__}: {error}")
             return None, str(error)
 
     def _start(self) -> Start:
-        return Start(
-            uuid=self.uuid,
+        return new_start(
             name=self.name,
-            experiment=Path(self.db_file).stem or "umlaut",
-            at=Moment.now(),
+            experiment=Path(self.db_file).stem,
+            store=self.store,
             description=self.description,
             command=tuple(sys.orig_argv),
-            folder=os.getcwd(),
-            pid=os.getpid(),
-            host=os.uname().nodename,
-            store=self.store,
+            tags={},
         )
 
     def _at_exit(self) -> None:
@@ -259,9 +259,12 @@ def _parents_folder(db_file: str) -> Path | None:
     # While a child runs the script's top, `parent_process` does not know yet that it is one.
     words = " ".join(sys.orig_argv)
     process = sys.modules.get("multiprocessing.process")
-    if "multiprocessing-fork" not in words and "multiprocessing.forkserver" not in words:
-        if process is None or process.parent_process() is None:
-            return None
+    if (
+        "multiprocessing-fork" not in words
+        and "multiprocessing.forkserver" not in words
+        and (process is None or process.parent_process() is None)
+    ):
+        return None
     folder = json.loads(os.environ.get(JOIN, "{}")).get(os.path.abspath(db_file))
     return Path(folder) if folder else None
 

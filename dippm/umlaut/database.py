@@ -160,7 +160,7 @@ def _missing_bytes(path: Path) -> int:
         head = file.read(32)
     page = int.from_bytes(head[16:18], "big")
     page, pages = 65536 if page == 1 else page, int.from_bytes(head[28:32], "big")
-    if page & (page - 1) or not 512 <= page or pages * page > LARGEST:
+    if page & (page - 1) or not page >= 512 or pages * page > LARGEST:
         return 0
     return max(0, pages * page - path.stat().st_size)
 

@@ -117,7 +117,9 @@ class TTATracker(_Tracker):
 
     def track(self, accuracies: Any, description: str = "time to accuracy") -> None:
         """Keep a list of accuracies."""
-        self.benchmark.run.tell(description, "time_to_accuracy", _listed(accuracies), unit="accuracy")
+        self.benchmark.run.tell(
+            description, "time_to_accuracy", _listed(accuracies), unit="accuracy"
+        )
 
 
 class TimedTTATracker(_Tracker):

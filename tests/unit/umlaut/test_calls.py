@@ -39,7 +39,9 @@ def test_every_call_is_a_row_with_its_own_time(benchmark: Benchmark) -> None:
     for wait in (0.0, 0.05, 0.0):
         step(wait)
     short, long, last = [row.value for row in benchmark.rows()]
-    assert short is not None and long is not None and last is not None
+    assert short is not None
+    assert long is not None
+    assert last is not None
     assert long >= 0.05 > 0.045 > 0
     assert long > short > 0
     assert [row.measure_type for row in benchmark.rows()] == ["time"] * 3

@@ -66,7 +66,9 @@ def test_u2_what_a_child_process_uses_counts(benchmark: Benchmark) -> None:
     burn()
     found = {row.measure_type: row for row in benchmark.rows()}
     memory, cpu = found["memory"].value, found["cpu"].value
-    assert memory is not None and cpu is not None and found["cpu"].seconds is not None
+    assert memory is not None
+    assert cpu is not None
+    assert found["cpu"].seconds is not None
     assert memory > 200
     assert cpu * found["cpu"].seconds / 100 >= 0.45
 
@@ -176,7 +178,8 @@ def test_u10_wraps_no_metrics_and_async(benchmark: Benchmark) -> None:
     asyncio.run(wait())
     call, timed = benchmark.rows()
     assert call.measure_type == "call"
-    assert timed.value is not None and timed.value >= 0.045
+    assert timed.value is not None
+    assert timed.value >= 0.045
 
 
 def test_u11_what_the_import_costs(script: Script) -> None:

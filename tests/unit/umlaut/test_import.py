@@ -143,7 +143,7 @@ def test_a_truncated_database_keeps_its_beginning(here: Path) -> None:
 def test_what_is_no_database_is_said(here: Path, content: bytes) -> None:
     path = here / "x.db"
     path.write_bytes(content)
-    with pytest.raises(RunError, match="x.db"):
+    with pytest.raises(RunError, match=r"x\.db"):
         read_database(path)
     assert not is_umlaut(path)
 

@@ -44,7 +44,8 @@ def test_cpu_time_is_that_of_the_call(benchmark: Benchmark) -> None:
     work()
     (row,) = benchmark.rows()
     assert row.unit == "%"
-    assert row.value is not None and row.seconds is not None
+    assert row.value is not None
+    assert row.seconds is not None
     assert row.value * row.seconds / 100 == pytest.approx(used[0], rel=0.25)
 
 
@@ -58,7 +59,8 @@ def test_memory_is_the_most_of_the_call(benchmark: Benchmark) -> None:
     grow(1)
     grow(128)
     small, large = benchmark.rows()
-    assert small.value is not None and large.value is not None
+    assert small.value is not None
+    assert large.value is not None
     assert large.value - small.value > 100
     assert len(large.series) > 2
     assert [at for at, _ in large.series] == sorted(at for at, _ in large.series)
@@ -76,10 +78,12 @@ def test_latency_and_throughput_are_of_the_entries_of_each_call(benchmark: Bench
     infer(10)
     infer(1)
     rows = {row.description: row for row in benchmark.rows()[:2]}
-    assert rows["l"].value is not None and rows["t"].value is not None
+    assert rows["l"].value is not None
+    assert rows["t"].value is not None
     assert rows["l"].value * rows["t"].value == pytest.approx(1, rel=0.05)
     one = next(row for row in benchmark.rows()[2:] if row.description == "l")
-    assert one.value is not None and one.value > 2 * rows["l"].value
+    assert one.value is not None
+    assert one.value > 2 * rows["l"].value
 
 
 def test_entries_may_be_tracked_before_the_calls(benchmark: Benchmark) -> None:
@@ -152,9 +156,7 @@ class Broken(Metric):
 
 
 @pytest.mark.parametrize("where", ["begin", "end"])
-def test_a_metric_that_fails_does_not_touch_the_workload(
-    benchmark: Benchmark, where: str
-) -> None:
+def test_a_metric_that_fails_does_not_touch_the_workload(benchmark: Benchmark, where: str) -> None:
     supervised = BenchmarkSupervisor([TimeMetric(), Broken(where)], benchmark)(lambda: 3)
     assert supervised() == 3
     rows = {row.measure_type: row for row in benchmark.rows()}

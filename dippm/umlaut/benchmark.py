@@ -20,7 +20,7 @@ from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
 from dippm.umlaut.descriptions import DESCRIPTIONS, described
 from dippm.umlaut.metric import Metric, Sampled
-from dippm.umlaut.trackers import plain
+from dippm.umlaut.plain_data import plain
 from dippm.umlaut.watch import Sampling, Watch
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def plain_pickle(data: bytes) -> Any:
     Raises:
         ValueError: if it is no pickle, or one of other than plain values.
     """
-    from dippm.umlaut.trackers import plain
+    from dippm.umlaut.plain_data import plain
 
     try:
         return plain(_Plain(io.BytesIO(data)).load())

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from dippm.umlaut.plain_data import plain
 
 if TYPE_CHECKING:
     from dippm.umlaut.benchmark import Benchmark
-
-
-def plain(data: Any) -> Any:
-    """Return numbers, arrays, tensors, frames and sequences as what JSON can hold.
-
-    Numbers that are no finite ones become None: JSON has none of them.
-    """
-    if data is None or isinstance(data, bool | int | str):
-        return data
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {str(key): plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple | set | frozenset | range):
-        return [plain(value) for value in data]
-    for method in ("tolist", "to_numpy", "numpy", "isoformat"):
-        convert = getattr(data, method, None)
-        if callable(convert):
-            return plain(convert())
-    if isinstance(data, Iterable):
-        return [plain(value) for value in data]
-    return str(data)
 
 
 class _Tracker:

@@ -14,6 +14,7 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
+from dippm.cli.compare_run import compare_run
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
@@ -65,6 +66,7 @@ for command in (
 ):
     app.command()(command)
 app.command("import")(import_runs)
+app.command("compare-run")(compare_run)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def expectation(
 
     Returns:
         `Prediction.to_dict()`, with the sizes of one sample under "input", and under "model" what
-        it was read from: a whole path, or a name.
+        it was read from: a name, or "file:PATH@SIZES#HASH" as `dataset.join.model_files` reads it.
 
     Raises:
         ModelFileError: if the model cannot be read.
@@ -57,9 +58,17 @@ def expectation(
         trust=trust,
     )
     sizes = None if input is None else input if isinstance(input, str) else list(input)
-    file = Path(model) if isinstance(model, str | Path) else None
-    found = file.resolve() if file and file.exists() else prediction.provenance.source
-    return {**prediction.to_dict(), "input": sizes, "model": str(found)}
+    name = prediction.provenance.source
+    if isinstance(model, str | Path) and Path(model).is_file():
+        name = _file_name(Path(model).resolve(), sizes)
+    return {**prediction.to_dict(), "input": sizes, "model": name}
+
+
+def _file_name(path: Path, sizes: Any) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    given = "" if sizes is None else "@" + str(sizes).strip("[]").replace(" ", "")
+    return f"file:{path}{given}#{digest}"
 
 
 def _here() -> str:

@@ -75,8 +75,14 @@ def test_the_loop_closes(net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert document["compared"]["energy_j"]["reason"]
     assert document["accepted"] is True
     (row,) = collected(tmp_path / "team").rows.to_dict("records")
-    assert (row["model"], row["device"], row["batch"]) == (str(file), CPU, 4)
+    assert row["model"].startswith(f"file:{file}@3,32,32#")
+    assert (row["device"], row["batch"]) == (CPU, 4)
     assert row["latency_ms"] == pytest.approx(latency["measured"])
+
+    from dataset.collected.join import build
+
+    manifest = build(tmp_path / "team", tmp_path / "graphs", tmp_path / "table", 1)
+    assert (manifest["rows_joined"], manifest["models_with_graph"]) == (1, 1)
 
     again = CliRunner().invoke(app, words)
     assert json.loads(again.stdout)["accepted"] is False

@@ -180,3 +180,16 @@ def test_what_a_call_costs(benchmark: Benchmark, metrics: list[Metric], limit_us
             supervised()
         costs_us.append((time.thread_time_ns() - before) / 20e3)
     assert min(costs_us) <= limit_us
+
+
+def test_the_example_of_a_metric_of_ones_own(benchmark: Benchmark) -> None:
+    import runpy
+    from pathlib import Path
+
+    example = Path(__file__).parents[3] / "examples" / "umlaut_metric.py"
+    made = runpy.run_path(str(example))["ContextSwitchMetric"]("waiting")
+    BenchmarkSupervisor([made], benchmark)(lambda: [time.sleep(0.001) for _ in range(5)])()
+    (row,) = benchmark.rows()
+    assert (row.measure_type, row.description, row.unit) == ("switches", "waiting", "switches")
+    assert row.value is not None
+    assert row.value >= 5

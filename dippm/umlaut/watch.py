@@ -18,7 +18,7 @@ from dippm.measure.sources.registry import open_source
 from dippm.umlaut.descriptions import BEFORE
 from dippm.umlaut.metric import Sampled
 
-READY_S = 2.0
+READY_S = 5.0
 AT_BOTH_ENDS = ("tree", "rapl")
 
 

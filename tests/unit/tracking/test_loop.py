@@ -36,9 +36,9 @@ def net(tmp_path: Path) -> Any:
         torch.nn.Flatten(),
         torch.nn.Linear(16, 10),
     ).eval()
-    program = torch.export.export(module, (torch.zeros(1, 3, 32, 32),))
-    torch.export.save(program, tmp_path / "net.pt2")
-    return tmp_path / "net.pt2", module
+    file = tmp_path / "net.onnx"
+    torch.onnx.export(module, (torch.zeros(1, 3, 32, 32),), file, dynamo=False)
+    return file, module
 
 
 def test_the_loop_closes(net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

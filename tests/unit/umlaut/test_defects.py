@@ -212,8 +212,12 @@ def test_u13_a_gpu_is_chosen_and_has_an_energy_counter(here: Path) -> None:
     metrics = [GPUMemoryMetric("a", 0.05, id=0), GPUMemoryMetric("b", 0.05, id=1)]
     made = Benchmark("gpus.db")
     BenchmarkSupervisor([*metrics, GPUEnergyMetric("e", 0.05)], made)(lambda: None)()
-    made.close()
     assert made.folder is not None
+    deadline = time.monotonic() + 120
+    while sum(file.stat().st_size > 0 for file in made.folder.glob("samples-*")) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    made.close()
     rows = rows_of_folder(made.folder)
     assert [row.description for row in rows] == ["a", "b", "e"]
     assert {file.stem.split("-", 3)[3] for file in made.folder.glob("samples-*")} == {"0", "1"}

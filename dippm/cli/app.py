@@ -27,9 +27,11 @@ from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
 from dippm.cli.run import run
+from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
@@ -59,6 +61,8 @@ for command in (
     graph,
     measure,
     report,
+    runs,
+    plot,
     devices,
     hosts,
     models,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dippm.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from dippm.measure.sampler_file import Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,13 @@ def read_columns(files: Iterable[Path]) -> tuple[list[Column], list[str]]:
     """Return the columns of all files of samplers of a run, and what could not be read.
 
     A sampler that was started anew wrote a further file: columns of one name are joined in order
-    of time. A damaged file loses what is damaged, and a remark says so.
+    of time. Sources of several devices are told apart: "nvml:1". A damaged file loses what is
+    damaged, and a remark says so.
     """
-    import numpy as np
-
     from dippm.measure.sampler_file import read
 
     remarks: list[str] = []
-    parts: dict[str, list[Column]] = {}
+    read_: list[tuple[str, Series]] = []
     for file in files:
         if not file.stat().st_size:
             remarks.append(f"{file.name}: the sampler wrote nothing")
@@ -61,18 +63,33 @@ def read_columns(files: Iterable[Path]) -> tuple[list[Column], list[str]]:
             continue
         if samples.damaged_bytes:
             remarks.append(f"{file.name}: {samples.damaged_bytes} bytes at its end are damaged")
-        for series in samples.series.values():
-            time_ns = np.array(series.time_ns, dtype=np.int64)
-            for quantity in series.quantities:
-                name = f"{series.source}.{quantity.name}"
-                values = np.array(series.values[quantity.name], dtype=np.float64)
-                reasons = tuple((t, why) for t, of, why in series.reasons if of == quantity.name)
-                column = Column(
-                    *(name, quantity.unit, quantity.scope, quantity.counter),
-                    *(time_ns, values, reasons),
-                )
-                parts.setdefault(name, []).append(column)
+        read_ += [(_device(file), series) for series in samples.series.values()]
+    parts: dict[str, list[Column]] = {}
+    for device, series in read_:
+        several = len({other for other, of_it in read_ if of_it.source == series.source}) > 1
+        source = f"{series.source}:{device}" if several and device else series.source
+        for column in _columns(source, series):
+            parts.setdefault(column.series, []).append(column)
     return [_joined(columns) for columns in parts.values()], remarks
+
+
+def _columns(source: str, series: Series) -> Iterator[Column]:
+    import numpy as np
+
+    time_ns = np.array(series.time_ns, dtype=np.int64)
+    for quantity in series.quantities:
+        yield Column(
+            f"{source}.{quantity.name}",
+            *(quantity.unit, quantity.scope, quantity.counter),
+            time_ns,
+            np.array(series.values[quantity.name], dtype=np.float64),
+            tuple((at, why) for at, name, why in series.reasons if name == quantity.name),
+        )
+
+
+def _device(file: Path) -> str:
+    """Return the device that a sampler of one was named after: samples-PID-NUMBER-DEVICE."""
+    return "-".join(file.stem.split("-")[3:])
 
 
 def _joined(parts: list[Column]) -> Column:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from dippm.errors import DippmError, RunError
 
 
 def expectation(
@@ -64,6 +67,45 @@ def expectation(
     return {**prediction.to_dict(), "input": sizes, "model": name}
 
 
+def expectation_beside(model: str, **conditions: Any) -> Mapping[str, Any]:
+    """Return the same from a process of its own, for one that must stay light and without children.
+
+    Args:
+        model: a path or a name.
+        conditions: as `expectation` takes them.
+
+    Raises:
+        RunError: if it cannot be predicted.
+    """
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "dippm.tracking.expectation"],
+        input=json.dumps({"model": model, **conditions}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        answer: Mapping[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise RunError(f"the prediction of {model} failed", "Try `dippm predict` alone.") from error
+    if "error" in answer:
+        raise RunError(answer["error"]["message"], answer["error"]["hint"])
+    return answer
+
+
+def main() -> None:
+    """Read the arguments of `expectation` as JSON from stdin, and write what it returns."""
+    import sys
+
+    try:
+        answer = expectation(**json.load(sys.stdin))
+    except DippmError as error:
+        answer = {"error": error.to_dict()}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
 def _file_name(path: Path, sizes: Any) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
@@ -77,3 +119,7 @@ def _here() -> str:
     from dippm.measure.subject import device_of
 
     return str(machine(device_of(None))["device"])
+
+
+if __name__ == "__main__":
+    main()

@@ -112,4 +112,4 @@ def _energy(column: Column | None, name: str, steps: Steps) -> float | Absent:
         return Absent(f"{name} was updated {len(updates)} times during the steps, too few")
     (first_ns, first_j), (last_ns, last_j) = updates[0], updates[-1]
     power_w = (last_j - first_j) / ((last_ns - first_ns) / 1e9)
-    return power_w * (steps.end_ns - steps.start_ns) / 1e9 / len(steps.times_ms)
+    return float(power_w * (steps.end_ns - steps.start_ns) / 1e9 / len(steps.times_ms))

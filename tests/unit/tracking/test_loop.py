@@ -14,7 +14,7 @@ from dippm.measure.provenance import cpu_device
 from dippm.store.attach import attach
 from dippm.store.folder import spool
 from dippm.tracking.block import track
-from dippm.tracking.expectation import expectation
+from dippm.tracking.expectation import expectation_beside
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.slow
@@ -50,7 +50,8 @@ def test_the_loop_closes(net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     monkeypatch.setenv("DIPPM_SPOOL", str(tmp_path / "spool"))
     monkeypatch.setenv("DIPPM_ATTACH", "no")
-    foretold = expectation(file, input="3,32,32", batch=4, device=CPU)
+    # In a process of its own: the workers of a conversion would be processes of the run.
+    foretold = expectation_beside(str(file), input="3,32,32", batch=4, device=CPU)
     told = {"batch": 4, "precision": "fp32", "mode": "eager"}
     if cpu_device() != CPU:
         told["device"] = CPU  # whatever it is: here the way is tested, not the figures

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dippm.measure.sources.tree import descendants
+from dippm.measure.sources.tree_process import children_by_search
 from dippm.store.record import Moment
 
 HANDED_ON = tuple(
@@ -186,8 +187,14 @@ class Child:
 
     def _left_behind(self) -> list[int]:
         """Return the processes that the command left to us, and what they started."""
-        others = [descendants(pid) for pid in (self.pid, *self.helpers)]
-        return sorted(descendants(os.getpid()).difference({os.getpid()}, *others))
+        by_parent = children_by_search()
+        found, apart = [], {self.pid, *self.helpers}
+        waiting = [os.getpid()]
+        while waiting:
+            children = [pid for pid in by_parent.get(waiting.pop(), ()) if pid not in apart]
+            found += children
+            waiting += children
+        return sorted(found)
 
 
 def adopt_orphans() -> None:

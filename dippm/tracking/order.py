@@ -96,15 +96,14 @@ def checked(order: RunOrder) -> RunOrder:
         UnknownNameError: if there is no source of a name.
     """
     from dippm.errors import RunError, UnknownNameError
-    from dippm.measure.sources.registry import names
+    from dippm.measure.sources.registry import BUILT_IN, names
 
-    known = names()
     if not 0 < order.hz <= MOST_HZ:
         hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
         raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
     for word in order.metrics:
         source, at, own_hz = word.partition("@")
-        if source not in known:
+        if source not in BUILT_IN and source not in (known := names()):
             raise UnknownNameError.of("source", source, known)
         try:
             if at and not 0 < float(own_hz) <= MOST_HZ:

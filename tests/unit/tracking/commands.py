@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dippm.errors import MeasurementError
 from dippm.measure.sampler_file import Samples, read
 from dippm.store.folder import Recorded, read_folder
 
@@ -87,6 +88,14 @@ def samples(recorded: Recorded) -> list[Samples]:
     return [read(path) for path in recorded.samples]
 
 
+def ticks(file: Path) -> int:
+    """Return how many readings of the tree a file holds by now."""
+    try:
+        return len(read(file).series["tree"].time_ns)
+    except MeasurementError:  # nothing is written yet
+        return 0
+
+
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -98,5 +107,5 @@ def alive(pid: int) -> bool:
 def sampler_of(path: Path) -> int:
     """Return the process that samples a run, when it has begun to."""
     file = path / "samples-1.dippm"
-    until(lambda: file.exists() and file.stat().st_size, "samples")
+    until(lambda: ticks(file), "samples")
     return int(read(file).header["own_pid"])

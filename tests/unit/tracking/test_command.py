@@ -210,10 +210,14 @@ class TestTerminal:
 
     def spawn(self, spool, command):
         child = pexpect.spawn(
-            "bash", ["--norc", "-i"], env=environment(spool), timeout=60, encoding="utf-8"
+            "bash",
+            ["--norc", "-i"],
+            env={**environment(spool), "TERM": "dumb"},
+            timeout=60,
+            encoding="utf-8",
         )
         child.sendline("PS1='$''> '; bind 'set enable-bracketed-paste off'")
-        child.expect_exact("\n$> ")
+        child.expect_exact("$> ")
         script = spool.parent / "start.py"
         script.write_text(commands.START)
         child.sendline(f"{sys.executable} {script} '{{}}' {command}")

@@ -35,6 +35,7 @@ benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
 	$(RUN) benchmarks.exploration
+	$(RUN) benchmarks.run_store
 
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md

@@ -48,8 +48,8 @@ def connect(place: Place) -> Any:
     with failures_of(place, "cannot open"):
         from mlflow.tracking import MlflowClient
 
-        logging.getLogger("mlflow").setLevel(logging.ERROR)
-        logging.getLogger("alembic").setLevel(logging.ERROR)
+        for name in ("mlflow", "alembic", "sqlalchemy"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
         if place.file is not None:
             _make_file(place.file, place.artifacts or "")
         elif place.artifacts is not None:

@@ -9,7 +9,8 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, TypeVar, cast, overload
 
 from dippm.tracking.metrics import CallMetric, call_metrics
-from dippm.tracking.run import Run, SpanBlock, current
+from dippm.tracking.run import Run, current
+from dippm.tracking.span_block import SpanBlock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

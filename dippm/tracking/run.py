@@ -10,20 +10,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from functools import cache
-from json import dumps
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
 from dippm.errors import RunError
 from dippm.store.folder import IDS, RunFolder
 from dippm.store.record import End, Value, ValueKind
-from dippm.tracking.metrics import CallMetric, Measurement
-from dippm.tracking.threads import process_number, thread_label
+from dippm.tracking.metrics import CallMetric
+from dippm.tracking.span_block import HERE, Place, SpanBlock
+from dippm.tracking.threads import process_number
+
+__all__ = ["JOIN_VARIABLE", "Run", "SpanBlock", "current", "enter", "leave", "span"]
 
 JOIN_VARIABLE = "DIPPM_RUN"
 """Holds the folder of a run that child processes join."""
@@ -99,7 +99,7 @@ class Run:
         description: str = "",
     ) -> None:
         """Record what is more than a number: `data` is JSON as its kind has it."""
-        here = _HERE.get()
+        here = HERE.get()
         span = here[1] if here is not None and here[0] is self else 0
         value = Value(name, kind, data, time.monotonic_ns(), unit, description, span, step)
         self._write(lambda folder: folder.value(value))
@@ -135,7 +135,7 @@ class Run:
             if folder is not None:
                 folder.close()
 
-    def _id(self) -> int:
+    def new_id(self) -> int:
         """Return a new id; 0 if the run cannot be written."""
         with self._lock:
             if self._next >= self._last or self._process != process_number():
@@ -158,7 +158,8 @@ class Run:
         except OSError as error:
             self._lose(error)
 
-    def _line(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
+        """Append an event that is spelled already."""
         try:
             with self._lock:
                 if self._folder is not None:
@@ -191,92 +192,23 @@ def _forked() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
-_HERE: ContextVar[tuple[Run, int] | None] = ContextVar("dippm_here", default=None)
-"""The run and the span that a thread or task is in."""
 _OPEN: list[Run] = []
 """Runs of this process, the innermost last: threads begin with no context of their own."""
 
 
-class SpanBlock:
-    """A stretch of time, recorded when it begins and when it ends; entered once.
-
-    Attributes:
-        id: of the span; 0 before it is entered, or if it is not recorded.
-    """
-
-    __slots__ = ("_before", "_head", "_measured", "_metrics", "_name", "_run", "id")
-
-    def __init__(self, run: Run | None, quoted_name: str, metrics: tuple[CallMetric, ...]) -> None:
-        """Make a block; without a run it is recorded nowhere and costs next to nothing."""
-        self.id = 0
-        self._run = run
-        self._name = quoted_name
-        self._metrics = metrics
-        self._measured: Measurement | None = None
-
-    def __enter__(self) -> SpanBlock:
-        run = self._run
-        if run is not None:
-            self._before = before = _HERE.get()
-            self.id = id = run._id()
-            parent = before[1] if before is not None and before[0] is run else 0
-            _HERE.set((run, id))
-            self._head = (
-                f'{{"span":{{"id":{id},"name":{self._name},"parent":{parent},'
-                f'"thread":{thread_label()},"start_ns":{time.monotonic_ns()}'
-            )
-            if id:
-                run._line(f'{self._head},"status":"open"}}}}\n')
-            if self._metrics:
-                self._measured = Measurement(self._metrics)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._run is None:
-            return
-        end_ns = time.monotonic_ns()
-        tail = ""
-        if self._measured is not None:
-            values, absent = self._measured.stop()
-            tail = f',"values":{dumps(values)}' if values else ""
-            if absent:
-                tail += f',"absent":{dumps(absent)}'
-        if kind is not None:
-            tail += f',"status":"failed","error":{quoted(kind.__name__)}'
-        self.leave()
-        if self.id:
-            self._run._line(f'{self._head},"end_ns":{end_ns}{tail}}}}}\n')
-
-    def leave(self) -> None:
-        """Go back to the span around, as a generator does while its caller works."""
-        if self._run is not None:
-            _HERE.set(self._before)  # not by a token: a generator may end in another context
-
-    def come_back(self) -> None:
-        """Go on inside of the span."""
-        if self._run is not None:
-            self._before = _HERE.get()
-            _HERE.set((self._run, self.id))
-
-
-def enter(run: Run) -> tuple[Run, int] | None:
+def enter(run: Run) -> Place | None:
     """Make a run the current one of this context and process; return what was before."""
-    before = _HERE.get()
+    before = HERE.get()
     _OPEN.append(run)
-    _HERE.set((run, 0))
+    HERE.set((run, 0))
     return before
 
 
-def leave(run: Run, before: tuple[Run, int] | None) -> None:
+def leave(run: Run, before: Place | None) -> None:
     """Undo `enter`."""
     if run in _OPEN:
         _OPEN.remove(run)
-    _HERE.set(before)
+    HERE.set(before)
 
 
 def current() -> Run | None:
@@ -284,8 +216,8 @@ def current() -> Run | None:
 
     A process that `dippm run` started, or a child of one, joins the run that its environment names.
     """
-    here = _HERE.get()
-    if here is not None and here[0]._folder is not None:
+    here = HERE.get()
+    if here is not None and isinstance(here[0], Run) and here[0].recorded:
         return here[0]
     if _OPEN:
         return _OPEN[-1]

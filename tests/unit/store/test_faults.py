@@ -1,4 +1,4 @@
-"""Stores that fail: unreachable and back, a full disk, a folder that cannot be written, no store."""
+"""Stores that fail: unreachable, a full disk, a folder that cannot be written, no store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same store in other places: a PostgreSQL server, with samples on a server of S3's protocol."""
+"""The same store elsewhere: in PostgreSQL, with samples on a server of S3's protocol."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class BenchmarkSupervisor:
     def __call__(self, function: F) -> F:
         """Return the function, supervised."""
         held = getattr(function, "__func__", function)  # of a static or class method
-        name = self.name or getattr(held, "__name__", type(held).__name__)
+        name = self.name or str(getattr(held, "__name__", type(held).__name__))
         metrics = self.benchmark.bound(name, self.metrics)
         supervised: F = tracked(name=name, metrics=metrics, run=self.benchmark.run)(function)
         return supervised

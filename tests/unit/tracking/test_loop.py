@@ -80,12 +80,24 @@ def test_the_loop_closes(net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (row["device"], row["batch"]) == (CPU, 4)
     assert row["latency_ms"] == pytest.approx(latency["measured"])
 
-    from dataset.collected.join import build
-
-    manifest = build(tmp_path / "team", tmp_path / "graphs", tmp_path / "table", 1)
-    assert (manifest["rows_joined"], manifest["models_with_graph"]) == (1, 1)
-
     again = CliRunner().invoke(app, words)
     assert json.loads(again.stdout)["accepted"] is False
     refused = CliRunner().invoke(app, ["compare-run", "0" * 8, "--store", store])
     assert refused.exit_code == 1
+
+
+def test_a_model_file_of_an_accepted_run_joins_its_graph(net: Any, tmp_path: Path) -> None:
+    """Steps that are steady: those of a busy machine are rows, and no labels."""
+    from dataset.collected.join import build
+    from dippm.tracking.accepted import accept
+    from dippm.tracking.expectation import _file_name
+    from dippm.tracking.run_comparison import compare_run
+
+    from .test_run_comparison import PREDICTION, run
+
+    file, _ = net
+    foretold = {**PREDICTION, "model": _file_name(file, "3,32,32")}
+    made = run()
+    accept(tmp_path / "team", made, compare_run(made), foretold)
+    manifest = build(tmp_path / "team", tmp_path / "graphs", tmp_path / "table", 1)
+    assert (manifest["rows_joined"], manifest["models_with_graph"]) == (1, 1)

@@ -14,11 +14,13 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
+from dippm.cli.compare_run import compare_run
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
 from dippm.cli.explore import explore
 from dippm.cli.graph import graph
+from dippm.cli.import_runs import import_runs
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.llm import llm
 from dippm.cli.measure import measure
@@ -67,6 +69,8 @@ for command in (
     doctor,
 ):
     app.command()(command)
+app.command("import")(import_runs)
+app.command("compare-run")(compare_run)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 

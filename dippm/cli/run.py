@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dippm.cli import options
 from dippm.cli.output import errors_reported
 
 
@@ -35,6 +36,18 @@ def run(
     param: Annotated[
         list[str] | None, typer.Option("--param", metavar="KEY=VALUE", help="May be repeated.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Predict this model and keep it beside the run."),
+    ] = None,
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    predict_device: Annotated[
+        str | None,
+        typer.Option("--predict-device", help="GPU of the prediction; what this machine has."),
+    ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
     ] = 0.0,
@@ -50,6 +63,18 @@ def run(
         from dippm.tracking.command import become
         from dippm.tracking.order import RunOrder, checked
 
+        prediction = None
+        if model is not None:
+            from dippm.tracking.expectation import expectation_beside
+
+            prediction = expectation_beside(
+                model,
+                batch=batch,
+                input=input,
+                precision=precision,
+                mode=mode,
+                device=predict_device,
+            )
         order = checked(
             RunOrder(
                 command=tuple(command),
@@ -64,6 +89,7 @@ def run(
                 tags=_pairs(tag),
                 timeout_s=timeout_s,
                 json=json,
+                prediction=prediction,
             )
         )
         become(order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def runs(
 
         replayed = attach_all(store=store)
         if attach:
-            document = {
+            document: dict[str, Any] = {
                 "attached": [run.uuid for run in replayed.attached],
                 "waiting": {str(path): reason for path, reason in replayed.waiting.items()},
                 "running": [str(path) for path in replayed.running],
@@ -83,7 +83,7 @@ def runs(
         raise typer.Exit(1)
 
 
-def _say_replayed(document: dict[str, object]) -> None:
+def _say_replayed(document: dict[str, Any]) -> None:
     from dippm.printable import printable
 
     for word, found in document.items():

@@ -36,10 +36,10 @@ def logged_metrics(gathered: Gathered) -> list[Any]:
     told = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
     names = keys(dict.fromkeys(value.name for value in told))
     counts: dict[str, int] = {}
-    for value in told:
-        count = counts[value.name] = counts.get(value.name, -1) + 1
-        step = count if value.step is None else value.step
-        found.append(Metric(names[value.name], value.data, gathered.wall_ms(value.time_ns), step))
+    for item in told:
+        count = counts[item.name] = counts.get(item.name, -1) + 1
+        at_step = count if item.step is None else item.step
+        found.append(Metric(names[item.name], item.data, gathered.wall_ms(item.time_ns), at_step))
     return found
 
 

@@ -178,7 +178,7 @@ class RunStore:
 
     def _search(self, condition: str, experiment: str | None = None) -> Iterator[Any]:
         ids = self._experiment_ids(experiment)
-        token = ""
+        token: str | None = ""
         while ids and token is not None:
             page = self._client.search_runs(
                 ids,
@@ -191,7 +191,8 @@ class RunStore:
             token = page.token or None
 
     def _experiment_ids(self, name: str | None) -> list[str]:
-        token, names = "", {}
+        token: str | None = ""
+        names: dict[str, str] = {}
         while token is not None:
             page = self._client.search_experiments(max_results=500, page_token=token or None)
             names.update({experiment.experiment_id: experiment.name for experiment in page})

@@ -83,6 +83,10 @@ class TreeSource:
         self._last = self._sum(now)
         return self._last
 
+    def look_anew(self) -> None:
+        """Let the next reading be a full one that looks for new processes."""
+        self._next_full_ns = self._next_search_ns = 0
+
     def close(self) -> None:
         """Close the descriptors of all processes."""
         self._closed = True

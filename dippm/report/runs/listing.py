@@ -92,8 +92,8 @@ def details(run: StoredRun) -> list[Table | str]:
         found.append(_calls(run))
     if run.values:
         kinds: dict[tuple[str, str], int] = {}
-        for value in run.values:
-            kinds[value.kind, value.name] = kinds.get((value.kind, value.name), 0) + 1
+        for item in run.values:
+            kinds[item.kind, item.name] = kinds.get((item.kind, item.name), 0) + 1
         told = [f"{_cell(name)} ({kind}, {n})" for (kind, name), n in kinds.items()]
         found.append("told: " + ", ".join(told))
     found += [f"remark: {_cell(remark)}" for remark in run.remarks]

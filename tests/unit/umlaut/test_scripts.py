@@ -1,9 +1,9 @@
 """Scripts of UMLAUT run with their import line changed, workloads shortened.
 
 BENCHMARK and the list of metrics in METRICS are what the seed document prints (its section on
-benchmarking pipelines and figure 12), but for quotes that its scan broke. It prints no whole script:
-the bodies of functions, the command that METRICS runs, and the three workloads of MICRO, which it
-only describes, are written here. Figure 11, the call of `umlaut-cli`, is not among them.
+benchmarking pipelines and figure 12), but for quotes that its scan broke. It prints no whole
+script: the bodies of functions, the command that METRICS runs, and the three workloads of MICRO,
+which it only describes, are written here. Figure 11, the call of `umlaut-cli`, is not among them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.measure.readings import Quantity, Readings
-from dippm.measure.sampler_file import Writer
+from dippm.measure.sampler_writer import Writer
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Span, Start, Value, ValueKind
 from dippm.umlaut.database import Measured, moment, read_database

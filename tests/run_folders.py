@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from dippm.measure.readings import Quantity, Readings
-from dippm.measure.sampler_file import Writer
+from dippm.measure.sampler_writer import Writer
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Span, Start, Value
 
@@ -37,8 +37,7 @@ def write_samples(folder: Path, ticks: int, hz: float = 10.0, *, name: str = "sa
         )
         if tick % 50 == 0:
             writer.flush()
-    writer.event({"end": "the watched process has ended", "missed": 0, "cpu_s": 0.1})
-    writer.close()
+    writer.close({"end": "the watched process has ended", "missed": 0, "cpu_s": 0.1})
 
 
 def make_run(

@@ -233,8 +233,7 @@ def _write_series(folder: Path, series: Mapping[str, list[tuple[int, float]]]) -
         writer = Writer(folder / f"samples-umlaut-{number}.dippm", [source], {"pid": 0, "hz": 0})
         for at_ns, value in sorted(points):
             writer.add(0, Readings(at_ns, {source.quantities[0].name: value}))
-        writer.event({"end": "imported"})
-        writer.close()
+        writer.close({"end": "imported"})
 
 
 class _Imported:

@@ -28,6 +28,8 @@ PSS_PERIOD_NS = 5_000_000_000
 ROUNDING_S = 0.03
 """Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
 TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
+TOO_LATE = "every process of the tree had ended before the first reading"
+OF_THE_LIVING = ("peak_rss_mb", "read_mb", "written_mb")
 TOO_EARLY = "a mean over half a second: read again"
 
 
@@ -49,7 +51,7 @@ class TreeSource:
         self._next_full_ns = self._next_memory_ns = self._next_search_ns = self._next_pss_ns = 0
         self._last = Readings(0, {})
         self._kernel_lists_children = True
-        self._closed = False
+        self._closed = self._seen_alive = False
         self._gone_s = self._cpu_s = self._peak_mb = 0.0
         self._gone_mb = [0.0, 0.0]
         self._io_mb = [0.0, 0.0]
@@ -114,6 +116,8 @@ class TreeSource:
 
     def _memory(self) -> dict[str, float]:
         rss_mb = sum(process.update_rss() for process in self._alive.values())
+        if not rss_mb:  # all have ended; a full reading says so
+            return {}
         self._peak_mb = max(self._peak_mb, rss_mb)
         return {"rss_mb": rss_mb, "peak_rss_mb": self._peak_mb}
 
@@ -249,6 +253,9 @@ class TreeSource:
                 threads += process.threads
                 processes += 1
         self._cpu_s = max(self._cpu_s, own_s + self._gone_s)
+        if not processes:  # ended, and not waited for
+            return self._after_the_end(now)
+        self._seen_alive = True
         self._peak_mb = max(self._peak_mb, rss_mb)
         values = {
             "cpu_s": self._cpu_s,
@@ -290,9 +297,11 @@ class TreeSource:
             "read_mb": self._io_mb[0],
             "written_mb": self._io_mb[1],
         }
-        values = {name: value for name, value in values.items() if name not in self._absent}
+        unseen = {} if self._seen_alive else dict.fromkeys(OF_THE_LIVING, TOO_LATE)
+        absent = unseen | self._absent
+        values = {name: value for name, value in values.items() if name not in absent}
         gauges = (quantity.name for quantity in QUANTITIES if quantity.name not in values)
-        return Readings(now, values, dict.fromkeys(gauges, ENDED) | self._absent)
+        return Readings(now, values, dict.fromkeys(gauges, ENDED) | absent)
 
 
 def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:

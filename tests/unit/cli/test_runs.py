@@ -56,8 +56,10 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
     assert json.loads(wrong.stdout)["error"]["type"] == "RunError"
 
     both = f"{uuids['first']},{uuids['second'][:12]}"
-    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", ",forward")
+    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", "forward")
     assert plain.returncode == 0, plain.stderr
+    assert "elapsed time (s)" in plain.stdout
+    assert "n = 3" in plain.stdout
     chart = json.loads(dippm(home, "plot", "-u", both, "-t", "loss", "-p", "json").stdout)
     assert {line["run"] for line in chart["charts"][0]["lines"]} == {"first", "second"}
     for back_end, name in (("plotly", "runs.html"), ("matplotlib", "runs.png")):

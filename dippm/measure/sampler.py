@@ -70,7 +70,7 @@ def parse(words: Sequence[str]) -> Order:
         raise ValueError("--pid and --out are needed")
     hz = float(given.get("--hz", "10"))
     if not 0 < hz <= 1000:
-        raise ValueError("--hz must be above 0 and at most 1000")
+        raise ValueError("hz must be above 0 and at most 1000")
     sources = tuple(_source(text, hz) for text in given.get("--sources", "tree").split(","))
     seconds = float(given.get("--seconds", "0"))
     pid, device = int(given["--pid"]), given.get("--device", "0")

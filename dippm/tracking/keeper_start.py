@@ -121,8 +121,8 @@ class Keeper:
                 if said == word:
                     return True
             else:
-                left_s = end - time.monotonic()
-                if left_s <= 0 or not select.select([self._hear], [], [], left_s)[0]:
+                left_s = max(0.0, end - time.monotonic())
+                if not select.select([self._hear], [], [], left_s)[0]:
                     return False
                 piece = os.read(self._hear, 4096)
                 self._over = not piece

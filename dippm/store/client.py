@@ -27,6 +27,8 @@ PATIENCE = {
 }
 """What waits longer by default; the spool keeps a run, so nobody has to wait for a store."""
 INSTALL = "Install it: pip install 'dippm[track]'."
+DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
+"""What some places need besides."""
 LATER = "The run is kept; `dippm runs --attach` tries again."
 
 
@@ -66,7 +68,8 @@ def failures_of(place: Place, verb: str) -> Iterator[None]:
         raise
     except ImportError as error:
         named = error.name or str(error)
-        raise StoreNotInstalledError(f"the store of runs needs {named}", INSTALL) from error
+        hint = f"Install it: pip install {DRIVERS[named]}." if named in DRIVERS else INSTALL
+        raise StoreNotInstalledError(f"the store of runs needs {named}", hint) from error
     except Exception as error:  # MLflow lets those of databases, HTTP and S3 through
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = LATER

@@ -62,7 +62,7 @@ def chosen(
     Args:
         runs: at least one.
         types: names of types; none for all.
-        descriptions: exact; none for all, those of series are "".
+        descriptions: exact; none for all. Series have none, and stay if their type is named.
 
     Raises:
         UnknownNameError: if no run has a type, or no such description.
@@ -79,5 +79,9 @@ def chosen(
         entry
         for entry in known
         if (not wanted or entry.type in wanted)
-        and (not described or entry.description in described)
+        and (
+            not described
+            or entry.description in described
+            or (bool(wanted) and not entry.description)
+        )
     ]

@@ -46,7 +46,7 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
     uuids = {run["name"]: run["uuid"] for run in found}
     table = dippm(home, "runs", "--status", "failed").stdout
     assert "spooled" in table
-    assert "second" not in table
+    assert "first" not in table
     one = dippm(home, "runs", uuids["first"][:10]).stdout
     assert "tree.rss_mb" in one
     assert "no sensor of power here" in one
@@ -56,8 +56,10 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
     assert json.loads(wrong.stdout)["error"]["type"] == "RunError"
 
     both = f"{uuids['first']},{uuids['second'][:12]}"
-    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", ",forward")
+    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", "forward")
     assert plain.returncode == 0, plain.stderr
+    assert "elapsed time (s)" in plain.stdout
+    assert "n = 3" in plain.stdout
     chart = json.loads(dippm(home, "plot", "-u", both, "-t", "loss", "-p", "json").stdout)
     assert {line["run"] for line in chart["charts"][0]["lines"]} == {"first", "second"}
     for back_end, name in (("plotly", "runs.html"), ("matplotlib", "runs.png")):
@@ -88,7 +90,7 @@ def test_runs_are_chosen_on_a_terminal(home):
     child.expect("tree.rss_mb")
     child.send("a" + ENTER)
     child.expect("Descriptions:")
-    child.expect("backward")
+    child.expect("forward")
     child.send("a" + ENTER)
     child.expect("elapsed time")
     child.expect("confusion|cat")

@@ -8,6 +8,9 @@ Run: python -m scripts.site.blocks [PAGE ...]     # write anew what console bloc
 * A block with `title="NAME"` is a file: it is written beside the models, and commands find it.
 * `<!-- not run: REASON -->` above a console block: commands are looked up, with every option.
 * `text` is not code. Any other language has to have a title.
+
+Pages of docs/tracking start and end processes, which this process would take for its own: here only
+their commands are looked up, and `tests/unit/tracking/test_docs.py` runs what can be run.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from scripts.site.links import ROOT
 from scripts.site.loose import ELISION, difference
 
 DOCS = ROOT / "docs"
+PROCESSES = DOCS / "tracking"
 FENCE = re.compile(
     r"^(?P<above><!-- not run: [^\n]* -->\n)?```(?P<language>\w*)(?P<info>[^\n]*)\n"
     r"(?P<body>.*?)^```$",
@@ -67,8 +71,14 @@ def run(page: Path) -> int:
 
 def regions(document: Document) -> Iterator[Region]:
     """Yield the blocks of a page with what runs them; a parser of Sybil."""
+    starts_processes = Path(document.path).is_relative_to(PROCESSES)
     for match in FENCE.finditer(document.text):
         language, title = match["language"], TITLE.search(match["info"])
+        if starts_processes:
+            if language == "console":
+                commands = list(own_commands(match["body"]))
+                yield Region(match.start(), match.end(), commands, looked_up)
+            continue
         lexeme = Lexeme(match["body"], match.start("body") - match.start(), 0)
         if title:
             yield Region(match.start(), match.end(), (title["name"], match["body"]), write_file)
@@ -107,6 +117,14 @@ def parsed(body: str) -> Iterator[Command]:
     for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
         line, _, output = part.partition("\n")
         yield Command(tuple(shlex.split(line, comments=True)), output if output.strip() else None)
+
+
+def own_commands(body: str) -> Iterator[Command]:
+    """Yield the commands of ours in a block of shell, up to the command that each is given."""
+    for line in re.findall(r"^\$ (dippm .*)$", body, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        ends = [words.index(mark) for mark in ("--", "|", ";") if mark in words]
+        yield Command(tuple(words[: min(ends, default=len(words))]), None)
 
 
 def write_file(example: Example) -> None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dippm.boot import boot_module
 from dippm.errors import RunError
 from dippm.tracking.keeper import ATTACH_VARIABLE
 
@@ -29,9 +30,8 @@ def attach_beside(folder: Path, store: str) -> None:
     """
     if os.environ.get(ATTACH_VARIABLE) == "no" or find_spec("mlflow") is None:
         return
-    home = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "dippm.store.attach", str(folder), "--store", store]
+    run = boot_module("dippm.store.attach")
+    command = [sys.executable, "-P", "-c", run, str(folder), "--store", store]
     with contextlib.suppress(OSError):
         subprocess.Popen(
             command,
@@ -39,7 +39,6 @@ def attach_beside(folder: Path, store: str) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
         )
 
 

@@ -174,7 +174,7 @@ def test_old_pickles_are_read_and_run_nothing(here: Path) -> None:
 def test_the_command_says_what_it_did(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dippm.cli.app import app
 
-    monkeypatch.setattr("dippm.umlaut.stored.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mlflow.store.tracking.sqlalchemy_store", None)
     made(here / "old.db")
     answer = CliRunner().invoke(app, ["import", "old.db", "--json"])
     assert answer.exit_code == 0

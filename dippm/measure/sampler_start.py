@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from dippm.boot import boot
+
 
 class SamplerProcess:
     """A running sampler.
@@ -80,8 +82,7 @@ def start(
         "--device": device,
     }
     words = [str(word) for option in options.items() for word in option]
-    home = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-S", "-m", "dippm.measure.sampler", *words]
-    child = os.posix_spawn(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+    run = boot("from dippm.measure.sampler import main; sys.exit(main(sys.argv[1:]))")
+    command = [sys.executable, "-S", "-P", "-c", run, *words]
+    child = os.posix_spawn(sys.executable, command, os.environ)
     return SamplerProcess(child, str(out))

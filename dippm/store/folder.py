@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dippm.errors import RunError
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.store.record import End, Moment, Span, Start, Value, as_json
 
 VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"
@@ -69,15 +68,15 @@ class RunFolder:
         Raises:
             OSError: if it cannot be written.
         """
-        _write_whole(self.path / START, {"version": VERSION, **asdict(start)})
+        _write_whole(self.path / START, {"version": VERSION, **as_json(start)})
 
     def span(self, span: Span) -> None:
         """Append a span; of one id the last counts, so an open one may be closed later."""
-        self._append({"span": _short(asdict(span))})
+        self._append({"span": _short(as_json(span))})
 
     def value(self, value: Value) -> None:
         """Append a value."""
-        self._append({"value": _short(asdict(value))})
+        self._append({"value": _short(as_json(value))})
 
     def settings(
         self,
@@ -96,7 +95,7 @@ class RunFolder:
         Raises:
             OSError: if it cannot be written.
         """
-        _write_whole(self.path / END, asdict(end))
+        _write_whole(self.path / END, as_json(end))
 
     def first_id(self) -> int:
         """Return the first of `IDS` ids of spans that no other call gives, in any process.
@@ -122,8 +121,7 @@ class RunFolder:
         self.line(text.encode(errors="backslashreplace") + b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """What a folder says of a run.
 
     Attributes:

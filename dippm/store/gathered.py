@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dippm.store.columns import Column, read_columns
 from dippm.store.folder import Recorded, read_folder
-from dippm.store.record import End, Moment
+from dippm.store.record import End, Moment, as_json
 from dippm.store.summary import Summary, summarise
 
 MOST_POINTS = 1000
@@ -37,10 +37,10 @@ class Gathered:
     def document(self) -> dict[str, Any]:
         """Return all but the samples as JSON."""
         return {
-            "start": asdict(self.recorded.start),
-            "end": asdict(self.end),
-            "spans": [asdict(span) for span in self.recorded.spans],
-            "values": [asdict(value) for value in self.recorded.values],
+            "start": as_json(self.recorded.start),
+            "end": as_json(self.end),
+            "spans": [as_json(span) for span in self.recorded.spans],
+            "values": [as_json(value) for value in self.recorded.values],
             "summaries": [asdict(summary) for summary in self.summaries],
             "remarks": list(self.remarks),
         }
@@ -96,4 +96,4 @@ def _lost(recorded: Recorded, columns: list[Column]) -> End:
     ]
     last = max(heard)
     moment = Moment(last, at.wall_ns + last - at.monotonic_ns)
-    return replace(End("lost", moment), error="its end was never written")
+    return End("lost", moment, error="its end was never written")

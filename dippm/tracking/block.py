@@ -90,11 +90,9 @@ def track(
 
 
 def _begin(start: Start, order: RunOrder) -> tuple[Run, Keeper | None]:
-    from dataclasses import replace
-
     outer = os.environ.get(JOIN_VARIABLE)
     if outer and not start.group:
-        start = replace(start, group=os.path.basename(outer))
+        start = start._replace(group=os.path.basename(outer))
     try:
         folder = RunFolder.create(start)
     except OSError as error:

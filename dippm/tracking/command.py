@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, RunStatus, Value
+from dippm.store.record import End, Moment, RunStatus, Value, as_json
 from dippm.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
 from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
 from dippm.tracking.order import RunOrder
@@ -107,9 +107,7 @@ class _Record:
             child.helpers.add(self._keeper.pid)
             self._keeper.watch(child.pid)
         if self._folder is not None:
-            from dataclasses import replace
-
-            self._start = replace(self._start, pid=child.pid, at=child.started)
+            self._start = self._start._replace(pid=child.pid, at=child.started)
             self._folder.start(self._start)
 
     def look(self, pid: int) -> None:
@@ -217,11 +215,9 @@ def become(order: RunOrder) -> None:
     Raises:
         OSError: if it cannot be started.
     """
-    from dataclasses import asdict
+    from dippm.boot import boot
 
-    from dippm.tracking.keeper_start import boot
-
-    text = json.dumps(asdict(order)).encode()
+    text = json.dumps(as_json(order)).encode()
     held = os.memfd_create("order", 0)  # larger than an argument may be, and nobody's to read
     os.write(held, text)
     os.lseek(held, 0, os.SEEK_SET)

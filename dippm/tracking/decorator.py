@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from functools import wraps
 from json.encoder import encode_basestring_ascii as quoted
@@ -58,6 +57,8 @@ def tracked(
 
 
 def _tracked(function: Any, name: str, metrics: tuple[CallMetric, ...], run: Run | None) -> Any:
+    import inspect  # a tenth of what the import of all this costs: it waits for a function
+
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_tracked(function.__func__, name, metrics, run))
     label = quoted(name or getattr(function, "__qualname__", type(function).__name__))

@@ -133,7 +133,7 @@ def _attach(folder: Path) -> None:
     """Become the process that puts the run into the store."""
     from importlib.util import find_spec
 
-    from dippm.tracking.keeper_start import boot
+    from dippm.boot import boot_module
 
     os.close(HEAR)
     os.close(SAY)
@@ -142,5 +142,5 @@ def _attach(folder: Path) -> None:
     with contextlib.suppress(OSError):
         os.nice(5)  # what follows the run shall not be slowed by it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    run = "import runpy; runpy.run_module('dippm.store.attach', run_name='__main__')"
-    os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), str(folder)])
+    run = boot_module("dippm.store.attach")
+    os.execv(sys.executable, [sys.executable, "-P", "-c", run, str(folder)])

@@ -10,9 +10,10 @@ import select
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from dippm.boot import boot
 from dippm.tracking.keeper_words import HEAR, LOG, SAY
 
 START_S = 10.0
@@ -21,8 +22,7 @@ BESIDE = '"$0" "$@" & exit 0'
 """What a shell starts so is no child of ours, and Ctrl-C does not reach it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperOrder:
+class KeeperOrder(NamedTuple):
     """What a keeper is to do.
 
     Attributes:
@@ -153,7 +153,7 @@ def start_keeper(order: KeeperOrder) -> Keeper:
         (os.POSIX_SPAWN_DUP2, high[1], SAY),
     ]
     run = "from dippm.tracking.keeper import main; main(sys.argv[1])"
-    words = [sys.executable, "-P", "-c", boot(run), json.dumps(asdict(order))]
+    words = [sys.executable, "-P", "-c", boot(run), json.dumps(order._asdict())]
     try:
         # It ends on SIGTERM in order, but only when it can: until then the signal waits.
         shell = os.posix_spawn(
@@ -173,12 +173,6 @@ def start_keeper(order: KeeperOrder) -> Keeper:
             os.close(pipe)
     _reap(shell)
     return Keeper(ours_hear, ours_say)
-
-
-def boot(run: str) -> str:
-    """Return a program that runs this package, whatever lies in the current folder."""
-    home = str(Path(__file__).parents[2])
-    return f"import sys; sys.path.insert(0, {home!r}); import dippm; del sys.path[0]; {run}"
 
 
 def _reap(pid: int) -> None:

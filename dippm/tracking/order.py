@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from dippm.store.record import Moment, Start
+from dippm.store.record import NOTHING, Moment, Start
 from dippm.tracking.ranks import rank_of
 
 LONGEST_NAME = 80
@@ -16,8 +15,7 @@ EXPERIMENT = "default"
 MOST_HZ = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class RunOrder:
+class RunOrder(NamedTuple):
     """A command, and what is recorded of it.
 
     Attributes:
@@ -44,8 +42,8 @@ class RunOrder:
     hz: float = 10.0
     device: str = "0"
     description: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = NOTHING
+    tags: Mapping[str, str] = NOTHING
     timeout_s: float = 0.0
     json: bool = False
     prediction: Mapping[str, Any] | None = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dippm.errors import RunError
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Start, ValueKind
+from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
 from dippm.tracking.metrics import CallMetric
 from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
@@ -86,7 +87,9 @@ class Benchmark:
         self.run = Run(self.uuid, folder, trouble)
         self.folder: Path | None = self.run.path
         self._watch = Watch(self.folder, samples=bool(self._owner)) if self.folder else None
+        self._keeper: Keeper | None = None
         if self._owner and self.folder:
+            self._keeper = self._kept(self.folder, start.folder)
             _tell_children(self.db_file, self.folder)
             atexit.register(self._at_exit)
 
@@ -160,9 +163,8 @@ class Benchmark:
                 self._warn(f"{type(problem).__name__}: {problem}")
             if self.run.trouble:
                 self._warn(f"{self.run.lost_events} events: {self.run.trouble}")
-        from dippm.umlaut.stored import attach_beside
-
-        attach_beside(self.folder, self.store)
+            if self._keeper is not None:
+                self._keeper.close()
 
     def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
         """Return the metrics of one function, those that are sampled tied to this run."""
@@ -195,6 +197,16 @@ class Benchmark:
         except OSError as error:
             self._warn(f"{type(error).__name__}: {error}")
             return None, str(error)
+
+    def _kept(self, folder: Path, cwd: str) -> Keeper | None:
+        """Start the process that finds out what the run depends on, and stores it at its end."""
+        pid = os.getpid()
+        order = KeeperOrder(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
+        try:
+            return start_keeper(order)
+        except OSError as error:
+            self._warn(f"it stays in {folder}: {error}")
+            return None
 
     def _start(self) -> Start:
         return new_start(

@@ -1,46 +1,18 @@
-"""Runs in a store: how they get there beside the workload, and their rows."""
+"""Runs in a store: how folders get there, and their rows."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.errors import RunError
-from dippm.tracking.keeper import ATTACH_VARIABLE
 
 if TYPE_CHECKING:
     from dippm.store.stored import StoredRun
     from dippm.umlaut.rows import Readings, Row
 
 MOST_RUNS = 1000
-
-
-def attach_beside(folder: Path, store: str) -> None:
-    """Start a process that brings a run's folder into a store; without MLflow it stays there.
-
-    The workload does not wait for it. What it cannot bring stays in the folder, for whoever looks
-    at the store next.
-    """
-    if os.environ.get(ATTACH_VARIABLE) == "no" or find_spec("mlflow") is None:
-        return
-    home = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "dippm.store.attach", str(folder), "--store", store]
-    with contextlib.suppress(OSError):
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
 
 
 def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dippm.figures import show
 from dippm.printable import printable
+from dippm.store.record import as_json
 from dippm.store.stored import StoredRun
 from dippm.store.summary import NUMBERS
 
@@ -33,11 +34,11 @@ def whole_document(run: StoredRun) -> dict[str, Any]:
     """Return all of a run but its samples, as JSON."""
     return {
         **short_document(run),
-        "start": asdict(run.start),
-        "end": asdict(run.end),
+        "start": as_json(run.start),
+        "end": as_json(run.end),
         "summaries": [asdict(summary) for summary in run.summaries.values()],
-        "spans": [asdict(span) for span in run.spans],
-        "values": [asdict(value) for value in run.values],
+        "spans": [as_json(span) for span in run.spans],
+        "values": [as_json(value) for value in run.values],
         "remarks": list(run.remarks),
         "comparison": run.comparison,
     }

@@ -163,6 +163,27 @@ def test_a_workload_does_not_see_its_sampler_in_its_tree(tmp_path):
     assert set(read(out).series["tree"].values["processes"]) == {1.0}
 
 
+def test_files_of_the_current_folder_are_not_taken_for_modules(tmp_path):
+    for name in ("select", "signal", "typing"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user')")
+    code = (
+        "import sys; from dippm.measure.sampler_start import start\n"
+        "sampler = start('own.dippm')\n"
+        "ready = sampler.wait_until_ready(30)\n"
+        "print(ready, sampler.stop())\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (told.stdout, told.stderr) == ("True 0\n", "")
+    assert set(read(tmp_path / "own.dippm").series["tree"].values["processes"]) == {1.0}
+
+
 def test_nothing_heavy_is_imported():
     code = (
         "import sys, dippm.measure.sampler\n"

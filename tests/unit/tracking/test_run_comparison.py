@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,10 @@ def test_spelling_of_conditions_does_not_matter() -> None:
 def test_the_device_is_that_of_the_machine_if_nobody_tells() -> None:
     made = run()
     there = {"host_cpu": "AMD EPYC", "host_cores": "64"}
-    made.start = replace(made.start, params={}, environment=there)
+    made.start = made.start._replace(params={}, environment=there)
     with pytest.raises(ConditionsError, match="device"):
         compare_run(made)
-    made.start = replace(made.start, environment={})
+    made.start = made.start._replace(environment={})
     with pytest.raises(ConditionsError, match="does not say which device"):
         compare_run(made)
 
@@ -256,7 +256,7 @@ def test_accepted_rows_are_read_as_labels(tmp_path: Path) -> None:
 
 def test_what_a_run_did_not_tell_is_no_row(tmp_path: Path) -> None:
     made = run()
-    made.start = replace(made.start, params={"device": CPU, "batch": "8"})
+    made.start = made.start._replace(params={"device": CPU, "batch": "8"})
     comparison = compare_run(made)
     assert "taken as predicted" in str(comparison)
     with pytest.raises(RunError, match="precision"):

@@ -14,7 +14,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIPPM_SPOOL", str(tmp_path / "spool"))
     monkeypatch.delenv("DIPPM_BENCHMARKS", raising=False)
-    monkeypatch.setattr("dippm.umlaut.stored.attach_beside", lambda folder, store: None)
+    monkeypatch.setenv("DIPPM_ATTACH", "no")
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import time
@@ -31,6 +32,7 @@ from dippm.umlaut import (
     TimeMetric,
 )
 from dippm.umlaut.rows import rows_of_folder
+from dippm.umlaut.stored import attach_now
 
 Script = Callable[..., CompletedProcess[str]]
 BURN = """
@@ -43,15 +45,42 @@ time.sleep(0.3)
 """
 
 
-def test_u1_the_terminal_starts_on_this_python() -> None:
-    from typer.testing import CliRunner
+@pytest.fixture
+def stored(here: Path) -> Benchmark:
+    """A run with a confusion matrix, in the store KAI.db."""
+    pytest.importorskip("mlflow")
+    import numpy as np
 
-    from dippm.cli.app import app
+    made = Benchmark("KAI.db", name="the run")
+    ConfusionMatrixTracker(made).track(np.array([[7, 2], [1, 9]]), ["cat", "dog"], "matrix")
+    made.close()
+    assert made.folder is not None
+    assert attach_now([made.folder], None) == (1, "")
+    return made
 
-    assert sys.version_info >= (3, 10)
-    answer = CliRunner().invoke(app, ["--help"])
-    assert answer.exit_code == 0
-    assert "import" in answer.output
+
+@pytest.mark.slow
+def test_u1_the_terminal_starts_on_this_python_and_draws_what_is_chosen(stored: Benchmark) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    words = ["-m", "dippm", "plot", "--store", "KAI.db"]
+    root = str(Path(__file__).parents[3])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    child = pexpect.spawn(
+        sys.executable,
+        words,
+        env={**os.environ, "PYTHONPATH": path},
+        encoding="utf-8",
+        timeout=300,
+        dimensions=(60, 120),
+    )
+    for menu, offered in (("Runs:", "the run"), ("Types:", "confusion_matrix")):
+        child.expect(menu)
+        child.expect(offered)
+        child.send("a\r")
+    child.expect(r"dog +1 +9")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
 
 
 def test_u2_what_a_child_process_uses_counts(benchmark: Benchmark) -> None:
@@ -106,15 +135,32 @@ def test_u5_trackers_take_lists(benchmark: Benchmark) -> None:
     ]
 
 
-def test_u6_what_is_drawn_of_a_confusion_matrix_is_plain_data(benchmark: Benchmark) -> None:
-    """Every type in every back-end is tested where plots are made; here is what they are given."""
-    import numpy as np
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("back_end", "file", "shown"),
+    [
+        ("text", "", "cat"),
+        ("csv", "", "dog"),
+        ("json", "", '"cat"'),
+        ("plotly", "runs.html", "cat"),
+        ("matplotlib", "runs.png", "PNG"),
+    ],
+)
+def test_u6_every_back_end_draws_a_tracked_confusion_matrix(
+    stored: Benchmark, here: Path, back_end: str, file: str, shown: str
+) -> None:
+    from typer.testing import CliRunner
 
-    ConfusionMatrixTracker(benchmark).track(np.eye(2), ["a", "b"], "matrix")
-    assert benchmark.folder is not None
-    (value,) = read_folder(benchmark.folder).values
-    assert value.kind == "confusion_matrix"
-    assert value.data == {"matrix": [[1.0, 0.0], [0.0, 1.0]], "labels": ["a", "b"]}
+    from dippm.cli.app import app
+
+    words = ["plot", "--store", "KAI.db", "-u", stored.uuid, "-t", "confusion_matrix"]
+    answer = CliRunner().invoke(app, [*words, "-p", back_end])
+    assert answer.exit_code == 0, answer.output
+    drawn = (here / file).read_bytes().decode("latin-1") if file else answer.stdout
+    assert shown in drawn
+    if file == "":
+        assert "7" in drawn
+        assert "9" in drawn
 
 
 def test_u7_an_exception_is_a_failed_row(benchmark: Benchmark, script: Script, here: Path) -> None:
@@ -199,11 +245,19 @@ print(*sys.modules)
     assert not set(modules.split()) & {"numpy", "torch", "mlflow", "pandas", "sqlalchemy"}
 
 
-def test_u12_the_page_names_what_exists() -> None:
-    page = Path(__file__).parents[3] / "docs" / "tracking" / "from-umlaut.md"
-    named = set(re.findall(r"umlaut\.([A-Z]\w+)", page.read_text(encoding="utf-8")))
-    assert len(named) >= 15
-    assert named <= set(dippm.umlaut.__all__)
+def test_u12_the_documented_names_are_those_that_can_be_imported() -> None:
+    root = Path(__file__).parents[3]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "examples").glob("*.py")]
+    named = set()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        named |= set(re.findall(r"\bumlaut\.([A-Z]\w+)", text))
+        for names in re.findall(r"from dippm\.umlaut import ([\w, ]+)", text):
+            named |= set(names.replace(" ", "").split(","))
+    for name in named:
+        assert getattr(dippm.umlaut, name).__name__ == name
+    exported = {name for name in dippm.umlaut.__all__ if name.endswith(("Metric", "Tracker"))}
+    assert exported - {"Metric"} <= named
 
 
 def test_u13_a_gpu_is_chosen_and_has_an_energy_counter(here: Path) -> None:

@@ -9,12 +9,15 @@ which it only describes, are written here. Figure 11, the call of `umlaut-cli`, 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 from dippm.store.folder import read_folder
+from dippm.tracking.conditions import device_of_run
 from dippm.umlaut.rows import Row, rows_of_folder
 
 Script = Callable[..., CompletedProcess[str]]
@@ -173,3 +176,28 @@ def test_the_scripts_import_nothing_heavy(script: Script) -> None:
     loaded = set(script(text).stdout.split())
     assert not loaded & {"numpy", "torch", "mlflow", "pandas", "sqlalchemy", "plotly", "psutil"}
     assert sys.version_info >= (3, 11)
+
+
+def test_a_run_says_what_it_depends_on(script: Script, here: Path) -> None:
+    folder = here / "spool" / script(BENCHMARK).stdout.strip()
+    deadline = time.monotonic() + 120
+    while "git_commit" not in (found := " ".join(read_folder(folder).start.environment)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    environment = read_folder(folder).start.environment
+    assert environment["host_cores"] == str(os.cpu_count())
+    assert "numpy==" in environment["packages"]
+    assert device_of_run(read_folder(folder).start)
+
+
+def test_a_run_that_is_killed_is_lost(script: Script, here: Path) -> None:
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+    answer = script(
+        BENCHMARK.replace("print(bm.uuid)", "print(bm.uuid, flush=True)\n" + killed), check=False
+    )
+    folder = here / "spool" / answer.stdout.strip()
+    deadline = time.monotonic() + 120
+    while (end := read_folder(folder).end) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert end.status == "lost"

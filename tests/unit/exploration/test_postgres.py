@@ -18,8 +18,7 @@ def test_two_searches_share_a_database_and_outlive_a_kill(tmp_path, postgres_add
         for name, folder in folders.items():
             folder.mkdir()
             running[name] = searches.begin(folder, postgres_address, name)
-        for name, process in running.items():
-            searches.wait_until_it_waits(process, postgres_address, name)
+            searches.wait_until_it_waits(running[name], postgres_address, name)
         with pytest.raises(StudyInUseError, match=str(running["second"].pid)):
             searches.search(str(folders["second"]), postgres_address, "second")
         begun = searches.kill(running["first"], folders["first"])

@@ -75,7 +75,8 @@ def test_the_loop_closes(net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert latency["measured"] > 0
     assert latency["verdict"] in ("inside", "within noise", "above", "below")
     assert document["steps"] == {**document["steps"], "timed": 35, "warm_up": 5}
-    assert document["compared"]["memory_mb"]["measured"] > 100
+    memory = document["compared"]["memory_mb"]
+    assert (memory["measured"] or 0) > 100 or "process" in memory["reason"]  # of the test runner
     assert document["compared"]["energy_j"]["reason"]
     assert document["accepted"] is True
     (row,) = collected(tmp_path / "team").rows.to_dict("records")

@@ -20,23 +20,19 @@ from dippm.exploration.axes import Axis, Choices, Floats, Label, values_of
 from dippm.exploration.design import ARCHITECTURE
 from dippm.exploration.driver import Driver
 from dippm.exploration.errors import (
-    ExploreError,
     ExploreNotInstalledError,
     StudyInUseError,
     StudyMismatchError,
 )
 from dippm.exploration.question import Outcome, Question
 from dippm.exploration.space import Space
+from dippm.exploration.storage import opened
 
 SAMPLERS = ("nsga2", "tpe", "random", "grid")
 OUTCOME, LOST, ASKED, DRIVER = "outcome", "lost", "dippm", "dippm_driver"
 VIOLATION = "violation"
 POPULATION = (8, 50)
 """Least and greatest of NSGA-II; between them a tenth of the trials, for ten generations."""
-STORAGES = (
-    'Give an address, for instance storage="sqlite:///search.db" or '
-    '"postgresql+psycopg://user@host/database".'
-)
 Chosen = Mapping[str, Label]
 
 
@@ -136,26 +132,8 @@ class Study:
             self._study.set_user_attr(DRIVER, None)
 
     def _opened(self, storage: Any, name: str) -> Any:
-        if isinstance(storage, str) and "://" not in storage:
-            raise ExploreError(f"{storage!r} is no address of a storage", STORAGES)
         directions = ["minimize" if o.sign > 0 else "maximize" for o in self._question.objectives]
-        try:
-            if isinstance(storage, str) and storage.startswith("sqlite"):
-                storage = self._optuna.storages.RDBStorage(storage)
-                _write_ahead(storage.engine)
-            study = self._optuna.create_study(
-                study_name=name, storage=storage, directions=directions, load_if_exists=True
-            )
-        except ImportError as error:
-            missing = getattr(error.__cause__, "name", None) or error.name or "a driver"
-            raise ExploreNotInstalledError(
-                f"this storage needs {missing}, which is not installed",
-                "Install the driver of the database; PostgreSQL's: "
-                'pip install "dippm[postgresql]".',
-            ) from error
-        except Exception as error:
-            words = (str(error).splitlines() or [type(error).__name__])[0][:300]
-            raise ExploreError(f"the storage cannot be opened: {words}", STORAGES) from error
+        study = opened(self._optuna, storage, name, directions)
         kept = [self._optuna.study.StudyDirection[d.upper()] for d in directions]
         if study.directions != kept:
             raise self._mismatch("objectives")
@@ -296,21 +274,6 @@ def optuna_module() -> Any:
             'Install it: pip install "dippm[explore]".',
         ) from error
     return optuna
-
-
-def _write_ahead(engine: Any) -> None:
-    """Let SQLite write ahead: a design is a dozen transactions, and each would wait for the disk.
-
-    What was kept outlives a kill of this process; a power cut may cost the last designs.
-    """
-    from sqlalchemy import event
-
-    @event.listens_for(engine, "connect")
-    def _(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-    engine.dispose()  # the connections that were made before
 
 
 def _suggest(trial: Any, name: str, axis: Axis) -> Label:

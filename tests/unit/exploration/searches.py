@@ -69,12 +69,20 @@ def begun_since(folder: Path, before: set[Path]) -> set[str]:
 def told(storage: str, name: str = "dippm") -> list:
     """Return the designs whose outcome is in the storage, while another process writes there."""
     import optuna
+    from sqlalchemy import create_engine, inspect, text
+    from sqlalchemy.pool import NullPool
 
-    try:
-        study = optuna.load_study(study_name=name, storage=storage)
-        return [key_of(t.params) for t in study.trials if t.state.is_finished()]
-    except Exception:  # not there yet
-        return []
+    # A pool outlives its use, and a server has only so many connections.
+    with create_engine(storage, poolclass=NullPool).connect() as connection:
+        # Optuna writes to a storage that it opens: not before the search has made the study.
+        if not inspect(connection).has_table("studies"):
+            return []
+        by_name = text("SELECT 1 FROM studies WHERE study_name = :name")
+        if not connection.execute(by_name, {"name": name}).first():
+            return []
+    kept = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
+    trials = optuna.load_study(study_name=name, storage=kept).trials
+    return [key_of(trial.params) for trial in trials if trial.state.is_finished()]
 
 
 def _runs(pid: int) -> bool:

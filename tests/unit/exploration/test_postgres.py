@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from dippm.exploration import ExploreError, ExploreNotInstalledError, StudyInUseError
+from dippm.exploration.storage import opened
 from tests.unit.exploration import searches
 
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 
 @pytest.mark.slow
@@ -18,7 +22,8 @@ def test_two_searches_share_a_database_and_outlive_a_kill(tmp_path, postgres_add
         for name, folder in folders.items():
             folder.mkdir()
             running[name] = searches.begin(folder, postgres_address, name)
-            searches.wait_until_it_waits(running[name], postgres_address, name)
+        for name, process in running.items():
+            searches.wait_until_it_waits(process, postgres_address, name)
         with pytest.raises(StudyInUseError, match=str(running["second"].pid)):
             searches.search(str(folders["second"]), postgres_address, "second")
         begun = searches.kill(running["first"], folders["first"])
@@ -50,3 +55,18 @@ def test_a_driver_that_is_missing_is_named(tmp_path):
     with pytest.raises(ExploreNotInstalledError, match="pg8000") as error:
         searches.search(str(tmp_path), "postgresql+pg8000://nobody@/nowhere")
     assert "dippm[postgresql]" in error.value.hint
+
+
+def test_searches_that_begin_together_make_the_tables_once(postgres_server, tmp_path):
+    files = [f"sqlite:///{tmp_path / str(number)}.db" for number in range(3)]
+    databases = [postgres_server.address(postgres_server.make_database()) for _ in range(3)]
+    for storage in files + databases:
+        together = threading.Barrier(4)
+
+        def study(name: str, storage=storage, together=together):
+            together.wait()
+            return opened(optuna, storage, name, ["minimize"])
+
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(study, "abcd"))
+        assert [s.study_name for s in found] == list("abcd")

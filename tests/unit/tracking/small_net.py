@@ -19,17 +19,17 @@ ROOT = Path(__file__).resolve().parents[3]
 STEPS = 40
 
 
-def network() -> torch.nn.Module:
+def network(width: int = 16) -> torch.nn.Module:
     """Return the network; for images of 3 channels."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3, padding=1),
+        torch.nn.Conv2d(3, width, 3, padding=1),
         torch.nn.ReLU(),
-        torch.nn.Conv2d(16, 16, 3, padding=1),
+        torch.nn.Conv2d(width, width, 3, padding=1),
         torch.nn.ReLU(),
         torch.nn.AdaptiveAvgPool2d(1),
         torch.nn.Flatten(),
-        torch.nn.Linear(16, 10),
+        torch.nn.Linear(width, 10),
     ).eval()
 
 

@@ -24,11 +24,14 @@ CPU = "CPU-AMD-EPYC-2c"
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     """A file of the small network."""
+    return exported(tmp_path / "net.onnx")
+
+
+def exported(file: Path, width: int = 16) -> Path:
+    """Write the small network of a width to a file."""
     import torch
 
-    module = network()
-    file = tmp_path / "net.onnx"
-    torch.onnx.export(module, (torch.zeros(1, 3, 32, 32),), file, dynamo=False)
+    torch.onnx.export(network(width), (torch.zeros(1, 3, 32, 32),), file, dynamo=False)
     return file
 
 
@@ -83,3 +86,48 @@ def test_a_model_file_of_an_accepted_run_joins_its_graph(net: Path, tmp_path: Pa
     accept(tmp_path / "team", made, compare_run(made), foretold)
     manifest = build(tmp_path / "team", tmp_path / "graphs", tmp_path / "table", 1)
     assert (manifest["rows_joined"], manifest["models_with_graph"]) == (1, 1)
+
+
+def test_a_history_of_accepted_runs_trains_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight networks, each at two batches, whose steps take time by their width."""
+    pytest.importorskip("torch_geometric")
+    import dippm
+    from dataset.collected.join import build
+    from dippm.models.pmgns_network import PmgnsConfig
+    from dippm.tracking.accepted import accept
+    from dippm.tracking.expectation import _file_name
+    from dippm.tracking.run_comparison import compare_run
+    from training.pmgns.selection import load_selection
+    from training.pmgns.train_own import train_own
+    from training.pmgns.trainer import TrainingConfig
+
+    from .test_run_comparison import PREDICTION, run, steps
+
+    files = [exported(tmp_path / f"net{width}.onnx", width) for width in range(8, 40, 4)]
+    for place, file in enumerate(files):
+        for batch in (4, 8):
+            uuid = f"{place:031x}{batch:x}"
+            made = run(steps(ms=(2 + place) * batch / 4), uuid, batch=str(batch))
+            conditions = {**PREDICTION["conditions"], "batch": batch}
+            name = _file_name(file, "3,32,32")
+            made.prediction = {**PREDICTION, "model": name, "conditions": conditions}
+            assert accept(tmp_path / "team", made, compare_run(made), made.prediction)
+    joined = tmp_path / "joined"
+    manifest = build(tmp_path / "team", tmp_path / "graphs", joined, 1)
+    assert (manifest["rows_joined"], manifest["models_with_graph"]) == (16, 8)
+    selection = load_selection(joined)
+    assert selection.targets == ("memory_mb", "latency_ms")
+    checkpoint = train_own(
+        joined, tmp_path / "checkpoints" / "pmgns-team" / "0.1.0", selection=selection,
+        network=PmgnsConfig.variant("paper", hidden=16, targets=selection.targets),
+        training=TrainingConfig(epochs=2, batch_size=16, learning_rate=5e-3, bfloat16=False),
+        splits=["S0"], others=[], runs=tmp_path / "runs",
+    )  # fmt: skip
+    answer = dippm.load(checkpoint.path).predict(
+        dippm.read_graph(files[0], input="3,32,32"), batch=4, device=CPU
+    )
+    assert answer.latency_ms > 0
+    assert answer.memory_mb > 0
+    assert answer.absent["energy_j"]

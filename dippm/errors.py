@@ -27,7 +27,7 @@
     │   └── StoreError                 the store of runs cannot be reached, read or written
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning · PluginWarning
+                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -206,6 +206,10 @@ class OutOfRangeWarning(DippmWarning):
 
 class DeviceMismatchWarning(DippmWarning):
     """The prediction is for a device that was never measured."""
+
+
+class CollocationWarning(DippmWarning):
+    """Someone else changed a shared device meanwhile, or something of ours is left on it."""
 
 
 class PluginWarning(DippmWarning):

@@ -211,10 +211,10 @@ def test_the_text_calls_an_estimate_an_estimate():
     assert "3,000 J of the boards in 10.0 s" in text
 
 
-def kept(root, name, at_s, ms, tags, experiment="e"):
+def kept(root, name, at_s, ms, tags, *, uuid=None):
     """A folder of a run with twenty steps."""
     begun = Moment(at_s * S, WALL_NS + at_s * S)
-    start = Start(ids.uuid4().hex, name, experiment, begun, command=("train.py",), tags=tags,
+    start = Start(uuid or ids.uuid4().hex, name, "e", begun, command=("train.py",), tags=tags,
                   host=os.uname().nodename)  # fmt: skip
     folder = RunFolder.create(start, root)
     for number in range(40):

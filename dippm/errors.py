@@ -20,11 +20,14 @@
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
     ├── MeasurementError               the run failed, a counter or the device was lost
     │   └── OutOfMemoryError           the device's memory does not hold it
+    ├── CollocationError               devices cannot be shared as asked; undoing it failed
+    │   ├── DevicePermissionError      the driver refuses it to this user
+    │   └── DeviceBusyError            a process of someone else is on the device
     ├── RunError                       a run's folder or record is none, or is damaged
     │   └── StoreError                 the store of runs cannot be reached, read or written
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning · PluginWarning
+                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -165,6 +168,18 @@ class OutOfMemoryError(MeasurementError):
     """The memory of the device does not hold the model at this batch."""
 
 
+class CollocationError(DippmError, RuntimeError):
+    """Devices cannot be shared as asked: the mode, the room, a server or the driver forbids it."""
+
+
+class DevicePermissionError(CollocationError, PermissionError):
+    """The driver refuses to change a device for this user."""
+
+
+class DeviceBusyError(CollocationError):
+    """A process of someone else uses the device, so it is left as it is."""
+
+
 class RunError(DippmError):
     """The record of a run is missing, damaged or no such record."""
 
@@ -191,6 +206,10 @@ class OutOfRangeWarning(DippmWarning):
 
 class DeviceMismatchWarning(DippmWarning):
     """The prediction is for a device that was never measured."""
+
+
+class CollocationWarning(DippmWarning):
+    """Someone else changed a shared device meanwhile, or something of ours is left on it."""
 
 
 class PluginWarning(DippmWarning):

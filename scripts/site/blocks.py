@@ -197,7 +197,7 @@ def look_up(words: tuple[str, ...]) -> None:
 
 
 def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[:3] if words[1] == "selftest" else words[:2]
+    return words[:3] if words[1] == "selftest" or words[1:3] == ("mig", "plan") else words[:2]
 
 
 def _options(words: tuple[str, ...]) -> set[str]:

@@ -13,6 +13,7 @@ from dippm.tracking.ranks import rank_of
 LONGEST_NAME = 80
 EXPERIMENT = "default"
 MOST_HZ = 1000
+FIRST_PROFILED = 20
 
 
 class RunOrder(NamedTuple):
@@ -23,7 +24,8 @@ class RunOrder(NamedTuple):
         name: of the run; by default the start of the command.
         experiment: what runs are gathered under.
         store: URI of the store; "" for the usual one.
-        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely.
+        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely, "nvml:1"
+            of one GPU of several; or listeners by radT's names, see `dippm.tracking.listeners`.
         hz: samples per second.
         device: of sources of a GPU: index or UUID.
         description: a sentence.
@@ -32,6 +34,8 @@ class RunOrder(NamedTuple):
         timeout_s: the command is ended after so long; 0 for no limit.
         json: one line about the run on stdout when the command has ended.
         prediction: of the same work, as `Prediction.to_dict` gives it.
+        profile: one of `dippm.tracking.profilers`, "" for none; then the times do not count.
+        profile_at: the iteration that it looks at, counted from 0.
     """
 
     command: tuple[str, ...]
@@ -47,6 +51,8 @@ class RunOrder(NamedTuple):
     timeout_s: float = 0.0
     json: bool = False
     prediction: Mapping[str, Any] | None = None
+    profile: str = ""
+    profile_at: int = FIRST_PROFILED
 
     def start(self) -> Start:
         """Return the record of a run of it that starts now."""
@@ -57,7 +63,7 @@ class RunOrder(NamedTuple):
             description=self.description,
             command=self.command,
             params=self.params,
-            tags=self.tags,
+            tags={**self.tags, "profiled": self.profile} if self.profile else self.tags,
             prediction=self.prediction,
         )
 
@@ -92,21 +98,29 @@ def checked(order: RunOrder) -> RunOrder:
     Raises:
         RunError: if a rate or time makes none.
         UnknownNameError: if there is no source of a name.
+        ListenerError: if a listener of radT's was named that cannot work here.
+        ProfilerError: if a profiler cannot.
     """
-    from dippm.errors import RunError, UnknownNameError
-    from dippm.measure.sources.registry import BUILT_IN, names
+    from dippm.errors import RunError
+    from dippm.measure.sources.registry import BUILT_IN
 
     if not 0 < order.hz <= MOST_HZ:
         hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
         raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
+    if any(word.partition("@")[0].partition(":")[0] not in BUILT_IN for word in order.metrics):
+        from dippm.tracking.listeners import sources_of
+
+        order = order._replace(metrics=sources_of(order.metrics, devices=(order.device,)))
     for word in order.metrics:
-        source, at, own_hz = word.partition("@")
-        if source not in BUILT_IN and source not in (known := names()):
-            raise UnknownNameError.of("source", source, known)
+        _, at, own_hz = word.partition("@")
         try:
             if at and not 0 < float(own_hz) <= MOST_HZ:
                 raise ValueError
         except ValueError:
             hint = "Say how often as nvml@5, five times a second."
             raise RunError(f"{word!r} says no rate", hint) from None
+    if order.profile:
+        from dippm.tracking.profilers import check_profiler
+
+        check_profiler(order.profile, order.profile_at, order.command, order.metrics)
     return order

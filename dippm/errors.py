@@ -22,6 +22,7 @@
     │   └── OutOfMemoryError           the device's memory does not hold it
     ├── RunError                       a run's folder or record is none, or is damaged
     │   └── StoreError                 the store of runs cannot be reached, read or written
+    ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
                  └─ SourceDroppedWarning · PluginWarning
@@ -171,6 +172,10 @@ class RunError(DippmError):
 
 class StoreError(RunError):
     """The store of runs cannot be reached, read or written."""
+
+
+class PlanError(DippmError, ValueError):
+    """A plan of runs, or a row of it, makes no sense, or another process carries it out."""
 
 
 class UnexpectedError(DippmError, RuntimeError):

@@ -20,6 +20,9 @@
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
     ├── MeasurementError               the run failed, a counter or the device was lost
     │   └── OutOfMemoryError           the device's memory does not hold it
+    ├── CollocationError               devices cannot be shared as asked; undoing it failed
+    │   ├── DevicePermissionError      the driver refuses it to this user
+    │   └── DeviceBusyError            a process of someone else is on the device
     ├── RunError                       a run's folder or record is none, or is damaged
     │   └── StoreError                 the store of runs cannot be reached, read or written
     ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
@@ -164,6 +167,18 @@ class MeasurementError(DippmError, RuntimeError):
 
 class OutOfMemoryError(MeasurementError):
     """The memory of the device does not hold the model at this batch."""
+
+
+class CollocationError(DippmError, RuntimeError):
+    """Devices cannot be shared as asked: the mode, the room, a server or the driver forbids it."""
+
+
+class DevicePermissionError(CollocationError, PermissionError):
+    """The driver refuses to change a device for this user."""
+
+
+class DeviceBusyError(CollocationError):
+    """A process of someone else uses the device, so it is left as it is."""
 
 
 class RunError(DippmError):

@@ -18,6 +18,13 @@ from dippm.devices.mig import (
     smallest_profile,
     taken_fraction,
 )
+from dippm.devices.placements import (
+    Placement,
+    arranged,
+    arrangements,
+    maximal_arrangements,
+    places,
+)
 
 __all__ = [
     "Calibration",
@@ -25,15 +32,20 @@ __all__ = [
     "HostMachine",
     "MemoryFamily",
     "MigProfile",
+    "Placement",
     "all_cpus",
     "all_devices",
     "all_hosts",
+    "arranged",
+    "arrangements",
     "check_device",
     "default_host",
     "find",
     "host_of",
     "is_catalogued",
+    "maximal_arrangements",
     "memory_fraction",
+    "places",
     "read_device",
     "seed_profile",
     "sm_fraction",

@@ -1,0 +1,78 @@
+"""`Sharing`: how runs share a GPU, as a word of a plan says it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from dippm.errors import CollocationError, shortened
+
+Kind = Literal["none", "mps", "mig"]
+NONE = ("", "-", "none")
+PROFILE = re.compile(r"[0-9]+g\.[0-9]+gb([+-][a-z.]+)*")
+LEAST_MEMORY_MB = 1
+
+
+class Sharing(NamedTuple):
+    """How runs share a GPU.
+
+    Attributes:
+        kind: "none" for side by side, "mps", or "mig".
+        profile: of the MIG slice that each run gets, "" for the other kinds.
+        thread_percent: of the GPU's threads that each client of MPS may use; None for all.
+        memory_limit_mb: of device memory, MiB, that each client of MPS may take; None for all.
+    """
+
+    kind: Kind
+    profile: str = ""
+    thread_percent: float | None = None
+    memory_limit_mb: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Sharing:
+        """Return what a cell of the column "Collocation" says; case and padding do not matter.
+
+        Args:
+            text: "" or "-" for none, "mps", "mps:50%" (of the threads), "mps:4096mb" (limit of
+                memory), "mps:50%:4096mb", or the name of a MIG profile ("3g.20gb").
+
+        Raises:
+            CollocationError: if it is none of these, or a number is out of its range.
+        """
+        word = text.strip().casefold()
+        if word in NONE:
+            return cls("none")
+        name, *limits = word.split(":")
+        if name == "mps":
+            return _limited(cls("mps"), limits, text)
+        if PROFILE.fullmatch(word):
+            return cls("mig", profile=word)
+        raise _unknown(text)
+
+    def __str__(self) -> str:
+        if self.kind != "mps":
+            return self.profile
+        threads = [] if self.thread_percent is None else [f"{self.thread_percent:g}%"]
+        memory = [] if self.memory_limit_mb is None else [f"{self.memory_limit_mb}mb"]
+        return ":".join(["mps", *threads, *memory])
+
+
+def _limited(sharing: Sharing, limits: list[str], text: str) -> Sharing:
+    for limit in limits:
+        threads = re.fullmatch(r"([0-9]+(\.[0-9]+)?)%", limit)
+        memory = re.fullmatch(r"([0-9]+)mb", limit)
+        if threads and sharing.thread_percent is None and 0 < float(threads[1]) <= 100:
+            sharing = sharing._replace(thread_percent=float(threads[1]))
+        elif memory and sharing.memory_limit_mb is None and int(memory[1]) >= LEAST_MEMORY_MB:
+            sharing = sharing._replace(memory_limit_mb=int(memory[1]))
+        else:
+            raise _unknown(text)
+    return sharing
+
+
+def _unknown(text: str) -> CollocationError:
+    hint = (
+        "Leave it empty, or write mps, mps:50% (of the threads), mps:4096mb (limit of memory), "
+        "mps:50%:4096mb, or the name of a MIG profile such as 3g.20gb."
+    )
+    return CollocationError(f"{shortened(text)!r} says no way to share a GPU", hint)

@@ -21,7 +21,9 @@
     ├── MeasurementError               the run failed, a counter or the device was lost
     │   └── OutOfMemoryError           the device's memory does not hold it
     ├── RunError                       a run's folder or record is none, or is damaged
-    │   └── StoreError                 the store of runs cannot be reached, read or written
+    │   ├── StoreError                 the store of runs cannot be reached, read or written
+    │   ├── ListenerError              a listener cannot work here, or a run has nothing of it
+    │   └── ProfilerError              a profiler is missing, or its run is no measurement
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
                  └─ SourceDroppedWarning · PluginWarning
@@ -171,6 +173,14 @@ class RunError(DippmError):
 
 class StoreError(RunError):
     """The store of runs cannot be reached, read or written."""
+
+
+class ListenerError(RunError):
+    """A listener cannot work on this machine, or a run has no series of it."""
+
+
+class ProfilerError(RunError):
+    """A profiler is not installed or not allowed, or a profiled run was taken for a measurement."""
 
 
 class UnexpectedError(DippmError, RuntimeError):

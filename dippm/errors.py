@@ -24,7 +24,9 @@
     │   ├── DevicePermissionError      the driver refuses it to this user
     │   └── DeviceBusyError            a process of someone else is on the device
     ├── RunError                       a run's folder or record is none, or is damaged
-    │   └── StoreError                 the store of runs cannot be reached, read or written
+    │   ├── StoreError                 the store of runs cannot be reached, read or written
+    │   ├── ListenerError              a listener cannot work here, or a run has nothing of it
+    │   └── ProfilerError              a profiler is missing, or its run is no measurement
     ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
@@ -187,6 +189,14 @@ class RunError(DippmError):
 
 class StoreError(RunError):
     """The store of runs cannot be reached, read or written."""
+
+
+class ListenerError(RunError):
+    """A listener cannot work on this machine, or a run has no series of it."""
+
+
+class ProfilerError(RunError):
+    """A profiler is not installed or not allowed, or a profiled run was taken for a measurement."""
 
 
 class PlanError(DippmError, ValueError):

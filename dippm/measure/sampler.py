@@ -19,18 +19,17 @@ from typing import Any, NamedTuple
 
 from dippm.measure.readings import Source
 from dippm.measure.sampler_writer import Writer, anchor
-from dippm.measure.sources.registry import open_source
+from dippm.measure.sources.registry import OF_A_GPU, OF_A_TREE, open_source
 
 USAGE = (
     "usage: python -m dippm.measure.sampler --pid PID --out FILE [--hz 10] "
-    "[--sources tree,nvml@5] [--device INDEX|UUID] [--seconds S]\n"
+    "[--sources tree,nvml@5,gpm:1] [--device INDEX|UUID] [--seconds S]\n"
 )
 FLUSH_NS = 500_000_000
 LOOK_NS = 100_000_000
 """The end of the watched process is noticed at once, at more than 10 Hz after so long."""
-OF_THE_KERNEL = {"tree", "host", "rapl"}
+OF_THE_KERNEL = {"tree", "cores", "host", "disks", "rapl"}
 """Sources that need no installed package; the others are looked for where packages are."""
-OF_A_GPU = {"nvml", "nvml_processes", "mig", "gpm"}
 
 
 class Order(NamedTuple):
@@ -40,8 +39,9 @@ class Order(NamedTuple):
         pid: the process whose end ends the sampling, and root of the tree.
         out: the new file.
         hz: ticks per second.
-        sources: name and ticks between its readings.
-        device: index or UUID for sources of a GPU.
+        sources: name and ticks between its readings; "nvml:1" is read of the GPU 1, and keeps that
+            name.
+        device: index or UUID for sources of a GPU that name none.
         seconds: end after so long; 0 for no limit.
     """
 
@@ -107,19 +107,21 @@ class Sampler:
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the workload, whose end we await
 
-    def _open(self, name: str) -> Source:
+    def _open(self, word: str) -> Source:
+        name, named, device = word.partition(":")
         if "site" not in sys.modules and name not in OF_THE_KERNEL:
             import site
 
             site.main()
         where: dict[str, Any] = {}
         if name in OF_A_GPU:
-            where["device"] = self._order.device
-        if name in {"tree", "nvml_processes"}:
+            where["device"] = device or self._order.device
+        if name in OF_A_TREE or name == "nvml_processes":
             where["pid"] = self._order.pid
-        if name == "tree":
+        if name in OF_A_TREE:
             where["exclude"] = (os.getpid(),)  # the workload may have started us
-        return open_source(name, **where)
+        source = open_source(name, **where)
+        return _OfDevice(word, source) if named else source
 
     def run(self) -> str:
         """Sample until the end, and return why it came.
@@ -182,6 +184,16 @@ class Sampler:
         self._writer.close({"end": why, "missed": self._missed, "cpu_s": cpu_s, **anchor()})
         for source in self._sources:
             source.close()
+
+
+class _OfDevice:
+    """A source under a name that says of which device: series of several are never mixed."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        self.name = name
+        self.quantities = source.quantities
+        self.read = source.read
+        self.close = source.close
 
 
 def _allow_files() -> None:

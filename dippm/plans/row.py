@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from dippm.colocation import Sharing
 from dippm.errors import PlanError
 from dippm.plans.status import Status, read_status
 
@@ -25,9 +26,6 @@ COLUMNS = (
 """Of radT's plans; Name may be missing."""
 
 NOTHING = ("", "-", "none", "nan")
-MPS = "mps"
-PROFILE = re.compile(r"\d+c\.\d+g\.\d+gb|\d+g\.\d+gb(\+[\w.+]+)?")
-_MPS = re.compile(r"mps([:@,; ].*)?")
 _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 
@@ -43,7 +41,7 @@ class Row(NamedTuple):
         status: what became of it.
         run: uuid of its run, "" if there was none.
         devices: GPUs by index or UUID; none leaves the environment as it is.
-        sharing: "mps", a MIG profile, or "".
+        sharing: as `dippm.colocation.Sharing` spells it; "" for none.
         file: what is run: a Python file, or a command with its first words.
         listeners: names, in radT's or our words.
         params: arguments as they stand in the plan.
@@ -77,7 +75,8 @@ def read_row(number: int, cells: Mapping[str, str]) -> Row:
 
     Raises:
         PlanError: if a cell makes no sense.
-        UnknownNameError: if it names no status or no way to share a device.
+        UnknownNameError: if it names no status.
+        CollocationError: if it names no way to share a device.
     """
     given = {name: text.strip() for name, text in cells.items()}
     if not given.get("File"):
@@ -91,7 +90,7 @@ def read_row(number: int, cells: Mapping[str, str]) -> Row:
         read_status(given.get("Status", "")),
         given.get("Run", ""),
         read_devices(given.get("Devices", "")),
-        read_sharing(given.get("Collocation", "")),
+        _sharing(given.get("Collocation", "")),
         given["File"],
         read_listeners(given.get("Listeners", "")),
         given.get("Params", ""),
@@ -116,26 +115,15 @@ def read_devices(text: str) -> tuple[str, ...]:
     return found
 
 
-def read_sharing(text: str) -> str:
-    """Return how devices are shared: "", "mps..." or a MIG profile, in lower case.
-
-    Raises:
-        PlanError: if it is none of these.
-    """
-    folded = text.casefold()
-    if folded in NOTHING:
-        return ""
-    if _MPS.fullmatch(folded) or PROFILE.fullmatch(folded):
-        return folded
-    hint = "Give -, MPS, or a MIG profile such as 3g.20gb; `dippm devices` lists them."
-    raise PlanError(f"{text!r} is no way to share a device", hint)
-
-
 def read_listeners(text: str) -> tuple[str, ...]:
     """Return the listeners of a cell, "smi+top"."""
     if text.casefold() in NOTHING:
         return ()
     return tuple(filter(None, (word.strip().casefold() for word in text.split("+"))))
+
+
+def _sharing(text: str) -> str:
+    return "" if text.casefold() in NOTHING else str(Sharing.parse(text))
 
 
 def words_of(params: str) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ class RunOrder(NamedTuple):
         name: of the run; by default the start of the command.
         experiment: what runs are gathered under.
         store: URI of the store; "" for the usual one.
-        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely.
+        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely, "nvml:1"
+            of one GPU of several; or listeners by radT's names, see `dippm.tracking.listeners`.
         hz: samples per second.
         device: of sources of a GPU: index or UUID.
         description: a sentence.
@@ -92,17 +93,20 @@ def checked(order: RunOrder) -> RunOrder:
     Raises:
         RunError: if a rate or time makes none.
         UnknownNameError: if there is no source of a name.
+        ListenerError: if a listener of radT's was named that cannot work here.
     """
-    from dippm.errors import RunError, UnknownNameError
-    from dippm.measure.sources.registry import BUILT_IN, names
+    from dippm.errors import RunError
+    from dippm.measure.sources.registry import BUILT_IN
 
     if not 0 < order.hz <= MOST_HZ:
         hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
         raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
+    if any(word.partition("@")[0].partition(":")[0] not in BUILT_IN for word in order.metrics):
+        from dippm.tracking.listeners import sources_of
+
+        order = order._replace(metrics=sources_of(order.metrics, devices=(order.device,)))
     for word in order.metrics:
-        source, at, own_hz = word.partition("@")
-        if source not in BUILT_IN and source not in (known := names()):
-            raise UnknownNameError.of("source", source, known)
+        _, at, own_hz = word.partition("@")
         try:
             if at and not 0 < float(own_hz) <= MOST_HZ:
                 raise ValueError

@@ -14,11 +14,24 @@ from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 from dippm.measure.sources.calls import Call, Calls, Failure, NotHere
 from dippm.measure.sources.nvml_session import Place, Session, explain, locate
 
+
+def _metric(name: str, unit: str, about: str, asked: str) -> tuple[Quantity, str]:
+    return Quantity(name, unit, "device", about), asked
+
+
 METRICS = (
-    (Quantity("sm_active_percent", "%", "device", "multiprocessors busy"), "SM_UTIL"),
-    (Quantity("sm_occupancy_percent", "%", "device", "warps of those possible"), "SM_OCCUPANCY"),
-    (Quantity("tensor_active_percent", "%", "device", "tensor cores busy"), "ANY_TENSOR_UTIL"),
-    (Quantity("dram_active_percent", "%", "device", "bandwidth of that possible"), "DRAM_BW_UTIL"),
+    _metric("sm_active_percent", "%", "multiprocessors busy", "SM_UTIL"),
+    _metric("sm_occupancy_percent", "%", "warps of those possible", "SM_OCCUPANCY"),
+    _metric("tensor_active_percent", "%", "tensor cores busy", "ANY_TENSOR_UTIL"),
+    _metric("dram_active_percent", "%", "bandwidth of that possible", "DRAM_BW_UTIL"),
+    _metric("graphics_active_percent", "%", "engine that runs kernels busy", "GRAPHICS_UTIL"),
+    _metric("fp64_active_percent", "%", "FP64 pipes busy", "FP64_UTIL"),
+    _metric("fp32_active_percent", "%", "FP32 pipes busy", "FP32_UTIL"),
+    _metric("fp16_active_percent", "%", "FP16 pipes busy, no tensor cores", "FP16_UTIL"),
+    _metric("pcie_tx_mb_s", "MiB/s", "sent by the GPU", "PCIE_TX_PER_SEC"),
+    _metric("pcie_rx_mb_s", "MiB/s", "received by the GPU", "PCIE_RX_PER_SEC"),
+    _metric("nvlink_tx_mb_s", "MiB/s", "sent over all links", "NVLINK_TOTAL_TX_PER_SEC"),
+    _metric("nvlink_rx_mb_s", "MiB/s", "received over them", "NVLINK_TOTAL_RX_PER_SEC"),
 )
 QUANTITIES = tuple(quantity for quantity, _ in METRICS)
 UNSUPPORTED = "this GPU has no GPM: Hopper and later do"

@@ -23,7 +23,24 @@ QUANTITIES = (
     Quantity("network_rx_mb", "MiB", "host", "received, without loopback", counter=True),
     Quantity("network_tx_mb", "MiB", "host", "sent, without loopback", counter=True),
     Quantity("load", "processes", "host", "runnable, mean of the last minute"),
+    Quantity("memory_total_mb", "MiB", "host", "capacity"),
+    Quantity("memory_free_mb", "MiB", "host", "used for nothing at all"),
+    Quantity("memory_shared_mb", "MiB", "host", "files in memory, and what processes share"),
+    Quantity("memory_buffers_mb", "MiB", "host", "blocks of disks that are kept"),
+    Quantity("memory_cached_mb", "MiB", "host", "files that are kept, and tables that can go"),
+    Quantity("swap_total_mb", "MiB", "host", "capacity"),
+    Quantity("swap_free_mb", "MiB", "host", "not in use"),
 )
+PARTS = {
+    "memory_total_mb": (b"MemTotal",),
+    "memory_free_mb": (b"MemFree",),
+    "memory_shared_mb": (b"Shmem",),
+    "memory_buffers_mb": (b"Buffers",),
+    "memory_cached_mb": (b"Cached", b"SReclaimable"),
+    "swap_total_mb": (b"SwapTotal",),
+    "swap_free_mb": (b"SwapFree",),
+}
+"""Lines of /proc/meminfo that a quantity is the sum of."""
 
 
 class HostSource:
@@ -41,6 +58,7 @@ class HostSource:
             ("disk_read_mb disk_written_mb", lambda: _disks(proc, sys)),
             ("network_rx_mb network_tx_mb", lambda: _network(proc, sys)),
             ("load", lambda: _load(proc)),
+            (" ".join(PARTS), lambda: _memory_parts(proc)),
         )
         self._calls = Calls(
             self.name,
@@ -95,19 +113,32 @@ class NotSettled(NotHere):
         super().__init__("a mean over half a second: read again")
 
 
-def _memory(proc: Path) -> tuple[float, ...]:
+def _sizes_mb(proc: Path) -> dict[bytes, float]:
     sizes = {}
     for line in (proc / "meminfo").read_bytes().splitlines():
         name, _, size = line.partition(b":")
         sizes[name] = int(size.split()[0]) / 1024
+    return sizes
+
+
+def _memory(proc: Path) -> tuple[float, ...]:
+    sizes = _sizes_mb(proc)
     available = sizes[b"MemAvailable"]
     swapped = sizes.get(b"SwapTotal", 0.0) - sizes.get(b"SwapFree", 0.0)
     return sizes[b"MemTotal"] - available, available, swapped
 
 
+def _memory_parts(proc: Path) -> tuple[float, ...]:
+    sizes = _sizes_mb(proc)
+    missing = [name for names in PARTS.values() for name in names if name not in sizes]
+    if missing:
+        raise NotHere(f"/proc/meminfo has no {missing[0].decode()}", lasts=True)
+    return tuple(sum(sizes[name] for name in names) for names in PARTS.values())
+
+
 def _disks(proc: Path, sys: Path) -> tuple[float, ...]:
     """Sum over whole disks: partitions and layers above disks would count the same bytes again."""
-    real = _real(sys / "block")
+    real = real_devices(sys / "block")
     read = written = 0
     for line in (proc / "diskstats").read_text().splitlines():
         fields = line.split()
@@ -118,7 +149,7 @@ def _disks(proc: Path, sys: Path) -> tuple[float, ...]:
 
 
 def _network(proc: Path, sys: Path) -> tuple[float, ...]:
-    real = _real(sys / "class" / "net") - {"lo"}
+    real = real_devices(sys / "class" / "net") - {"lo"}
     received = sent = 0
     for line in (proc / "net" / "dev").read_text().splitlines()[2:]:
         name, _, counts = line.partition(":")
@@ -129,7 +160,7 @@ def _network(proc: Path, sys: Path) -> tuple[float, ...]:
     return received / 2**20, sent / 2**20
 
 
-def _real(folder: Path) -> set[str]:
+def real_devices(folder: Path) -> set[str]:
     """Return the devices with hardware (or a hypervisor's) behind them; if there are none, all."""
     names = {entry.name for entry in folder.iterdir()}
     real = {name for name in names if (folder / name / "device").exists()}

@@ -19,13 +19,18 @@ BUILT_IN = {
     "nvml_processes": "dippm.measure.sources.nvml_processes:open_nvml_processes",
     "mig": "dippm.measure.sources.mig:open_mig",
     "gpm": "dippm.measure.sources.gpm:open_gpm",
+    "dcgm": "dippm.measure.sources.dcgm:open_dcgm",
     "cuda_allocator": "dippm.measure.sources.cuda_allocator:open_cuda_allocator",
     "rapl": "dippm.measure.sources.rapl:open_rapl",
     "tree": "dippm.measure.sources.tree:open_tree",
+    "cores": "dippm.measure.sources.cores:open_cores",
     "host": "dippm.measure.sources.host:open_host",
+    "disks": "dippm.measure.sources.disks:open_disks",
     "recorded": "dippm.measure.sources.recorded:open_recorded",
 }
 NAMES = tuple(BUILT_IN)
+OF_A_GPU = frozenset({"nvml", "nvml_processes", "mig", "gpm", "dcgm"})
+OF_A_TREE = frozenset({"tree", "cores"})
 SETTLE_S = 0.6
 """Some quantities are means over half a second."""
 
@@ -42,8 +47,8 @@ def open_source(name: str, **where: Any) -> Source:
 
     Args:
         name: one of `NAMES`, or of another distribution.
-        where: arguments of its opener: `device` of nvml, nvml_processes, mig, gpm and
-            cuda_allocator; `pid` of tree and nvml_processes; `path` of recorded.
+        where: arguments of its opener: `device` of nvml, nvml_processes, mig, gpm, dcgm and
+            cuda_allocator; `pid` of tree, cores and nvml_processes; `path` of recorded.
 
     Returns:
         The source; where the machine lacks it, one whose every quantity is absent with a reason.
@@ -94,9 +99,8 @@ def survey(names: tuple[str, ...] = NAMES, **where: Any) -> list[Survey]:
         names: of the sources; "recorded" is left out.
         where: `device` for the sources of a GPU.
     """
-    of_gpu = {"nvml", "nvml_processes", "mig", "gpm"}
     sources = [
-        open_source(name, **(where if name in of_gpu else {}))
+        open_source(name, **(where if name in OF_A_GPU else {}))
         for name in names
         if name != "recorded"
     ]

@@ -1,0 +1,138 @@
+"""What each listener of radT stands for: sources that are sampled, and its names of their series.
+
+A name has several series where several sources can tell the same; the first that a run has is
+taken, and is named with it. What is told of the host keeps "host." in its series' name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+How = Literal["value", "rate", "growth"]
+
+
+class Metric(NamedTuple):
+    """One metric of a listener.
+
+    Attributes:
+        name: as radT has it; "{}" stands for what "*" stands for in the series.
+        series: full names, the preferred one first; "*" for a disk or a core.
+        unit: of the view.
+        per: units of the series in one unit of the view.
+        how: the value itself, the growth of a counter per second, or its growth since the start.
+        part_of: the value is a percentage of this series.
+    """
+
+    name: str
+    series: tuple[str, ...]
+    unit: str
+    per: float = 1.0
+    how: How = "value"
+    part_of: str = ""
+
+
+class Listener(NamedTuple):
+    """One listener.
+
+    Attributes:
+        sources: that are sampled; of those in one inner tuple, the first that works here.
+        needs: a source of which a value must be had, else the listener cannot work.
+        metrics: of it.
+    """
+
+    sources: tuple[tuple[str, ...], ...]
+    needs: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+
+
+UNITS = ("gpm", "dcgm")
+"""Sources that tell how busy the units of a GPU are."""
+MOVED = ("read_mb", "written_mb")
+
+
+def _of_units(name: str, quantity: str, unit: str = "%") -> Metric:
+    return Metric(f"DCGMI - {name}", tuple(f"{source}.{quantity}" for source in UNITS), unit)
+
+
+def _gb(name: str, quantity: str) -> Metric:
+    return Metric(f"Free - {name} GB", (f"host.{quantity}_mb",), "GiB", 1024)
+
+
+def _of_disk(head: str, disk: str) -> tuple[Metric, ...]:
+    transfers, read, written = (f"disks.{disk}_{name}" for name in ("transfers", *MOVED))
+    return (
+        Metric(f"{head}tps", (transfers,), "transfers/s", how="rate"),
+        Metric(f"{head}MB read/s", (read,), "MiB/s", how="rate"),
+        Metric(f"{head}MB written/s", (written,), "MiB/s", how="rate"),
+        Metric(f"{head}MB read", (read,), "MiB", how="growth"),
+        Metric(f"{head}MB written", (written,), "MiB", how="growth"),
+    )
+
+
+SMI = (
+    Metric("SMI - Power Draw", ("nvml.power_w",), "W"),
+    Metric("SMI - GPU Util", ("nvml.utilization_percent",), "%"),
+    Metric("SMI - Mem Util", ("nvml.memory_utilization_percent",), "%"),
+    Metric("SMI - Mem Used", ("nvml.memory_used_mb",), "MiB"),
+    Metric("SMI - Performance State", ("nvml.performance_state",), "P"),
+)
+DCGMI = (
+    Metric("DCGMI - Power Usage", ("nvml.power_w",), "W"),
+    Metric("DCGMI - Total Energy Consumption", ("nvml.energy_j",), "J"),
+    _of_units("PCIE TX Throughput", "pcie_tx_mb_s", "MiB/s"),
+    _of_units("PCIE RX Throughput", "pcie_rx_mb_s", "MiB/s"),
+    Metric("DCGMI - GPU Utilization", ("nvml.utilization_percent",), "%"),
+    Metric("DCGMI - Memory Copy Utilization", ("nvml.memory_utilization_percent",), "%"),
+    _of_units("GR Engine Active", "graphics_active_percent"),
+    _of_units("SM Active", "sm_active_percent"),
+    _of_units("SM Occupancy", "sm_occupancy_percent"),
+    _of_units("Tensor Active", "tensor_active_percent"),
+    _of_units("DRAM Active", "dram_active_percent"),
+    _of_units("FP64 Active", "fp64_active_percent"),
+    _of_units("FP32 Active", "fp32_active_percent"),
+    _of_units("FP16 Active", "fp16_active_percent"),
+    _of_units("PCIE TX Bytes", "pcie_tx_mb_s", "MiB/s"),
+    _of_units("PCIE RX Bytes", "pcie_rx_mb_s", "MiB/s"),
+    _of_units("NVlink TX Bytes", "nvlink_tx_mb_s", "MiB/s"),
+    _of_units("NVlink RX Bytes", "nvlink_rx_mb_s", "MiB/s"),
+)
+TOP = (
+    Metric("TOP - CPU Utilization", ("tree.cpu_percent",), "%"),
+    Metric("TOP - Memory Utilization", ("tree.rss_mb",), "%", part_of="host.memory_total_mb"),
+    Metric("TOP - Memory Usage GB", ("tree.rss_mb",), "GiB", 1024),
+    Metric("TOP - Swap Memory GB", ("host.swap_used_mb",), "GiB", 1024),
+    Metric("TOP - Host CPU Utilization", ("host.cpu_percent",), "%"),
+)
+FREE = (
+    _gb("Mem Total", "memory_total"),
+    _gb("Mem Used", "memory_used"),
+    _gb("Mem Free", "memory_free"),
+    _gb("Mem Shared", "memory_shared"),
+    _gb("Mem Buff", "memory_buffers"),
+    _gb("Mem Cache", "memory_cached"),
+    _gb("Mem Available", "memory_available"),
+    _gb("Swap Total", "swap_total"),
+    _gb("Swap Used", "swap_used"),
+    _gb("Swap Free", "swap_free"),
+)
+IOSTAT = (
+    *_of_disk("{} - ", "*"),
+    *_of_disk("iostat - Total ", "total"),
+)
+PS = (
+    Metric("PS - CPU {}", ("cores.core_*_percent",), "%"),
+    Metric("PS - MEM {}", ("cores.core_*_rss_mb",), "%", part_of="host.memory_total_mb"),
+)
+
+LISTENERS = {
+    "smi": Listener((("nvml",),), ("nvml",), SMI),
+    "dcgmi": Listener((UNITS, ("nvml",)), UNITS, DCGMI),
+    "top": Listener((("tree",), ("host",)), ("tree",), TOP),
+    "free": Listener((("host",),), ("host",), FREE),
+    "iostat": Listener((("disks",), ("tree",)), ("disks",), IOSTAT),
+    "ps": Listener((("cores",), ("tree",), ("host",)), ("cores",), PS),
+}
+ALSO = {"dcgm": "dcgmi", "nvidia-smi": "smi"}
+"""Spellings that radT's documents have besides."""
+PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
+NAMES = tuple(LISTENERS)

@@ -27,6 +27,7 @@ from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.plan import plan
 from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
@@ -35,6 +36,7 @@ from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
+from dippm.cli.track import track
 from dippm.cli.what_if import what_if
 
 app = typer.Typer(
@@ -72,6 +74,8 @@ for command in (
 app.command("import")(import_runs)
 app.command("compare-run")(compare_run)
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings={"allow_interspersed_args": False})(track)
+app.add_typer(plan, name="plan")
 app.add_typer(selftest, name="selftest")
 
 

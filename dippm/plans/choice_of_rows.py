@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dippm.colocation import seated
@@ -72,24 +72,9 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
         PlanError: naming every row that cannot be run, and why.
         DippmError: what is wrong, if it is one row only.
     """
-    errors: dict[int, DippmError] = {}
     known: dict[object, DippmError | None] = {}
-
-    def look(row: Row, what: object, step: object) -> None:
-        if what not in known:
-            try:
-                step()  # type: ignore[operator]
-                known[what] = None
-            except DippmError as error:
-                known[what] = error
-        if (error := known[what]) is not None:
-            errors.setdefault(row.number, error)
-
-    beside = plan.parent if plan else None
-    for row in rows:
-        look(row, row.file, lambda: command_of(row.file, arguments_of(row), beside))
-        look(row, (row.listeners, row.devices), lambda: metrics_of(row))
-        look(row, ("devices", row.devices), lambda: _look_at_devices(row))
+    found = {row.number: _wrong(row, plan.parent if plan else None, known) for row in rows}
+    errors = {number: error for number, error in found.items() if error is not None}
     if not errors:
         return
     numbers = list(errors)
@@ -100,6 +85,31 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
     if len(numbers) == 1:
         raise type(first)(told[0], first.hint) from first
     raise PlanError("\n".join(told), first.hint) from first
+
+
+def _wrong(
+    row: Row, beside: Path | None, known: dict[object, DippmError | None]
+) -> DippmError | None:
+    """Return why a row cannot be run; what was looked at for another is not looked at again."""
+    steps: dict[object, Callable[[], object]] = {
+        ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
+        ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
+        ("devices", row.devices): lambda: _look_at_devices(row),
+    }
+    for what, step in steps.items():
+        if what not in known:
+            known[what] = _error_of(step)
+        if (error := known[what]) is not None:
+            return error
+    return None
+
+
+def _error_of(step: Callable[[], object]) -> DippmError | None:
+    try:
+        step()
+    except DippmError as error:
+        return error
+    return None
 
 
 def _look_at_devices(row: Row) -> None:

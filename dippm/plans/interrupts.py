@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from types import FrameType, TracebackType
@@ -46,15 +47,11 @@ class Interrupts:
 
     def seen(self) -> None:
         """Take back that the handle is readable."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self.handle, 64):
                 pass
-        except BlockingIOError:
-            pass
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.count, self.last = self.count + 1, number
-        try:
+        with contextlib.suppress(BlockingIOError):  # it is readable already
             os.write(self._theirs, b"!")
-        except BlockingIOError:  # it is readable already
-            pass

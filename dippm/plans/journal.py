@@ -1,22 +1,24 @@
 """The journal of a plan: what its scheduler does to the machine, written before it is done.
 
-    journal.jsonl   {"scheduler": "host:pid:start"}, {"row": 3, "process": "host:pid:start"},
-                    {"row": 3, "run": uuid, "folder": path}, {"row": 3, "ended": "FINISHED"}
-    seats-N/        what `dippm.colocation` made for a workload, and has not undone yet
+journal.jsonl   {"scheduler": "host:pid:start"}, {"row": 3, "process": "host:pid:start"},
+{"row": 3, "run": uuid, "folder": path}, {"row": 3, "ended": "FINISHED"}
+seats-N/        what `dippm.colocation` made for a workload, and has not undone yet
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dippm.plans.place import state_folder
 from dippm.plans.status import Process
 
 JOURNAL, SEATS = "journal.jsonl", "seats-*"
+OF_A_COMMAND = "command-"
+"""Begins the folder of a single command, which has no plan."""
 
 
 class Open(NamedTuple):
@@ -36,19 +38,17 @@ class Open(NamedTuple):
 
 
 class Journal:
-    """Appends to the journal of a plan; hold the lock of the plan.
+    """Appends to a journal; hold the lock of its plan.
 
-    Attributes:
-        folder: where it lies.
+    Args:
+        folder: where it lies, see `state_folder`.
+
+    Raises:
+        OSError: if it cannot be written: then nothing may be begun that it could not undo.
     """
 
-    def __init__(self, plan: Path) -> None:
-        """Begin a journal.
-
-        Raises:
-            OSError: if it cannot be written: then nothing may be begun that it could not undo.
-        """
-        self.folder = state_folder(plan)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self._seats = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -66,10 +66,12 @@ class Journal:
 
     def seats(self) -> Path:
         """Return a new folder for the journal of a workload's seats."""
-        self._seats += 1
-        path = self.folder / f"seats-{self._seats}"
-        path.mkdir()
-        return path
+        while True:
+            self._seats += 1
+            path = self.folder / f"seats-{self._seats}"
+            with contextlib.suppress(FileExistsError):  # of a crash, and not undone yet
+                path.mkdir()
+                return path
 
     def close(self, *, finished: bool) -> None:
         """Close it; a journal of what came to its end is removed."""
@@ -78,24 +80,15 @@ class Journal:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def is_left(plan: Path) -> bool:
-    """Return whether a scheduler of a plan ended without closing its journal."""
-    return (state_folder(plan) / JOURNAL).exists()
+def is_left(folder: Path) -> bool:
+    """Return whether a scheduler ended without closing its journal."""
+    return (folder / JOURNAL).exists() and not _scheduler_of(folder).goes_on
 
 
-def left_open(plan: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
+def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
     """Return the rows that were begun and not ended, and the folders of seats not undone."""
     rows: dict[int, Open] = {}
-    folder = state_folder(plan)
-    try:
-        lines = (folder / JOURNAL).read_bytes().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:  # the line in flight when the machine went down
-            continue
+    for event in _events(folder):
         number = event.get("row")
         if number is None:
             continue
@@ -106,3 +99,21 @@ def left_open(plan: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
         else:
             rows[number] = Open(number, Process.parse(event.get("process", "")))
     return tuple(rows.values()), tuple(sorted(folder.glob(SEATS)))
+
+
+def _scheduler_of(folder: Path) -> Process:
+    found = [event["scheduler"] for event in _events(folder) if "scheduler" in event]
+    process = Process.parse(found[-1]) if found else None
+    return process or Process("", 0, 0)
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (folder / JOURNAL).read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # the line in flight when the machine went down
+            found.append(json.loads(line))
+    return found

@@ -20,7 +20,9 @@ ALWAYS = ("tree",)
 """Sampled whatever a row asks for: the run's own processes."""
 
 
-def command_of(file: str, arguments: Sequence[str], beside: Path | None = None) -> tuple[str, ...]:
+def command_of(
+    file: str, arguments: Sequence[str], beside: Path | None = None, *, whole: bool = False
+) -> tuple[str, ...]:
     """Return the command that runs a file, or a command, with arguments.
 
     A Python file that may not be executed is run by this Python. A file is looked for from the
@@ -30,11 +32,12 @@ def command_of(file: str, arguments: Sequence[str], beside: Path | None = None) 
         file: a path, a program's name, or either with its first words.
         arguments: what follows.
         beside: folder of the plan.
+        whole: whether the file is one word, whatever it holds.
 
     Raises:
         PlanError: if there is no such file or program, or if it is a plan.
     """
-    words = [file] if _found(file, beside) else shlex.split(file)
+    words = [file] if whole or _found(file, beside) else shlex.split(file)
     if os.sep not in words[0] and not words[0].endswith(".py") and shutil.which(words[0]):
         return (*words, *arguments)  # as a shell has it: programs come before files
     if is_plan(words[0]):

@@ -13,11 +13,16 @@ from dippm.errors import PlanError
 from dippm.process.lock import HeldError, Lock
 
 
-def state_folder(plan: Path) -> Path:
-    """Return the folder where the scheduler of a plan keeps what must survive it."""
+def state_folders() -> Path:
+    """Return the folder where schedulers of this machine keep what must survive them."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dippm" / "plans" / os.uname().nodename
+
+
+def state_folder(plan: Path) -> Path:
+    """Return the folder of the scheduler of a plan."""
     digest = hashlib.sha256(os.fsencode(plan)).hexdigest()[:12]
-    return Path(state) / "dippm" / "plans" / f"{plan.name}-{digest}"
+    return state_folders() / f"{plan.name}-{digest}"
 
 
 def lock_plan(plan: Path) -> Lock:

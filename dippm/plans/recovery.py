@@ -12,8 +12,8 @@ from pathlib import Path
 from dippm.colocation import undo
 from dippm.errors import RunError
 from dippm.plans.book import Book
-from dippm.plans.journal import Open, left_open
-from dippm.plans.place import lock_plan, state_folder
+from dippm.plans.journal import OF_A_COMMAND, SEATS, Open, is_left, left_open
+from dippm.plans.place import lock_plan, state_folder, state_folders
 from dippm.plans.reading import read_plan
 from dippm.plans.row import Row
 from dippm.plans.running import AFTER
@@ -45,15 +45,41 @@ def recover(path: Path) -> list[str]:
 
 def recover_held(path: Path) -> list[str]:
     """As `recover`, of a plan that is locked."""
-    said: list[str] = []
-    rows, seats = left_open(path)
-    for open_row in rows:
-        said += _end(open_row)
-    for folder in seats:
-        said += undo(folder)
+    folder = state_folder(path)
+    rows, _ = left_open(folder)
+    said = _end_all(folder)
     said += _mark(path, {row.row: row for row in rows})
-    shutil.rmtree(state_folder(path), ignore_errors=True)
+    _remove(folder)
     return said
+
+
+def recover_all() -> list[str]:
+    """Undo what killed schedulers and commands of this user left on this machine.
+
+    Rows of their plans are marked when the plan is recovered or carried out.
+    """
+    said = []
+    for folder in sorted(state_folders().glob("*")):
+        if is_left(folder):
+            said += [f"{folder.name}: {sentence}" for sentence in _end_all(folder)]
+            if folder.name.startswith(OF_A_COMMAND):
+                _remove(folder)
+    return said
+
+
+def _end_all(folder: Path) -> list[str]:
+    rows, seats = left_open(folder)
+    said = [sentence for row in rows for sentence in _end(row)]
+    return [*said, *(sentence for seat in seats for sentence in undo(seat))]
+
+
+def _remove(folder: Path) -> None:
+    """Remove a journal; of seats that could not be undone what they need to be."""
+    for seat in folder.glob(SEATS):
+        with contextlib.suppress(OSError):
+            seat.rmdir()
+    if not any(folder.glob(SEATS)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(row: Open) -> list[str]:

@@ -90,7 +90,7 @@ def read_row(number: int, cells: Mapping[str, str]) -> Row:
         read_status(given.get("Status", "")),
         given.get("Run", ""),
         read_devices(given.get("Devices", "")),
-        _sharing(given.get("Collocation", "")),
+        read_sharing(given.get("Collocation", "")),
         given["File"],
         read_listeners(given.get("Listeners", "")),
         given.get("Params", ""),
@@ -122,7 +122,12 @@ def read_listeners(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip().casefold() for word in text.split("+"))))
 
 
-def _sharing(text: str) -> str:
+def read_sharing(text: str) -> str:
+    """Return how devices are shared, as `Sharing` spells it.
+
+    Raises:
+        CollocationError: if there is no such way.
+    """
     return "" if text.casefold() in NOTHING else str(Sharing.parse(text))
 
 

@@ -147,7 +147,6 @@ class RunningRow:
         return status
 
     def _readable(self) -> bool:
-        import select
 
         return bool(select.select([self.output], [], [], 0)[0])
 

@@ -11,7 +11,7 @@ from dippm.plans.carried_out import CarriedOut
 from dippm.plans.choice_of_rows import check, to_run
 from dippm.plans.interrupts import Interrupts
 from dippm.plans.journal import Journal, is_left
-from dippm.plans.place import lock_plan
+from dippm.plans.place import lock_plan, state_folder
 from dippm.plans.plan import Plan
 from dippm.plans.reading import read_plan
 from dippm.plans.recovery import recover_held
@@ -33,7 +33,7 @@ def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
     """
     plan = read_plan(path)
     with lock_plan(plan.path):
-        if is_left(plan.path):
+        if is_left(state_folder(plan.path)):
             for sentence in recover_held(plan.path):
                 audience.say(sentence)
         plan = read_plan(plan.path)
@@ -63,7 +63,7 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
     book = Book(plan, audience.say)
     ran: list[int] = []
     try:
-        journal = Journal(plan.path)
+        journal = Journal(state_folder(plan.path))
     except OSError as error:
         hint = "It must be written before anything is begun: see $XDG_STATE_HOME."
         raise PlanError(f"the journal of the plan cannot be written: {error}", hint) from error

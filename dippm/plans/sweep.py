@@ -1,11 +1,11 @@
 """A sweep: one run for each combination of parameters, from a YAML file as radT has it.
 
-    name: study                 file: train.py              experiment: 1
-    devices: 0                  collocation: "-"            listeners: smi+top
-    method: grid                # or random: `runs` of them, in an order that `seed` decides
-    parameters:
-      batch-size: {values: [32, 64]}
-      lr: {min: 0.0001, max: 0.1, log: true}     # random only
+name: study                 file: train.py              experiment: 1
+devices: 0                  collocation: "-"            listeners: smi+top
+method: grid                # or random: `runs` of them, in an order that `seed` decides
+parameters:
+batch-size: {values: [32, 64]}
+lr: {min: 0.0001, max: 0.1, log: true}     # random only
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ def _axis(name: str, given: Any) -> Any:
 
 
 def _ordered(low: Any, high: Any) -> bool:
-    numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
-    return numbers and low < high
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return False
+    return math.isfinite(low) and math.isfinite(high) and low < high
 
 
 def _grid(axes: dict[str, Any], held: Mapping[Any, Any]) -> list[dict[str, Any]]:

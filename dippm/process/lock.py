@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 GRACE_S = 2.0
 """What belongs to a process that was killed needs a moment to follow it."""
@@ -56,7 +57,7 @@ class Lock:
             self.path.unlink(missing_ok=True)
         os.close(self.handle)
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

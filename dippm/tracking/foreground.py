@@ -216,7 +216,7 @@ class Child:
 def _steps(
     after_s: float, signals: tuple[signal.Signals, ...]
 ) -> list[tuple[float, signal.Signals]]:
-    """Return when which signal is sent: the first after some seconds, the others `GRACE_S` apart."""
+    """Return when each signal is sent: the first after some seconds, then `GRACE_S` apart."""
     start = time.monotonic() + after_s
     return [(start + n * GRACE_S, step) for n, step in enumerate(signals)]
 

@@ -30,7 +30,7 @@
     ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning · PluginWarning
+                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -221,6 +221,10 @@ class OutOfRangeWarning(DippmWarning):
 
 class DeviceMismatchWarning(DippmWarning):
     """The prediction is for a device that was never measured."""
+
+
+class CollocationWarning(DippmWarning):
+    """Someone else changed a shared device meanwhile, or something of ours is left on it."""
 
 
 class PluginWarning(DippmWarning):

@@ -1,12 +1,19 @@
 """Runs that share a GPU: side by side, under MPS, or each on a MIG slice of its own."""
 
 from dippm.colocation.seat import Seat
-from dippm.colocation.seating import seated, undo
+from dippm.colocation.seating import seated
 from dippm.colocation.sharing import Sharing
-from dippm.errors import CollocationError, DeviceBusyError, DevicePermissionError
+from dippm.colocation.undoing import undo
+from dippm.errors import (
+    CollocationError,
+    CollocationWarning,
+    DeviceBusyError,
+    DevicePermissionError,
+)
 
 __all__ = [
     "CollocationError",
+    "CollocationWarning",
     "DeviceBusyError",
     "DevicePermissionError",
     "Seat",

@@ -2,6 +2,7 @@
 
 `build(folder)` compiles it; run a subprocess with `environment(library, answers)` so that the real
 `pynvml` loads it. `answers` may be written anew while the subprocess runs: a GPU is lost that way.
+With "mig_mode 1" among the answers, MIG instances live in the file that `instances` returns.
 """
 
 from __future__ import annotations
@@ -37,3 +38,8 @@ def environment(library: Path, answers: Path) -> dict[str, str]:
     """Return the environment of a process that meets the fake GPU."""
     kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     return {**kept, "LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML": str(answers)}
+
+
+def instances(answers: Path) -> Path:
+    """Return the file of the MIG instances, which tests may change as another user would."""
+    return answers.with_name(f"{answers.name}.mig")

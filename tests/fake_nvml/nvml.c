@@ -10,6 +10,7 @@
  *   power_mw, energy_mj, ...     figures, see DEFAULTS; energy_mj 0 counts power over time
  *   process PID MIB INSTANCE     on the device, may be repeated; PID "self" is the caller;
  *                                MIB -1 is NVML_VALUE_NOT_AVAILABLE
+ *   mig_mode 1, ...              instances that can be made and destroyed, see mig.c
  * Layouts follow NVIDIA's public nvml.h; no GPU stands behind any figure. */
 
 #include <stdio.h>
@@ -74,16 +75,20 @@ static double now(void) {
 /* Handles are small numbers: GPU i is 0x100 + i, slice j of it 0x10000 + 0x100 * i + j. */
 static long number(Device device) { return (long)device; }
 static int is_slice(Device device) { return number(device) >= 0x10000; }
+static int exists(long handle);
+static int managed(void) { return ask("mig_mode", -1) >= 0; }
 static Return check(const char *call, Device device) {
     if (!users) return UNINITIALIZED;
     long gpu = is_slice(device) ? (number(device) - 0x10000) / 0x100 : number(device) - 0x100;
     if (gpu < 0 || gpu >= ask("gpus", 1)) return INVALID;
+    if (is_slice(device) && managed() && !exists(number(device))) return INVALID;
     Return all = ask("all", OK);
     return all ? all : ask(call, OK);
 }
 #define CHECK() do { Return code = check(__func__, device); if (code) return code; } while (0)
 #define FIGURE(NAME, TYPE, KEY) \
     Return NAME(Device device, TYPE *value) { CHECK(); *value = ask(KEY, 0); return OK; }
+#include "mig.c"
 
 Return nvmlInitWithFlags(unsigned flags) {
     (void)flags;
@@ -131,7 +136,9 @@ Return nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
 Return nvmlDeviceGetName(Device device, char *text, unsigned size) {
     CHECK();
     const char *kind = number(device) & 0xff && ask("kinds", 1) > 1 ? "NVIDIA Other" : "NVIDIA Fake";
-    snprintf(text, size, is_slice(device) ? "NVIDIA Fake MIG 1g.10gb" : "%s", kind);
+    const char *profile = managed() && is_slice(device) ? profile_of(number(device)) : "1g.10gb";
+    snprintf(text, size, is_slice(device) ? "NVIDIA Fake MIG %s" : "%s",
+             is_slice(device) ? profile : kind);
     return OK;
 }
 Return nvmlDeviceGetIndex(Device device, unsigned *index) {
@@ -141,7 +148,7 @@ Return nvmlDeviceGetIndex(Device device, unsigned *index) {
 }
 Return nvmlDeviceGetUtilizationRates(Device device, Utilization *rates) {
     CHECK();
-    if (ask("mig", 0)) return UNSUPPORTED;
+    if (ask("mig", 0) || ask("mig_mode", 0) > 0) return UNSUPPORTED;
     rates->gpu = ask("utilization", 0);
     rates->memory = ask("memory_utilization", 0);
     return OK;
@@ -230,7 +237,8 @@ Return nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, P
 Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
     CHECK();
     if (ask("mig", 0) < 0) return UNSUPPORTED;
-    *current = *pending = ask("mig", 0) > 0;
+    *current = *pending = managed() ? ask("mig_mode", 0) : ask("mig", 0) > 0;
+    if (managed()) *pending = ask("mig_pending", *current);
     return OK;
 }
 Return nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
@@ -240,6 +248,7 @@ Return nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
 }
 Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *slice) {
     CHECK();
+    if (managed()) return device_at(number(device) & 0xff, index, (long *)slice) ? OK : NOT_FOUND;
     if (index % 2 || index / 2 >= (unsigned)ask("mig", 0)) return NOT_FOUND;
     *slice = (Device)(0x10000 + 0x100 * (number(device) - 0x100) + index);
     return OK;
@@ -256,7 +265,12 @@ Return nvmlDeviceIsMigDeviceHandle(Device device, unsigned *answer) {
 }
 Return nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
     CHECK();
-    *id = number(device) & 0xff;
+    *id = number(device) & (managed() ? 0xf : 0xff);
+    return is_slice(device) ? OK : INVALID;
+}
+Return nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
+    CHECK();
+    *id = managed() ? number(device) >> 4 & 0xf : 0;
     return is_slice(device) ? OK : INVALID;
 }
 Return nvmlGpmQueryDeviceSupport(Device device, Support *support) {

@@ -35,6 +35,7 @@ from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
+from dippm.cli.trace import export_trace, verify_trace
 from dippm.cli.what_if import what_if
 
 app = typer.Typer(
@@ -71,6 +72,8 @@ for command in (
     app.command()(command)
 app.command("import")(import_runs)
 app.command("compare-run")(compare_run)
+app.command("export-trace")(export_trace)
+app.command("verify-trace")(verify_trace)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 

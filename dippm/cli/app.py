@@ -36,6 +36,7 @@ from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
+from dippm.cli.trace import export_trace, verify_trace
 from dippm.cli.track import track
 from dippm.cli.what_if import what_if
 
@@ -73,6 +74,8 @@ for command in (
     app.command()(command)
 app.command("import")(import_runs)
 app.command("compare-run")(compare_run)
+app.command("export-trace")(export_trace)
+app.command("verify-trace")(verify_trace)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(context_settings={"allow_interspersed_args": False})(track)
 app.add_typer(plan, name="plan")

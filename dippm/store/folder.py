@@ -3,6 +3,7 @@
     start.json       `Start`, whole at any moment
     events.jsonl     spans, values, params and tags, a line each, appended
     samples-*.dippm  of samplers, see `dippm.measure.sampler_file`
+    artifacts/       copies of files that the run told of
     end.json         `End`, written once; missing while the run goes on, or if it was killed
 
 A line is one write to a file opened for appending, so threads and processes may share it, and a
@@ -22,6 +23,7 @@ from dippm.store.record import End, Moment, Span, Start, Value, as_json
 
 VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"
+ARTIFACTS = "artifacts"
 SAMPLES = "samples-*.dippm"
 SPOOL_VARIABLE = "DIPPM_SPOOL"
 IDS = 2**20
@@ -88,6 +90,28 @@ class RunFolder:
         """Append params, tags or what the run depends on; of one name the last counts."""
         given = {"params": params, "tags": tags, "environment": environment}
         self._append({kind: dict(texts) for kind, texts in given.items() if texts})
+
+    def artifact(self, source: Path, under: str = "") -> None:
+        """Keep a copy of a file or folder as it is now; of one name the last counts.
+
+        Args:
+            source: the file or folder.
+            under: folder that it goes into, relative.
+
+        Raises:
+            ValueError: if `under` leads out of the run.
+            OSError: if it cannot be read, or the copy not be written.
+        """
+        import shutil
+
+        into = self.path / ARTIFACTS / under
+        if os.path.isabs(under) or ".." in Path(under).parts:
+            raise ValueError(f"{under!r} leads out of the run")
+        into.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, into / source.name, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, into / source.name)
 
     def end(self, end: End) -> None:
         """Say how the run ended.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.store.columns import Column, read_columns
-from dippm.store.folder import Recorded, read_folder
+from dippm.store.folder import ARTIFACTS, Recorded, read_folder
 from dippm.store.record import End, Moment, as_json
 from dippm.store.summary import Summary, summarise
 
@@ -43,7 +43,13 @@ class Gathered:
             "values": [as_json(value) for value in self.recorded.values],
             "summaries": [asdict(summary) for summary in self.summaries],
             "remarks": list(self.remarks),
+            "artifacts": self.artifacts(),
         }
+
+    def artifacts(self) -> list[str]:
+        """Return the files that the run told of, by their paths in the folder of artifacts."""
+        held = self.recorded.path / ARTIFACTS
+        return sorted(p.relative_to(held).as_posix() for p in held.rglob("*") if p.is_file())
 
     def wall_ms(self, time_ns: int) -> int:
         """Return the wall-clock time of a monotonic one, in milliseconds since 1970."""

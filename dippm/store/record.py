@@ -27,6 +27,8 @@ ValueKind = Literal[
 """What a value is, for whoever draws it. "metric" is one number, or one each step."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+BESIDE = "dippm.run"
+"""Tag of MLflow's own runs of a workload: the uuid of the run that they stand beside."""
 
 
 class Moment(NamedTuple):

@@ -19,16 +19,18 @@ from typing import Any
 from dippm.errors import RunError
 from dippm.progress import stage, tell
 from dippm.store.client import connect, failures_of
-from dippm.store.folder import read_folder
+from dippm.store.folder import ARTIFACTS, read_folder
 from dippm.store.gathered import Gathered, gather
 from dippm.store.logged import logged_metrics, logged_params, logged_tags
 from dippm.store.names import text
 from dippm.store.parquet import write_samples
 from dippm.store.place import Place, place_of
 from dippm.store.query import COMPLETE, UUID, Condition, described, matches
+from dippm.store.record import BESIDE
 from dippm.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
 BATCH = 1000
+PARENT = "mlflow.parentRunId"
 TERMINAL = {"finished": "FINISHED", "interrupted": "KILLED"}
 
 
@@ -155,6 +157,10 @@ class RunStore:
             record = json.dumps(gathered.document(), separators=(",", ":"), default=str)
             (Path(scratch) / RECORD).write_text(record)
             self._client.log_artifacts(id_, scratch)
+        if gathered.artifacts():
+            tell("writing artifacts")
+            told = gathered.recorded.path / ARTIFACTS
+            self._client.log_artifacts(id_, str(told), ARTIFACTS)
         for params in _batches(logged_params(start), 100):
             self._client.log_batch(id_, params=params)
         metrics = logged_metrics(gathered)
@@ -166,7 +172,22 @@ class RunStore:
         ended_ms = gathered.end.at.wall_ns // 1_000_000
         status = TERMINAL.get(gathered.end.status, "FAILED")
         self._client.set_terminated(id_, status, ended_ms)
+        for beside in self._beside(start.uuid):
+            if PARENT not in beside.data.tags:  # MLflow's page shows it below ours
+                self._client.set_tag(beside.info.run_id, PARENT, id_)
         self._client.set_tag(id_, COMPLETE, "1")
+
+    def beside(self, run: StoredRun) -> tuple[str, ...]:
+        """Return the ids of the runs that the workload itself kept in MLflow, in this store.
+
+        Raises:
+            StoreError: if the store cannot be read.
+        """
+        with failures_of(self.place, "cannot read"):
+            return tuple(beside.info.run_id for beside in self._beside(run.uuid))
+
+    def _beside(self, uuid: str) -> Iterator[Any]:
+        return self._search(f"tags.`{BESIDE}` = '{text(uuid, 64)}'")
 
     def _of_uuid(self, uuid: str) -> Any | None:
         """Return MLflow's run of a uuid; a request that was repeated on its way made further."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import RunError
 from dippm.store.columns import Column
+from dippm.store.folder import ARTIFACTS
 from dippm.store.record import End, Moment, RunStatus, Span, Start, Value
 from dippm.store.summary import Summary
 
@@ -83,6 +84,23 @@ class StoredRun:
     def remarks(self) -> tuple[str, ...]:
         """What of the folder could not be read."""
         return tuple(self._part("remarks"))
+
+    @cached_property
+    def artifacts(self) -> tuple[str, ...]:
+        """Files that the run told of, by their paths."""
+        return tuple(self._record.get("artifacts", ()))
+
+    def artifact(self, name: str) -> Path:
+        """Return a copy of a file that the run told of.
+
+        Raises:
+            RunError: if it told of no such file, or if it is gone.
+        """
+        found = self.fetch(f"{ARTIFACTS}/{name}") if name in self.artifacts else None
+        if found is None:
+            known = ", ".join(self.artifacts) or "none"
+            raise RunError(f"run {self.uuid[:8]} has no artifact {name!r}", f"It has: {known}.")
+        return found
 
     @property
     def prediction(self) -> Mapping[str, Any] | None:

@@ -114,6 +114,23 @@ class Run:
         tags = {str(name): str(value)}
         self._write(lambda folder: folder.settings(tags=tags))
 
+    def artifact(self, source: str | os.PathLike[str], under: str = "") -> None:
+        """Keep a copy of a file or folder, as it is now, with the run.
+
+        Args:
+            source: the file or folder.
+            under: folder of the run's artifacts that it goes into.
+
+        Raises:
+            RunError: if there is no such file, or if `under` leads out of the run.
+        """
+        path = Path(source)
+        if not path.exists():
+            raise RunError(f"there is no file {path} to keep", "Give one that was written before.")
+        if os.path.isabs(under) or ".." in Path(under).parts:
+            raise RunError(f"{under!r} leads out of the run", "Name a folder without '..'.")
+        self._write(lambda folder: folder.artifact(path, under))
+
     @property
     def recorded(self) -> bool:
         """Whether there is a folder that takes what is told."""

@@ -40,6 +40,7 @@ def whole_document(run: StoredRun) -> dict[str, Any]:
         "spans": [as_json(span) for span in run.spans],
         "values": [as_json(value) for value in run.values],
         "remarks": list(run.remarks),
+        "artifacts": list(run.artifacts),
         "comparison": run.comparison,
     }
 
@@ -97,6 +98,8 @@ def details(run: StoredRun) -> list[Table | str]:
             kinds[item.kind, item.name] = kinds.get((item.kind, item.name), 0) + 1
         told = [f"{_cell(name)} ({kind}, {n})" for (kind, name), n in kinds.items()]
         found.append("told: " + ", ".join(told))
+    if run.artifacts:
+        found.append("artifacts: " + ", ".join(_cell(name) for name in run.artifacts))
     found += [f"remark: {_cell(remark)}" for remark in run.remarks]
     return found
 

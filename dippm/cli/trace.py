@@ -1,0 +1,69 @@
+"""`dippm export-trace` and `dippm verify-trace`."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.options import listed
+from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.progress import progress_shown
+from dippm.cli.runs import Store
+
+
+def export_trace(
+    uuid: Annotated[str, typer.Argument(metavar="RUN", help="Its uuid; the beginning will do.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")] = Path("trace.json"),
+    listeners: Annotated[
+        str,
+        typer.Option("--listeners", "-l", help="Name counters as radT's listeners do: smi,top."),
+    ] = "",
+    store: Store = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write a run as a trace: spans and samples, for ui.perfetto.dev or chrome://tracing."""
+    with errors_reported(as_json=False), progress_shown(quiet=quiet):
+        from dippm.errors import RunError
+        from dippm.report.runs.trace import trace, verify
+        from dippm.store.runs import open_store
+
+        document = trace(open_store(store).run(uuid), listed(listeners.replace("+", ",")))
+        found = verify(document)
+        try:
+            out.write_text(json_.dumps(document, separators=(",", ":"), allow_nan=False))
+        except OSError as error:
+            hint = "Name another file: out=trace.json."
+            raise RunError(f"{out} cannot be written: {error.strerror}", hint) from error
+    say(_line(str(out), found))
+
+
+def verify_trace(
+    file: Annotated[Path, typer.Argument(help="A trace in JSON.")],
+    json: options.Json = False,
+) -> None:
+    """Check that a viewer can draw a trace: every event whole, times that nest."""
+    with errors_reported(as_json=json):
+        from dippm.errors import RunError
+        from dippm.report.runs.trace import verify
+
+        try:
+            document = json_.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            hint = "Make one: dippm export-trace RUN."
+            raise RunError(f"{file} is no trace: {error}", hint) from error
+        found = verify(document)
+    if json:
+        print_json(found)
+    else:
+        say(_line(str(file), found))
+
+
+def _line(file: str, found: dict[str, int]) -> str:
+    from dippm.printable import printable
+
+    told = f"{found['spans']} spans, {found['counters']} counters with {found['values']} values"
+    return f"{printable(file)}: {told}, {found['absences']} absences"

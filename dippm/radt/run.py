@@ -1,0 +1,123 @@
+"""`RADTBenchmark`: what a script tells of itself, by radT's names; nothing outside of a run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from dippm.tracking.run import Run, current
+
+
+class RADTBenchmark:
+    """The run that this process is part of: of `dippm run`, a plan, or a `dippm.track` block.
+
+    >>> with RADTBenchmark() as run:
+    ...     run.log_metric("loss", 0.25, 1)
+
+    What is told goes into that run. Functions of MLflow that are not named here are MLflow's own:
+    their run stands beside ours and is tagged with it. Outside of a run all of them do nothing.
+    """
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+
+    def __enter__(self) -> RADTBenchmark:
+        self._run = current()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run = None
+
+    def log_metric(
+        self, key: str, value: float, step: int | None = None, *, epoch: int | None = None
+    ) -> None:
+        """Record a number.
+
+        Args:
+            key: its name.
+            value: what `float` makes a number of.
+            step: of a training.
+            epoch: another word for it.
+
+        Raises:
+            RunError: if it is no number.
+        """
+        if (run := self._here()) is not None:
+            run.log(key, value, step=epoch if step is None else step)
+
+    def log_metrics(
+        self, metrics: Mapping[str, float], step: int | None = None, *, epoch: int | None = None
+    ) -> None:
+        """Record numbers by name, see `log_metric`."""
+        for key, value in metrics.items():
+            self.log_metric(key, value, step, epoch=epoch)
+
+    def log_param(self, key: str, value: Any) -> None:
+        """Record a setting."""
+        self.log_params({key: value})
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record settings; of one name the last counts."""
+        if (run := self._here()) is not None:
+            run.params(params)
+
+    def set_tag(self, key: str, value: Any) -> None:
+        """Record a free word."""
+        self.set_tags({key: value})
+
+    def set_tags(self, tags: Mapping[str, Any]) -> None:
+        """Record free words."""
+        if (run := self._here()) is not None:
+            for key, value in tags.items():
+                run.tag(key, value)
+
+    def log_artifact(
+        self, local_path: str | os.PathLike[str], artifact_path: str | None = None
+    ) -> None:
+        """Keep a copy of a file, as it is now, with the run.
+
+        Args:
+            local_path: of the file.
+            artifact_path: folder that it goes into.
+
+        Raises:
+            RunError: if there is no such file, or if the folder leads out of the run.
+        """
+        if (run := self._here()) is not None:
+            run.artifact(local_path, artifact_path or "")
+
+    def log_artifacts(
+        self, local_dir: str | os.PathLike[str], artifact_path: str | None = None
+    ) -> None:
+        """Keep a copy of what a folder holds, see `log_artifact`."""
+        if (run := self._here()) is not None:
+            for name in sorted(os.listdir(local_dir)):
+                run.artifact(os.path.join(local_dir, name), artifact_path or "")
+
+    def _here(self) -> Run | None:
+        return self._run or current()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return MLflow's function of a name; outside of a run one that does nothing."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._here() is None:
+            return _nothing
+        try:
+            mlflow = importlib.import_module("mlflow")
+        except ImportError as error:
+            raise AttributeError(f"{name} is MLflow's: pip install mlflow-skinny") from error
+        found: Callable[..., Any] = getattr(mlflow, name)
+        return found
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand for a function of MLflow's outside of a run."""

@@ -1,0 +1,7 @@
+"""radT's spans: `with trace.span("forward"):` is a span of the current run."""
+
+from __future__ import annotations
+
+from dippm.tracking.run import span
+
+__all__ = ["span"]

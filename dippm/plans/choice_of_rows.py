@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dippm.colocation import seated
 from dippm.errors import DippmError, PlanError
+from dippm.plans.devices import look_at
 from dippm.plans.orders import arguments_of, command_of
 from dippm.plans.row import Row
 from dippm.plans.status import Process
@@ -73,7 +72,8 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
         DippmError: what is wrong, if it is one row only.
     """
     known: dict[object, DippmError | None] = {}
-    found = {row.number: _wrong(row, plan.parent if plan else None, known) for row in rows}
+    beside = plan.parent if plan else None
+    found = {row.number: _wrong(row, rows, beside, known) for row in rows}
     errors = {number: error for number, error in found.items() if error is not None}
     if not errors:
         return
@@ -88,13 +88,14 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
 
 
 def _wrong(
-    row: Row, beside: Path | None, known: dict[object, DippmError | None]
+    row: Row, rows: Sequence[Row], beside: Path | None, known: dict[object, DippmError | None]
 ) -> DippmError | None:
     """Return why a row cannot be run; what was looked at for another is not looked at again."""
+    ways = sorted({other.sharing for other in rows if _together(row, other)})
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
         ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
-        ("devices", row.devices): lambda: _look_at_devices(row),
+        ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
     }
     for what, step in steps.items():
         if what not in known:
@@ -104,16 +105,13 @@ def _wrong(
     return None
 
 
+def _together(one: Row, other: Row) -> bool:
+    return (one.key, one.devices) == (other.key, other.devices)
+
+
 def _error_of(step: Callable[[], object]) -> DippmError | None:
     try:
         step()
     except DippmError as error:
         return error
     return None
-
-
-def _look_at_devices(row: Row) -> None:
-    """Find the devices, and give them back at once."""
-    if row.devices:
-        with tempfile.TemporaryDirectory() as journal, seated(row.devices, journal=Path(journal)):
-            pass

@@ -96,7 +96,7 @@ def order_of(
         "devices": "+".join(row.devices),
         "collocation": row.sharing,
         "listeners": "+".join(row.listeners),
-        "neighbours": ", ".join(neighbours(workload, row)),
+        "beside": ", ".join(runs_beside(workload, row)),
         **seat.facts,
     }
     if plan is not None:
@@ -115,7 +115,7 @@ def order_of(
     )
 
 
-def neighbours(workload: Workload, row: Row) -> list[str]:
+def runs_beside(workload: Workload, row: Row) -> list[str]:
     """Return the letters of the runs that share a device with a row's."""
     return [
         letter

@@ -96,7 +96,12 @@ def test_only_two_cells_of_a_row_change():
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_every_other_byte_is_kept(end, mark):
     text = mark + end.join(
-        ['"Experiment" ,Workload,Status,Run,File,Params', "", '1,"a ""b""\n c",,,x.py,"--a 1,2"', ","]
+        [
+            '"Experiment" ,Workload,Status,Run,File,Params',
+            "",
+            '1,"a ""b""\n c",,,x.py,"--a 1,2"',
+            ",",
+        ]
     )
     (row,), slots = read_table(text.encode())
     assert (row.workload, row.params) == ('a "b"\n c', "--a 1,2")
@@ -178,13 +183,17 @@ HEAD = "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params
         (HEAD.replace("Colloc", "Coloc"), UnknownNameError, "unknown column 'Colocation'"),
         (HEAD.replace("File,", ""), PlanError, "there is no column File"),
         (HEAD.replace("Run,", "File,"), PlanError, "there are two columns File"),
-        (HEAD + "1,1,,,0,-,a.py,top\n", PlanError, "line 2: it has 8 cells where the first line has 9"),
+        (
+            HEAD + "1,1,,,0,-,a.py,top\n",
+            PlanError,
+            "line 2: it has 8 cells where the first line has 9",
+        ),
         (HEAD + "1,1,,,0,-,,top,\n", PlanError, "line 2: the cell File is empty"),
         (HEAD + "1,1,,,x,-,a.py,top,\n", PlanError, "line 2: 'x' are no devices"),
         (HEAD + "1,1,,,1+1,-,a.py,top,\n", PlanError, "names a device twice"),
         (HEAD + "\n1,1,,,0,mpz,a.py,top,\n", CollocationError, "line 3: 'mpz' says no way"),
         (HEAD + "1,1,DONE,,0,-,a.py,top,\n", UnknownNameError, "line 2: unknown status 'DONE'"),
-        (HEAD + "1,1,,,0,-,a.py,top,'x\n", PlanError, "Params \"'x\" cannot be split"),
+        (HEAD + "1,1,,,0,-,a.py,top,'x\n", PlanError, 'Params "\'x" cannot be split'),
         (HEAD + '1,1,,,0,-,a.py,top,"x\n', PlanError, "line 2 has a quote that is not closed"),
         (HEAD.encode() + b"1,1,,,0,-,\xff.py,top,\n", PlanError, "line 2 is no UTF-8 text"),
     ],
@@ -212,7 +221,10 @@ def test_a_random_sweep_is_some_of_them_and_always_the_same():
     assert len({row.params for row in read_sweep(some)}) == 4
     assert read_sweep(some) == read_sweep(some)
     orders = {
-        tuple(row.params for row in read_sweep(SWEEP.format(method="random", more=f"seed: {n}").encode()))
+        tuple(
+            row.params
+            for row in read_sweep(SWEEP.format(method="random", more=f"seed: {n}").encode())
+        )
         for n in range(5)
     }
     assert len(orders) > 1
@@ -269,7 +281,9 @@ def test_a_grid_that_nobody_could_run():
     axes = "\n".join(f"  p{n}: {{values: {list(range(10))}}}" for n in range(12))
     with pytest.raises(PlanError, match="more than 100,000 combinations"):
         read_sweep(f"file: a.py\nparameters:\n{axes}".encode())
-    assert len(read_sweep(f"file: a.py\nmethod: random\nruns: 7\nparameters:\n{axes}".encode())) == 7
+    assert (
+        len(read_sweep(f"file: a.py\nmethod: random\nruns: 7\nparameters:\n{axes}".encode())) == 7
+    )
 
 
 def test_files_that_are_no_plan(tmp_path):

@@ -1,9 +1,10 @@
-"""Plans carried out by real schedulers: what is run, when it starts, and what stands in the plan."""
+"""Plans carried out by real schedulers: what is run, when, and what stands in the plan then."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -12,7 +13,9 @@ from tests.unit.tracking.commands import until
 
 
 def test_rows_are_run_and_noted(desk):
-    desk.script("train.py", "import sys; print(sys.argv[1:], flush=True); sys.exit('bad' in sys.argv)")
+    desk.script(
+        "train.py", "import sys; print(sys.argv[1:], flush=True); sys.exit('bad' in sys.argv)"
+    )
     desk.rows(
         "1,1,,,-,-,train.py,top,batch-size=128",
         "1,2,,,-,-,train.py,top,bad",
@@ -96,11 +99,14 @@ def test_no_run_of_a_workload_starts_before_all_are_prepared(desk):
     )
     process = desk.start(held)
     pid = next_line(process, "pid")["pid"]
-    until(lambda: list(desk.spool.glob("*/keeper.log")) or list(desk.spool.glob("*/start.json")), "the first")
+    until(lambda: list(desk.spool.glob("*/start.json")), "the first to prepare")
     assert desk.statuses() == ["PENDING", "PENDING"]
+    released = time.monotonic_ns()
     os.kill(pid, signal.SIGCONT)
     out, _ = process.communicate(timeout=60)
     assert sorted(lines(told(out))) == ["first", "second"]
+    starts = [desk.recorded(row.run).start.at.monotonic_ns for row in desk.read().rows]
+    assert min(starts) > released
 
 
 def test_a_sweep_keeps_its_status_beside_it(desk):
@@ -132,8 +138,7 @@ def test_the_scheduling_path_needs_no_data_frames(desk):
     """T1: radT ends at its start with another pandas; here a plan needs none, nor numpy."""
     desk.rows("1,1,,,-,-,true,-,")
     before = (
-        "import sys\n"
-        "for name in ('pandas', 'numpy', 'mlflow', 'torch'): sys.modules[name] = None\n"
+        "import sys\nfor name in ('pandas', 'numpy', 'mlflow', 'torch'): sys.modules[name] = None\n"
     )
     assert desk.run(before)[-1]["well"] is True
 
@@ -193,7 +198,8 @@ def test_a_read_only_plan(desk):
     desk.plan.chmod(0o444)
     before = desk.plan.read_bytes()
     heard = desk.run()
-    assert {"say": "the plan may not be written: the status of its rows goes to plan.csv.status.csv"} in heard
+    said = "the plan may not be written: the status of its rows goes to plan.csv.status.csv"
+    assert {"say": said} in heard
     assert desk.plan.read_bytes() == before
     assert desk.statuses() == ["FINISHED", "FAILED 1"]
     assert desk.run()[-1]["ran"] == []
@@ -222,7 +228,11 @@ def test_a_plan_that_is_a_link_stays_one(desk):
     [
         ("1,1,,,-,-,none.py,-,", "PlanError", "row 2: there is no none.py"),
         ("1,1,,,-,-,no-such-program,-,", "PlanError", "row 2: there is no no-such-program"),
-        ("1,1,,,-,-,plan.csv,-,", "PlanError", "row 2: plan.csv is a plan, and a row runs a program"),
+        (
+            "1,1,,,-,-,plan.csv,-,",
+            "PlanError",
+            "row 2: plan.csv is a plan",
+        ),
         ("1,1,,,-,-,true,tops,", "UnknownNameError", "row 2: unknown source 'tops'"),
         ("1,1,,,-,-,true,smi,", "ListenerError", "row 2: "),
         ("1,1,,,7,-,true,-,", "CollocationError", "row 2: "),

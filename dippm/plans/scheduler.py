@@ -18,6 +18,7 @@ from dippm.plans.recovery import recover_held
 from dippm.plans.row import Row
 from dippm.plans.terms import Audience, Outcome, Terms
 from dippm.plans.workload import Workload
+from dippm.tracking.order import RunOrder, checked
 
 Chosen = list[tuple[Workload, tuple[Row, ...]]]
 
@@ -45,8 +46,9 @@ def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
     """Return the workloads that have something to do, with the rows that are to be run.
 
     Raises:
-        PlanError: as `run_plan`.
+        PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
     """
+    checked(RunOrder((), hz=terms.hz))
     chosen: Chosen = []
     for workload in plan.workloads:
         rows, remarks = to_run(workload, rerun_failed=terms.rerun_failed)

@@ -69,11 +69,9 @@ def counted(rows: Iterable[Row]) -> str:
 
 def outcome_line(outcome: Outcome) -> str:
     """Return what became of a plan, in a sentence."""
-    skipped = f", {len(outcome.skipped)} were done before" if outcome.skipped else ""
-    return (
-        f"{len(outcome.ran)} of {len(outcome.rows)} rows were run{skipped}: "
-        f"{counted(outcome.rows)} ({show(outcome.seconds)} s)"
-    )
+    ran = f"{len(outcome.ran)} of {len(outcome.rows)} rows were run"
+    said = ran if outcome.ran or outcome.signal else "nothing was left to run"
+    return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s)"
 
 
 def row_document(row: Row) -> dict[str, Any]:

@@ -292,11 +292,10 @@ while True:
 
 
 def test_the_store_dies_in_mid_plan(desk, store_file):
-    """Its runs wait in the spool, the plan goes on; when the store is back each is attached once."""
+    """The plan goes on, runs wait in the spool, and are attached once when the store is back."""
     hidden = store_file.with_suffix(".hidden")
-    desk.rows(
-        f"1,1,,,-,-,sh -c,-,'mv {store_file} {hidden}; mkdir {store_file}'", "1,2,,,-,-,echo,-,on"
-    )
+    dies = f"mv {store_file} {hidden}; mkdir {store_file}"
+    desk.rows(f"1,1,,,-,-,sh -c,-,'{dies}'", "1,2,,,-,-,echo,-,on")
     heard = desk.run(store=f"sqlite:///{store_file}")
     assert lines(heard) == ["on"]
     assert desk.statuses() == ["FINISHED", "FINISHED"]

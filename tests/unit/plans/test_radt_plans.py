@@ -44,7 +44,8 @@ import argparse, json, os
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int)
 given = parser.parse_args()
-told = {name: os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")}
+names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+told = {name: os.environ.get(name, "") for name in names}
 print(json.dumps({"batch": given.batch_size, **told}), flush=True)
 """
 UUIDS = [f"GPU-0000010{n}-0000-0000-0000-00000000fa4e" for n in range(3)]
@@ -97,7 +98,7 @@ def test_a_plan_runs_as_printed(gpus, text):
     heard = gpus.run()
     assert heard[-1].get("well") is True, heard
     assert layout(gpus) == []
-    assert {word for word in gpus.statuses()} == {"FINISHED"}
+    assert set(gpus.statuses()) == {"FINISHED"}
     batches = [words["batch"] for words in given(heard).values()]
     assert set(batches) == ({128, 256} if text is TALK_OF_2023 else {128})
     seen = visible(heard)

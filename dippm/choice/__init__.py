@@ -3,6 +3,7 @@
 from dippm.choice.choice import Choice
 from dippm.choice.contender import BY, By, Contender
 from dippm.choice.limits import Limits
+from dippm.choice.packing import Packed, Packing, pack
 from dippm.choice.prices import Prices, read_prices
 from dippm.choice.ranking import choose
 from dippm.choice.slices import smallest_slice
@@ -13,8 +14,11 @@ __all__ = [
     "Choice",
     "Contender",
     "Limits",
+    "Packed",
+    "Packing",
     "Prices",
     "choose",
+    "pack",
     "read_prices",
     "smallest_slice",
 ]

@@ -25,6 +25,7 @@ from dippm.cli.lists import devices, hosts, models
 from dippm.cli.llm import llm
 from dippm.cli.measure import measure
 from dippm.cli.mig import mig
+from dippm.cli.mig_plan import mig_plan
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
 from dippm.cli.plan import plan
@@ -73,6 +74,7 @@ for command in (
 ):
     app.command()(command)
 app.command("import")(import_runs)
+app.command("mig plan")(mig_plan)
 app.command("compare-run")(compare_run)
 app.command("export-trace")(export_trace)
 app.command("verify-trace")(verify_trace)

@@ -57,8 +57,9 @@ class Commands(TyperGroup):
             raise _StreamError from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Choose the command, and remember its options for hints."""
-        found = super().resolve_command(ctx, args)
+        """Choose the command, whose name may have two words, and remember its options for hints."""
+        two = " ".join(args[:2])
+        found = super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
         if found[1] is not None:
             OPTIONS.set(options_of(found[1]))
         return found

@@ -85,7 +85,7 @@ def compare(
 
         cases = [Candidate(model, framework=framework) for model in models or ()]
         if models_from is not None:
-            listed = candidates_of(_text(models_from))
+            listed = candidates_of(list_text(models_from))
             cases += [replace(case, framework=case.framework or framework) for case in listed]
         table = answer(
             cases,
@@ -135,7 +135,7 @@ def _documents(table: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def _text(name: str) -> str:
+def list_text(name: str) -> str:
     """Return the text of a list of models."""
     from dippm.candidates import ModelListError
 

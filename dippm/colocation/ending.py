@@ -48,8 +48,8 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for late in dict.fromkeys(came):
+            signal.raise_signal(late)
 
 
 def _end(number: int, _: FrameType | None) -> None:

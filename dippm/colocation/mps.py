@@ -86,15 +86,7 @@ def start(server: Server, sharing: Sharing) -> dict[str, str]:
         if told.returncode:
             talk.seek(0)
             raise _failed(server, talk.read().decode(errors="replace"))
-    facts = {}
-    if sharing.thread_percent is not None:
-        percent = f"{sharing.thread_percent:g}"
-        said = _ask(server, f"set_default_active_thread_percentage {percent}")
-        facts["mps.thread_percent"] = said or percent
-    if sharing.memory_limit_mb is not None:
-        for number in range(len(server.visible)):
-            _ask(server, f"set_default_device_pinned_mem_limit {number} {_limit(sharing)}")
-        facts["mps.memory_limit_mb"] = str(sharing.memory_limit_mb)
+    facts = _limited(server, sharing)
     _ask(server, f"start_server -uid {os.getuid()}")
     if not _until(lambda: _ask(server, "get_server_list").split(), PATIENCE_S):
         raise _failed(server, "no server came up")
@@ -135,6 +127,23 @@ def stop(server: Server) -> Outcome:
     if running:
         return Outcome("undone", f"{server} was ended")
     return Outcome("undone", f"{folder} was removed") if was_there else Outcome("nothing")
+
+
+def _limited(server: Server, sharing: Sharing) -> dict[str, str]:
+    """Set the limits, which the server has for every client, and return them as it tells them."""
+    told = {}
+    if sharing.thread_percent is not None:
+        _ask(server, f"set_default_active_thread_percentage {sharing.thread_percent:g}")
+        told["mps.thread_percent"] = _ask(server, "get_default_active_thread_percentage")
+    if sharing.memory_limit_mb is not None:
+        for number in range(len(server.visible)):
+            which = f"default_device_pinned_mem_limit {number}"
+            _ask(server, f"set_{which} {_limit(sharing)}")
+            told["mps.memory_limit"] = _ask(server, f"get_{which}")
+    for name, said in told.items():
+        if not any(map(str.isdigit, said)):  # it answers in words, and exits with 0
+            raise _failed(server, f"{name} is not set: {said or 'no answer'}")
+    return told
 
 
 def _make(server: Server) -> None:

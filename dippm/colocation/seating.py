@@ -127,7 +127,7 @@ def _on_slices(
     known = slices.profiles(board)
     chosen = [_profile(board, way, known) for way in ways]
     before = slices.layout(board, known)
-    places = _places(board, chosen, slices.named(before, known))
+    places = _places(board, chosen, known, slices.named(before, known))
     facts = _facts(found, ways)
     facts["mig.before"] = ", ".join(map(str, slices.named(before, known))) or "none"
     seats = []
@@ -162,9 +162,12 @@ def _profile(board: Board, way: Sharing, known: tuple[slices.Profile, ...]) -> s
 
 
 def _places(
-    board: Board, chosen: list[slices.Profile], there: tuple[Placement, ...]
+    board: Board,
+    chosen: list[slices.Profile],
+    known: tuple[slices.Profile, ...],
+    there: tuple[Placement, ...],
 ) -> tuple[Placement, ...]:
-    every = [place for profile in set(chosen) for place in slices.possible(board, profile)]
+    every = [place for profile in known for place in slices.possible(board, profile)]
     names = [profile.name for profile in chosen]
     found = arranged(names, every, there)
     if found is None or any(names.count(profile.name) > profile.most for profile in chosen):

@@ -56,7 +56,7 @@ def undo(journal: Path) -> list[str]:
     Returns:
         A sentence for each thing that was done, or could not be; none if nothing was left.
     """
-    said = []
+    said: list[str] = []
     for path in entries(journal):
         try:
             said += _undo(path)
@@ -72,11 +72,10 @@ def _undo(path: Path) -> tuple[str, ...]:
         return (f"{path.name} is left: it belongs to {owner.host}, undo it there",)
     if owner.lives():
         return (f"{path.name} is left: process {owner.pid}, which made it, still runs",)
-    if owner.boot != boot():
+    forgotten = []
+    if owner.boot != boot() and entry.slices:
         entry.slices = []  # slices do not outlive a boot: what is there now is not ours
-        forgotten = ("the machine was started anew since: its slices went with that",)
-    else:
-        forgotten = ()
+        forgotten = ["the machine was started anew since: its slices went with that"]
     result = undone(entry)
     return (*forgotten, *result.done, *result.changed, *result.left)
 

@@ -146,7 +146,7 @@ def talk():
         sys.exit("Cannot find MPS control daemon process")
     with caller, caller.makefile("rw") as lines:
         for command in sys.stdin:
-            lines.write(command)
+            lines.write(command.rstrip() + "\n")
             lines.flush()
             for line in lines:
                 if line == "\0\n":

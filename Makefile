@@ -2,11 +2,13 @@
 # make test    set up, then run all tests
 # make check   format, lint, types, import direction
 # make docs    build the documentation site, strictly, into build/site
+# make team    the store of a team, here and without containers: PostgreSQL, S3, MLflow's server, the page
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark docs zoo setup setup-test setup-docs setup-zoo
+.PHONY: demo test check quick readme benchmark docs zoo team setup setup-test setup-docs setup-zoo setup-team
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+TEAM ?= build/team
 RUN := $(VENV)/bin/python -m
 INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -45,10 +47,14 @@ docs: setup-docs
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md
 
+team: setup-test setup-team
+	$(RUN) scripts.team
+
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready
 setup-docs: $(VENV)/docs-ready
 setup-zoo: $(VENV)/zoo-ready
+setup-team: $(TEAM)/ready
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -70,3 +76,9 @@ $(VENV)/zoo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev,all,zoo]"
 	$(RUN) pip check
 	touch $@ $(VENV)/test-ready $(VENV)/demo-ready
+
+# MLflow's server needs four times what its client does, and other versions of what both need.
+$(TEAM)/ready: deploy/requirements.txt
+	$(PYTHON) -m venv $(TEAM)
+	$(TEAM)/bin/pip install --quiet --disable-pip-version-check -r deploy/requirements.txt
+	touch $@

@@ -15,7 +15,7 @@ def run(
         list[str], typer.Argument(metavar="CMD [ARGS]...", help="The command, after a --.")
     ],
     metrics: Annotated[
-        str, typer.Option("--metrics", help="Sources, with commas: tree,host,nvml@5; none: ''.")
+        str, typer.Option("--metrics", help="Sources: tree,host,nvml@5; radT's listeners: smi+top.")
     ] = "tree",
     hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
     device: Annotated[
@@ -48,6 +48,13 @@ def run(
         str | None,
         typer.Option("--predict-device", help="GPU of the prediction; what this machine has."),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option("--profile", help="One iteration by torch, nsys or ncu; times do not count."),
+    ] = "",
+    profile_at: Annotated[
+        int, typer.Option("--profile-at", min=0, help="The iteration, counted from 0.")
+    ] = 20,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
     ] = 0.0,
@@ -90,6 +97,8 @@ def run(
                 timeout_s=timeout_s,
                 json=json,
                 prediction=prediction,
+                profile=profile,
+                profile_at=profile_at,
             )
         )
         become(order)

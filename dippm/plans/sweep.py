@@ -99,7 +99,7 @@ def _axis(name: str, given: Any) -> Any:
         if not {"min", "max"} <= set(given) <= {"min", "max", "log"} or not _ordered(low, high):
             hint = "Give {values: [...]}, or {min: 1, max: 9} with log: true for a factor."
             raise PlanError(f"parameter {name!r} has neither values nor a range", hint)
-        if given.get("log") and not low > 0:
+        if given.get("log") and float(low or 0) <= 0:
             raise PlanError(f"parameter {name!r}: the logarithm needs a min above 0")
         return given
     values = values if isinstance(values, list) else [values]

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dippm.tracking.decorator import tracked
+    from dippm.tracking.loop import iterations
     from dippm.tracking.run import Run, current, span
 
-__all__ = ["Run", "current", "span", "tracked"]
+__all__ = ["Run", "current", "iterations", "span", "tracked"]
 
-_HOMES = {"tracked": "decorator", "Run": "run", "current": "run", "span": "run"}
+_HOMES = {
+    "Run": "run",
+    "current": "run",
+    "iterations": "loop",
+    "span": "run",
+    "tracked": "decorator",
+}
 
 
 def __getattr__(name: str) -> Any:

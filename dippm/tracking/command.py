@@ -63,7 +63,7 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
         return NOT_LET
     try:
         child = Child(
-            order.command,
+            record.command(),
             record.environment(),
             timeout_s=order.timeout_s,
             insist=starter is not None,
@@ -114,10 +114,28 @@ class _Record:
         except Exception as error:
             self._note(f"{type(error).__name__}: {error}")
 
+    def command(self) -> tuple[str, ...]:
+        """Return what is started: the command, or a profiler that starts it."""
+        order = self._order
+        if not order.profile or self._folder is None:
+            return order.command
+        from dippm.tracking.profilers import profiled_command
+
+        try:
+            return profiled_command(order.profile, order.command, self._folder.path)
+        except OSError as error:
+            self._note(f"no profile: {error}")
+            return order.command
+
     def environment(self) -> dict[str, str]:
         if self._folder is None:
             return {name: text for name, text in os.environ.items() if name != JOIN_VARIABLE}
-        return {**os.environ, JOIN_VARIABLE: str(self._folder.path)}
+        held = {**os.environ, JOIN_VARIABLE: str(self._folder.path)}
+        if self._order.profile:
+            from dippm.tracking.profilers import profiler_environment
+
+            held |= profiler_environment(self._order.profile, self._order.profile_at)
+        return held
 
     def open(self) -> None:
         self._folder = RunFolder.create(self._start)
@@ -128,14 +146,12 @@ class _Record:
         """Leave no run of a command that was never started."""
         if self._folder is None:
             return
-        path = self._folder.path
         if self._keeper is not None and self._keeper.pid:
             with contextlib.suppress(OSError):
                 os.kill(self._keeper.pid, 9)
-        for file in path.iterdir():
-            file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the keeper may be writing still
-            path.rmdir()
+        import shutil
+
+        shutil.rmtree(self._folder.path, ignore_errors=True)  # the keeper may be writing still
 
     def begin(self, child: Child) -> None:
         self._child = child
@@ -177,6 +193,12 @@ class _Record:
             figures["command.daemon_cpu_s"] = (ended.daemon_cpu_s, "s")
         for name, (number, unit) in figures.items():
             self._folder.value(Value(name, "metric", number, at.monotonic_ns, unit))
+        if self._order.profile:
+            from dippm.tracking.profilers import why_no_profile
+
+            order = self._order
+            if why := why_no_profile(order.profile, order.profile_at, self._folder.path):
+                self._note(why)
         tags = {
             "daemons": str(ended.daemons) if ended.daemons else "",
             "left_behind": ", ".join(ended.left_behind),

@@ -13,6 +13,7 @@ from dippm.tracking.ranks import rank_of
 LONGEST_NAME = 80
 EXPERIMENT = "default"
 MOST_HZ = 1000
+FIRST_PROFILED = 20
 
 
 class RunOrder(NamedTuple):
@@ -33,6 +34,8 @@ class RunOrder(NamedTuple):
         timeout_s: the command is ended after so long; 0 for no limit.
         json: one line about the run on stdout when the command has ended.
         prediction: of the same work, as `Prediction.to_dict` gives it.
+        profile: one of `dippm.tracking.profilers`, "" for none; then the times do not count.
+        profile_at: the iteration that it looks at, counted from 0.
     """
 
     command: tuple[str, ...]
@@ -48,6 +51,8 @@ class RunOrder(NamedTuple):
     timeout_s: float = 0.0
     json: bool = False
     prediction: Mapping[str, Any] | None = None
+    profile: str = ""
+    profile_at: int = FIRST_PROFILED
 
     def start(self) -> Start:
         """Return the record of a run of it that starts now."""
@@ -58,7 +63,7 @@ class RunOrder(NamedTuple):
             description=self.description,
             command=self.command,
             params=self.params,
-            tags=self.tags,
+            tags={**self.tags, "profiled": self.profile} if self.profile else self.tags,
             prediction=self.prediction,
         )
 
@@ -94,6 +99,7 @@ def checked(order: RunOrder) -> RunOrder:
         RunError: if a rate or time makes none.
         UnknownNameError: if there is no source of a name.
         ListenerError: if a listener of radT's was named that cannot work here.
+        ProfilerError: if a profiler cannot.
     """
     from dippm.errors import RunError
     from dippm.measure.sources.registry import BUILT_IN
@@ -113,4 +119,8 @@ def checked(order: RunOrder) -> RunOrder:
         except ValueError:
             hint = "Say how often as nvml@5, five times a second."
             raise RunError(f"{word!r} says no rate", hint) from None
+    if order.profile:
+        from dippm.tracking.profilers import check_profiler
+
+        check_profiler(order.profile, order.profile_at, order.command, order.metrics)
     return order

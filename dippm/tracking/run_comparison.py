@@ -16,6 +16,7 @@ from dippm.prediction import LABELS
 from dippm.printable import printable
 from dippm.tracking.conditions import refuse_mismatch
 from dippm.tracking.figures_of_run import RunFigures, figures_of
+from dippm.tracking.profilers import refuse_profiled
 from dippm.tracking.steps import Steps, timed_steps
 
 if TYPE_CHECKING:
@@ -157,8 +158,10 @@ def compare_run(
 
     Raises:
         RunError: if there is no prediction, or if its steps give no latency.
+        ProfilerError: if it was profiled: its times do not count.
         ConditionsError: if it ran under other conditions than those of the prediction.
     """
+    refuse_profiled(run.start.tags, f"run {run.uuid[:8]}")
     foretold = prediction or run.prediction
     if foretold is None:
         raise RunError(f"no prediction is stored beside run {run.uuid[:8]}", EXPECT)

@@ -185,7 +185,7 @@ def look_up(words: tuple[str, ...]) -> None:
     elif program == "pip":
         missing = _extras(" ".join(rest)) - _known_extras()
     elif program == "dippm":
-        missing = _options(rest) - set(
+        missing = _options(_own(words)) - set(
             re.findall(r"--[\w-]+", output_of((*_verb(words), "--help")))
         )
     elif program.startswith("python") and rest[0] == "-m":
@@ -197,7 +197,21 @@ def look_up(words: tuple[str, ...]) -> None:
 
 
 def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[:3] if words[1] == "selftest" else words[:2]
+    return words[:3] if words[1] in ("selftest", "plan") else words[:2]
+
+
+def _own(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words that are dippm's, without those of a command that it runs."""
+    from typer.main import get_group
+
+    from dippm.cli.app import app
+
+    command = get_group(app).commands.get(words[1])
+    if command is None or command.allow_interspersed_args:
+        return words
+    parser = command.make_parser(command.context_class(command))
+    _, others, _ = parser.parse_args(list(words[2:]))
+    return words[: len(words) - len(others)]
 
 
 def _options(words: tuple[str, ...]) -> set[str]:

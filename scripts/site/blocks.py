@@ -207,11 +207,11 @@ def _own(words: tuple[str, ...]) -> tuple[str, ...]:
     from dippm.cli.app import app
 
     command = get_group(app).commands.get(words[1])
-    if command is None or command.allow_interspersed_args:
+    if command is None or command.context_settings.get("allow_interspersed_args", True):
         return words
-    parser = command.make_parser(command.context_class(command))
-    _, others, _ = parser.parse_args(list(words[2:]))
-    return words[: len(words) - len(others)]
+    context = command.context_class(command, **command.context_settings)
+    given, _, _ = command.make_parser(context).parse_args(list(words[2:]))
+    return words[: len(words) - len(given["command"] or ())]
 
 
 def _options(words: tuple[str, ...]) -> set[str]:

@@ -27,6 +27,7 @@
     │   ├── StoreError                 the store of runs cannot be reached, read or written
     │   ├── ListenerError              a listener cannot work here, or a run has nothing of it
     │   └── ProfilerError              a profiler is missing, or its run is no measurement
+    ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
                  └─ SourceDroppedWarning · PluginWarning · CollocationWarning
@@ -196,6 +197,10 @@ class ListenerError(RunError):
 
 class ProfilerError(RunError):
     """A profiler is not installed or not allowed, or a profiled run was taken for a measurement."""
+
+
+class PlanError(DippmError, ValueError):
+    """A plan of runs, or a row of it, makes no sense, or another process carries it out."""
 
 
 class UnexpectedError(DippmError, RuntimeError):

@@ -7,23 +7,19 @@ as long as anything measures on it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import time
 from pathlib import Path
-from types import TracebackType
 
 from dataset.collect.errors import CollectError, LockedError
 from dippm.measure.sources.calls import NotHere
+from dippm.process import lock
 
 DIRECTORY = "DIPPM_LOCK_DIR"
 DEFAULT_DIRECTORY = Path("/tmp/dippm-locks")  # one place for all users of a host
-GRACE_S = 2.0
-"""A worker whose supervisor was killed needs a moment to follow it."""
 
 
-class Lock:
+class Lock(lock.Lock):
     """A held lock; closing it lets go.
 
     Args:
@@ -33,37 +29,16 @@ class Lock:
 
     Raises:
         LockedError: if somebody else holds it; names the process.
-
-    Attributes:
-        handle: file descriptor, to be inherited by a worker.
-        path: of the lock file.
     """
 
     def __init__(self, path: Path, what: str, *, passing: bool = False) -> None:
-        self.path, self._passing = path, passing
-        self.handle = _hold(path, what)
-        while not _is_at(self.handle, path):  # its holder removed it just before it let go
-            os.close(self.handle)
-            self.handle = _hold(path, what)
-        os.ftruncate(self.handle, 0)
-        os.pwrite(self.handle, f"pid {os.getpid()}\n".encode(), 0)
-
-    def close(self) -> None:
-        """Let go; the file of a passing lock is removed."""
-        if self._passing:
-            self.path.unlink(missing_ok=True)
-        os.close(self.handle)
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        try:
+            super().__init__(path, f"pid {os.getpid()}", passing=passing)
+        except lock.HeldError as error:
+            raise LockedError(
+                f"{what} is in use by another collector ({error.owner or 'unknown process'})",
+                f"Wait for it or stop it; the lock is {path}.",
+            ) from error
 
 
 def lock_folder(folder: Path) -> Lock:
@@ -125,51 +100,3 @@ def device_key(device: str) -> str:
 def _visible(index: int) -> str:
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return names[index] if index < len(names) and names[index] else str(index)
-
-
-def _hold(path: Path, what: str) -> int:
-    handle = _open(path)
-    if _acquire(handle, GRACE_S):
-        return handle
-    owner = os.pread(handle, 200, 0).decode(errors="replace").strip()
-    os.close(handle)
-    raise LockedError(
-        f"{what} is in use by another collector ({owner or 'unknown process'})",
-        f"Wait for it or stop it; the lock is {path}.",
-    )
-
-
-def _open(path: Path) -> int:
-    """Open a lock file that every user may lock; links are not followed."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    while True:
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            pass
-        try:
-            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # another collector was faster
-            continue
-        os.fchmod(handle, 0o666)
-        return handle
-
-
-def _acquire(handle: int, wait_s: float) -> bool:
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False

@@ -28,6 +28,7 @@ from dippm.cli.mig import mig
 from dippm.cli.mig_plan import mig_plan
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.plan import plan
 from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
@@ -37,6 +38,7 @@ from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
 from dippm.cli.trace import export_trace, verify_trace
+from dippm.cli.track import track
 from dippm.cli.what_if import what_if
 
 app = typer.Typer(
@@ -77,6 +79,8 @@ app.command("compare-run")(compare_run)
 app.command("export-trace")(export_trace)
 app.command("verify-trace")(verify_trace)
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings={"allow_interspersed_args": False})(track)
+app.add_typer(plan, name="plan")
 app.add_typer(selftest, name="selftest")
 
 

@@ -34,14 +34,15 @@ def end_after(seconds: float | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, min(seconds or 0.0, LONGEST_S))
 
 
-def follow_parent(parent: int) -> None:
-    """Die at once with the thread that started this process; on Linux only.
+def follow_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Get a signal as soon as the thread ends that started this process; on Linux only.
 
     Args:
         parent: its process.
+        number: the signal; by default the one that ends this process too.
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)

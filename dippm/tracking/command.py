@@ -13,38 +13,67 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, RunStatus, Value, as_json
+from dippm.store.record import End, Moment, RunStatus, Start, Value, as_json
 from dippm.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
 from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
 from dippm.tracking.order import RunOrder
 from dippm.tracking.run import JOIN_VARIABLE
 
-TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE = 124, 127, 126
+TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
 RESTARTS = 3
 """A sampler that was killed is started again so often."""
 
 
-def run_command(order: RunOrder) -> int:
+class Starter(Protocol):
+    """Who decides when a command starts, and hears of it: the scheduler of a plan."""
+
+    def hold(self, start: Start, folder: Path | None) -> bool:
+        """Wait until the command may start; False: it shall not, and leaves no run."""
+
+    def started(self, pid: int) -> None:
+        """Hear of the process of the command."""
+
+    def ended(self, document: dict[str, Any]) -> None:
+        """Hear how it ended, when that is written."""
+
+
+def run_command(order: RunOrder, starter: Starter | None = None) -> int:
     """Run a command to its end, and record it.
 
     Call it in the main thread of a process with no other children: it waits for all of them.
 
+    Args:
+        order: what to run and to record.
+        starter: holds the command back until all is ready. With one, a command that was asked to
+            end is ended: by SIGTERM and SIGKILL if it goes on, and at once by a second signal.
+
     Returns:
         The exit code of the command; 128 + n if signal n ended it, 124 after the time limit, 127 or
-        126 if it could not be started.
+        126 if it could not be started, 130 if the starter did not let it.
     """
     adopt_orphans()
     record = _Record(order)
     record.attempt(record.open)
+    if starter is not None and not starter.hold(*record.opened):
+        record.discard()
+        return NOT_LET
     try:
-        child = Child(record.command(), record.environment(), timeout_s=order.timeout_s)
+        child = Child(
+            record.command(),
+            record.environment(),
+            timeout_s=order.timeout_s,
+            insist=starter is not None,
+        )
     except NotStartedError as error:
         record.discard()
         _talk(f"{order.command[0]}: {error}")
         return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+    if starter is not None:
+        starter.started(child.pid)
     record.attempt(lambda: record.begin(child))
     child.wait(record.look)
     record.attempt(record.samples_end)
@@ -55,6 +84,8 @@ def run_command(order: RunOrder) -> int:
     code = TIMED_OUT if ended.timed_out else ended.code
     if order.json:
         print(json.dumps(record.document(ended, code)), flush=True)
+    if starter is not None:
+        starter.ended(record.document(ended, code))
     return code
 
 
@@ -70,6 +101,11 @@ class _Record:
         self._child: Child | None = None
         self._samplers = 0
         self._status: RunStatus = "lost"
+
+    @property
+    def opened(self) -> tuple[Start, Path | None]:
+        """How the run starts, and its folder if there is one."""
+        return self._start, self._folder.path if self._folder else None
 
     def attempt(self, step: Callable[[], None]) -> None:
         """Do a step of recording; the command goes on whatever comes of it."""

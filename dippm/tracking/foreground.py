@@ -77,9 +77,21 @@ class Child:
     """
 
     def __init__(
-        self, command: tuple[str, ...], environment: Mapping[str, str], *, timeout_s: float = 0.0
+        self,
+        command: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        timeout_s: float = 0.0,
+        insist: bool = False,
     ) -> None:
         """Start it.
+
+        Args:
+            command: word by word.
+            environment: of the command.
+            timeout_s: it is ended after so long; 0 for no limit.
+            insist: whether a signal that asks it to end is followed by stronger ones, and a second
+                such signal by SIGKILL at once, to all processes of its tree.
 
         Raises:
             NotStartedError: if there is no such command, or it may not be started.
@@ -107,11 +119,10 @@ class Child:
         self._interrupted = False
         self._timed_out = False
         self._daemons, self._daemon_cpu_s = 0, 0.0
+        self._insist, self._limited = insist, True
         self._to_do: list[tuple[float, signal.Signals]] = []
         if timeout_s:
-            start = time.monotonic() + timeout_s
-            steps = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-            self._to_do = [(start + n * GRACE_S, step) for n, step in enumerate(steps)]
+            self._to_do = _steps(timeout_s, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
 
     def wait(self, child_ended: Callable[[int], None]) -> None:
         """Hand signals on until the command has ended; it stays to be reaped.
@@ -122,7 +133,7 @@ class Child:
         while not self._look_at_children(child_ended):
             left_s = self._to_do[0][0] - time.monotonic() if self._to_do else 3600.0
             if left_s <= 0:
-                self._timed_out = True
+                self._timed_out |= self._limited
                 self._send_to_all(self._to_do.pop(0)[1])
                 continue
             info = signal.sigtimedwait(self._awaited, left_s)
@@ -164,6 +175,11 @@ class Child:
             child_ended(pid)
 
     def _hand_on(self, number: signal.Signals, *, by_a_process: bool) -> None:
+        if self._insist and number in INTERRUPTS and (self._interrupted or not self._timed_out):
+            again = self._interrupted
+            steps = (signal.SIGKILL,) if again else (signal.SIGTERM, signal.SIGKILL)
+            self._to_do = _steps(0 if again else GRACE_S, steps)
+            self._limited = False
         self._interrupted |= number in INTERRUPTS
         if by_a_process or self._own_group:
             self._send(number)
@@ -195,6 +211,14 @@ class Child:
             found += children
             waiting += children
         return sorted(found)
+
+
+def _steps(
+    after_s: float, signals: tuple[signal.Signals, ...]
+) -> list[tuple[float, signal.Signals]]:
+    """Return when each signal is sent: the first after some seconds, then `GRACE_S` apart."""
+    start = time.monotonic() + after_s
+    return [(start + n * GRACE_S, step) for n, step in enumerate(signals)]
 
 
 def adopt_orphans() -> None:

@@ -185,7 +185,7 @@ def look_up(words: tuple[str, ...]) -> None:
     elif program == "pip":
         missing = _extras(" ".join(rest)) - _known_extras()
     elif program == "dippm":
-        missing = _options(rest) - set(
+        missing = _options(_own(words)) - set(
             re.findall(r"--[\w-]+", output_of((*_verb(words), "--help")))
         )
     elif program.startswith("python") and rest[0] == "-m":
@@ -197,7 +197,22 @@ def look_up(words: tuple[str, ...]) -> None:
 
 
 def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[:3] if words[1] == "selftest" or words[1:3] == ("mig", "plan") else words[:2]
+    is_group = words[1] in ("selftest", "plan") or words[1:3] == ("mig", "plan")
+    return words[:3] if is_group else words[:2]
+
+
+def _own(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words that are dippm's, without those of a command that it runs."""
+    from typer.main import get_group
+
+    from dippm.cli.app import app
+
+    command = get_group(app).commands.get(words[1])
+    if command is None or command.context_settings.get("allow_interspersed_args", True):
+        return words
+    context = command.context_class(command, **command.context_settings)
+    given, _, _ = command.make_parser(context).parse_args(list(words[2:]))
+    return words[: len(words) - len(given["command"] or ())]
 
 
 def _options(words: tuple[str, ...]) -> set[str]:

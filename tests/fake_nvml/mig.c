@@ -2,6 +2,7 @@
  *
  *   mig_mode 1           MIG is on and instances live in a file beside the answers (".mig"), which
  *                        all processes share; 0: it is off; without the line see "mig" of nvml.c
+ *   mig_only 2           the mode of this GPU only; it is off on the others
  *   mig_pending 0        what the mode would be after a reset
  *   mig_permission 0     the caller may look at devices, not change them
  *   deadly CALL          the caller is killed when this call has done its work
@@ -133,7 +134,7 @@ static Return allowed(const char *call, Device device) {
     Return code = check(call, device);
     if (code) return code;
     if (!ask("mig_permission", 1)) return NO_PERMISSION;
-    return ask("mig_mode", 0) ? OK : UNSUPPORTED;
+    return mig_mode(number(device) & 0xff) ? OK : UNSUPPORTED;
 }
 #define ALLOWED(DEVICE) \
     do { Return code = allowed(__func__, DEVICE); if (code) return code; } while (0)

@@ -77,6 +77,10 @@ static long number(Device device) { return (long)device; }
 static int is_slice(Device device) { return number(device) >= 0x10000; }
 static int exists(long handle);
 static int managed(void) { return ask("mig_mode", -1) >= 0; }
+static int mig_mode(long gpu) {
+    int only = ask("mig_only", -1);
+    return only < 0 || only == gpu ? ask("mig_mode", 0) : 0;
+}
 static Return check(const char *call, Device device) {
     if (!users) return UNINITIALIZED;
     long gpu = is_slice(device) ? (number(device) - 0x10000) / 0x100 : number(device) - 0x100;
@@ -148,7 +152,7 @@ Return nvmlDeviceGetIndex(Device device, unsigned *index) {
 }
 Return nvmlDeviceGetUtilizationRates(Device device, Utilization *rates) {
     CHECK();
-    if (ask("mig", 0) || ask("mig_mode", 0) > 0) return UNSUPPORTED;
+    if (ask("mig", 0) || mig_mode(number(device) & 0xff) > 0) return UNSUPPORTED;
     rates->gpu = ask("utilization", 0);
     rates->memory = ask("memory_utilization", 0);
     return OK;
@@ -237,7 +241,7 @@ Return nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, P
 Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
     CHECK();
     if (ask("mig", 0) < 0) return UNSUPPORTED;
-    *current = *pending = managed() ? ask("mig_mode", 0) : ask("mig", 0) > 0;
+    *current = *pending = managed() ? mig_mode(number(device) & 0xff) : ask("mig", 0) > 0;
     if (managed()) *pending = ask("mig_pending", *current);
     return OK;
 }

@@ -1,0 +1,158 @@
+"""`dippm plan`: runs in a table, carried out workload by workload."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, say
+
+if TYPE_CHECKING:
+    from dippm.plans.row import Row
+    from dippm.plans.status import Status
+    from dippm.plans.terms import Terms
+
+plan = typer.Typer(help="Carry out runs that a table or a sweep names.", no_args_is_help=True)
+
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="radT's table (.csv), or a sweep (.yml, .yaml).")
+]
+
+
+@plan.command()
+def run(
+    file: PlanFile,
+    rerun_failed: Annotated[
+        bool, typer.Option("--rerun-failed", "-r", help="Repeat rows that failed or took too long.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0, help="End a row after so long; 0: never.")
+    ] = 0.0,
+    hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
+    store: Annotated[
+        str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check it, and show what would be run.")
+    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run what a plan has left to do, and write into it what became of each row.
+
+    Finished rows are skipped. Ctrl-C ends what runs and starts no more; a second one ends it at
+    once. Exit code 1 if a row did not finish, 128 + n after signal n.
+    """
+    with errors_reported(as_json=json):
+        from dippm.plans.terms import Terms
+
+        terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store)
+        if dry_run:
+            show_what_would_be_run(file, terms, as_json=json)
+        else:
+            carry_out(file, terms, as_json=json, quiet=quiet)
+
+
+@plan.command()
+def show(file: PlanFile, json: options.Json = False) -> None:
+    """Show the rows of a plan and what became of them."""
+    with errors_reported(as_json=json):
+        from dippm.plans.reading import read_plan
+        from dippm.report.console import console
+        from dippm.report.plans import counted, plan_document, plan_table
+
+        found = read_plan(file)
+        if json:
+            print_json(plan_document(found))
+        else:
+            console().print(plan_table(found.rows))
+            say(f"{len(found.rows)} rows: {counted(found.rows)}")
+
+
+@plan.command()
+def recover(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLAN]", help="Else whatever was left on this machine."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Undo what a scheduler left that was killed: processes, MPS, MIG slices, rows that "run"."""
+    with errors_reported(as_json=json):
+        from dippm.plans.recovery import recover, recover_all
+        from dippm.report.console import print_text
+
+        said = recover_all() if file is None else recover(file)
+    if json:
+        print_json({"done": said})
+        return
+    for sentence in said or ["nothing was left"]:
+        print_text(sentence, sys.stdout)
+
+
+def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
+    """Run a plan, and exit with its code unless all went well."""
+    from dippm.plans.reading import read_plan
+    from dippm.plans.scheduler import run_plan
+    from dippm.report.plans import outcome_document, outcome_line
+
+    outcome = run_plan(file, terms, _Shown(as_json=as_json, quiet=quiet))
+    if as_json:
+        print_json(outcome_document(read_plan(file), outcome))
+    elif not quiet:
+        say(outcome_line(outcome))
+    if outcome.signal:
+        raise typer.Exit(128 + outcome.signal)
+    if not outcome.well:
+        raise typer.Exit(1)
+
+
+def show_what_would_be_run(file: Path, terms: Terms, *, as_json: bool) -> None:
+    """Check a plan and show what would be run."""
+    from dippm.plans.reading import read_plan
+    from dippm.plans.scheduler import choose
+    from dippm.report.console import console
+    from dippm.report.plans import commands_table, plan_document
+
+    found = read_plan(file)
+    chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False))
+    numbers = [row.number for _, rows in chosen for row in rows]
+    if as_json:
+        print_json({**plan_document(found), "to_run": numbers})
+    elif numbers:
+        console().print(commands_table(found, chosen))
+    else:
+        say("nothing is left to do")
+
+
+class _Shown:
+    """Shows what happens: lines of runs on stdout, or on stderr beside a JSON document."""
+
+    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+        self._lines = sys.stderr if as_json else sys.stdout
+        self._quiet = quiet
+
+    def line(self, name: str, text: str) -> None:
+        if not self._quiet:
+            from dippm.printable import printable
+
+            self._lines.write(f"[{printable(name)}] {text}\n")
+            self._lines.flush()
+
+    def say(self, text: str) -> None:
+        from dippm.report.console import print_text
+
+        print_text(f" ! {text}", sys.stderr)
+
+    def became(self, row: Row, status: Status, seconds: float) -> None:
+        if self._quiet:
+            return
+        from dippm.figures import show as figure
+        from dippm.report.console import print_text
+
+        name = f"{row.experiment}/{row.workload}"
+        print_text(f"row {row.number} ({name}): {status} after {figure(seconds)} s", sys.stderr)

@@ -1,0 +1,99 @@
+"""`dippm track`: a script, a command or a plan, tracked as `radt` would, without a line of code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported
+from dippm.cli.plan import carry_out
+
+if TYPE_CHECKING:
+    from dippm.tracking.order import RunOrder
+
+
+def track(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE [ARGS]...", help="A Python file, any command, or a plan."),
+    ],
+    experiment: Annotated[
+        str, typer.Option("--experiment", "-e", help="What runs are gathered under.")
+    ] = "",
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="Runs that belong together share one.")
+    ] = "",
+    devices: Annotated[
+        str, typer.Option("--devices", "-d", help="GPUs by index or UUID: 0, 1+2; -: none.")
+    ] = "",
+    collocation: Annotated[
+        str,
+        typer.Option("--collocation", "-c", help="mps, or a MIG profile such as 3g.20gb; -: none."),
+    ] = "-",
+    listeners: Annotated[
+        str,
+        typer.Option("--listeners", "-l", help="smi+top+dcgmi+...; else what works here."),
+    ] = "",
+    name: Annotated[str, typer.Option("--name", "-n", help="Of the run; else the command.")] = "",
+    rerun: Annotated[
+        bool, typer.Option("--rerun", "-r", help="Of a plan: repeat rows that failed.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
+    ] = 0.0,
+    hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
+    store: Annotated[
+        str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
+    ] = "",
+    json: options.Json = False,
+) -> None:
+    """Run a script or any command as it would run alone, and record what it uses.
+
+    Options come before FILE; what follows it are its own arguments. The exit code is the command's.
+    """
+    with errors_reported(as_json=json):
+        from dippm.plans.plan import is_plan
+
+        if is_plan(command[0]) and Path(command[0]).exists():
+            from dippm.plans.terms import Terms
+
+            terms = Terms(rerun_failed=rerun, timeout_s=timeout_s, hz=hz, store=store)
+            carry_out(Path(command[0]), terms, as_json=json, quiet=False)
+            return
+        from dippm.plans.command_line import order_of_words
+        from dippm.plans.row import read_devices, read_sharing
+
+        chosen = read_devices(devices)
+        order = order_of_words(
+            command,
+            experiment=experiment,
+            workload=workload,
+            devices=chosen,
+            sharing=read_sharing(collocation),
+            listeners=listeners,
+            name=name,
+            timeout_s=timeout_s,
+            hz=hz,
+            store=store,
+            json=json,
+        )
+        code = _run(order, chosen, read_sharing(collocation))
+    raise typer.Exit(code)
+
+
+def _run(order: RunOrder, devices: tuple[str, ...], sharing: str) -> int:
+    """Become the command's runner; only where something is to be undone, stay beside it."""
+    import os
+
+    from dippm.plans.single import environment_on, run_seated
+    from dippm.tracking.command import become
+
+    if sharing:
+        return run_seated(order, devices or ("0",), sharing)
+    if devices:
+        os.environ.update(environment_on(devices))
+    become(order)
+    return 0

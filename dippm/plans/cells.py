@@ -1,0 +1,116 @@
+"""Cells of a CSV file with the bytes that they stand in, so that one can be written and no other.
+
+RFC 4180 with padding: spaces and tabs around a cell are not part of it, also around quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dippm.errors import PlanError
+
+BOM = b"\xef\xbb\xbf"
+_CELL = re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|[^,\r\n]*')
+_NEWLINE = re.compile(rb"\r\n|\n|\r")
+PADDING = " \t"
+
+
+class Cell(NamedTuple):
+    """A cell of a file.
+
+    Attributes:
+        text: without padding and quotes.
+        start: first byte, padding included.
+        end: behind the last.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+class Record(NamedTuple):
+    """A line of a table; a quoted cell may hold line ends.
+
+    Attributes:
+        line: number of its first line in the file, from 1.
+        cells: from left to right.
+    """
+
+    line: int
+    cells: tuple[Cell, ...]
+
+
+class Slots(NamedTuple):
+    """Where the status of a row is written.
+
+    Attributes:
+        status: cell of its status.
+        run: cell of the uuid of its run.
+    """
+
+    status: Cell
+    run: Cell
+
+
+def records(data: bytes) -> list[Record]:
+    """Return the records of a file that are not blank.
+
+    Raises:
+        PlanError: if it is no text, or if a quote is never closed.
+    """
+    return [record for record in _records(data) if any(cell.text for cell in record.cells)]
+
+
+def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
+    """Return the bytes with other text in some cells, as wide as they were where it fits."""
+    pieces, at = [], 0
+    for cell in sorted(texts, key=lambda cell: cell.start):
+        pieces += [data[at : cell.start], _fitted(texts[cell], data[cell.start : cell.end])]
+        at = cell.end
+    return b"".join([*pieces, data[at:]])
+
+
+def quoted(text: str) -> str:
+    """Return text as a cell spells it."""
+    plain = text == text.strip(PADDING) and not set(text) & set(',"\r\n')
+    return text if plain else '"' + text.replace('"', '""') + '"'
+
+
+def _fitted(text: str, before: bytes) -> bytes:
+    spelled = quoted(text).encode()
+    on_the_right = before[:1] in (b" ", b"\t")
+    return spelled.rjust(len(before)) if on_the_right else spelled.ljust(len(before))
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    at = len(BOM) if data.startswith(BOM) else 0
+    line = 1
+    while at < len(data):
+        cells = []
+        while True:
+            match = _CELL.match(data, at)
+            assert match is not None  # of nothing, if of nothing else
+            cells.append(Cell(_text(match, line), match.start(), match.end()))
+            at = match.end()
+            if data[at : at + 1] != b",":
+                break
+            at += 1
+        yield Record(line, tuple(cells))
+        newline = _NEWLINE.match(data, at)
+        at = newline.end() if newline else at
+        line += 1 + sum(len(_NEWLINE.findall(data, cell.start, cell.end)) for cell in cells)
+
+
+def _text(match: re.Match[bytes], line: int) -> str:
+    try:
+        if match[1] is not None:
+            return match[1].decode().replace('""', '"')
+        text = match[0].decode().strip(PADDING)
+    except UnicodeDecodeError:
+        raise PlanError(f"line {line} is no UTF-8 text", "Save the plan as UTF-8.") from None
+    if text.startswith('"'):
+        raise PlanError(f"line {line} has a quote that is not closed before a comma or its end")
+    return text

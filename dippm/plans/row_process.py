@@ -1,0 +1,70 @@
+"""The process of a row: prepares, waits for the token of its workload, runs the command.
+
+It ends the command if the scheduler is gone, also after kill -9. To the scheduler it says, a JSON
+object in a line each: {"ready": uuid, "folder": path}, {"started": pid}, {"ended": document}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dippm.plans.gate import GO
+from dippm.process.limits import follow_parent
+from dippm.store.record import Start
+from dippm.tracking.command import run_command
+from dippm.tracking.order import RunOrder
+
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Starter:
+    """Holds the command until the token comes."""
+
+    def __init__(self, gate: int, report: int) -> None:
+        self._gate, self._report = gate, report
+        self._asked = False
+        for number in ASKED:
+            signal.signal(number, self._note)
+
+    def hold(self, start: Start, folder: Path | None) -> bool:
+        self._say(ready=start.uuid if folder else "", folder=str(folder or ""))
+        token = os.read(self._gate, 1)
+        os.close(self._gate)
+        return token == GO and not self._asked
+
+    def started(self, pid: int) -> None:
+        self._say(started=pid)
+
+    def ended(self, document: Mapping[str, Any]) -> None:
+        self._say(ended=document)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._asked = True
+
+    def _say(self, **words: Any) -> None:
+        with contextlib.suppress(OSError):  # a scheduler that is gone hears nothing
+            os.write(self._report, json.dumps(words).encode() + b"\n")
+
+
+def main(order: int, gate: int, report: int, scheduler: int) -> None:
+    """Run the order in a file of memory; the other descriptors are pipes."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    starter = _Starter(gate, report)
+    follow_parent(scheduler, signal.SIGTERM)
+    for handle in (gate, report):
+        os.set_inheritable(handle, False)
+    with open(order, encoding="utf-8") as file:
+        held = json.load(file)
+    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
+    code = run_command(RunOrder(**{**held, **lists}), starter)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,100 @@
+"""The scheduler: carries out a plan, one workload after the other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from dippm.errors import PlanError
+from dippm.plans.book import Book
+from dippm.plans.carried_out import CarriedOut
+from dippm.plans.choice_of_rows import check, to_run
+from dippm.plans.interrupts import Interrupts
+from dippm.plans.journal import Journal, is_left
+from dippm.plans.place import lock_plan, state_folder
+from dippm.plans.plan import Plan
+from dippm.plans.reading import read_plan
+from dippm.plans.recovery import recover_held
+from dippm.plans.row import Row
+from dippm.plans.terms import Audience, Outcome, Terms
+from dippm.plans.workload import Workload
+from dippm.tracking.order import RunOrder, checked
+
+Chosen = list[tuple[Workload, tuple[Row, ...]]]
+
+
+def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
+    """Carry out what a plan has left to do.
+
+    Call it in the main thread. What a scheduler left that was killed is undone before.
+
+    Raises:
+        PlanError: if the plan makes no sense, a row cannot be run, or another scheduler runs it;
+            nothing was begun then. Also what `check` raises.
+    """
+    plan = read_plan(path)
+    with lock_plan(plan.path):
+        if is_left(state_folder(plan.path)):
+            for sentence in recover_held(plan.path):
+                audience.say(sentence)
+        plan = read_plan(plan.path)
+        chosen = choose(plan, terms, audience)
+        return _carry_out(plan, chosen, terms, audience)
+
+
+def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
+    """Return the workloads that have something to do, with the rows that are to be run.
+
+    Raises:
+        PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
+    """
+    checked(RunOrder((), hz=terms.hz))
+    chosen: Chosen = []
+    for workload in plan.workloads:
+        rows, remarks = to_run(workload, rerun_failed=terms.rerun_failed)
+        for remark in remarks:
+            audience.say(remark)
+        if rows:
+            chosen.append((workload, rows))
+    check([row for _, rows in chosen for row in rows], plan.path)
+    return chosen
+
+
+def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> Outcome:
+    began = time.monotonic()
+    book = Book(plan, audience.say)
+    ran: list[int] = []
+    try:
+        journal = Journal(state_folder(plan.path))
+    except OSError as error:
+        hint = "It must be written before anything is begun: see $XDG_STATE_HOME."
+        raise PlanError(f"the journal of the plan cannot be written: {error}", hint) from error
+    finished = False
+    try:
+        with Interrupts() as interrupts:
+            for workload, rows in chosen:
+                if interrupts.count:
+                    break
+                ran += CarriedOut(
+                    workload,
+                    rows,
+                    plan=plan.path,
+                    group=f"{plan.path.stem}/{workload.experiment}/{workload.name}",
+                    terms=terms,
+                    book=book,
+                    journal=journal,
+                    interrupts=interrupts,
+                    audience=audience,
+                ).run()
+        finished = True
+    finally:
+        journal.close(finished=finished)
+    wanted = {row.number for _, rows in chosen for row in rows}
+    numbers = [row.number for row in plan.rows]
+    return Outcome(
+        rows=tuple(book.row(number) for number in numbers),
+        ran=tuple(ran),
+        skipped=tuple(number for number in numbers if number not in wanted),
+        signal=interrupts.last,
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,90 @@
+"""One command that shares a device, without a plan: seated, run in the foreground, undone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from dippm.boot import boot
+from dippm.colocation import seated
+from dippm.plans.journal import OF_A_COMMAND, Journal
+from dippm.plans.place import state_folders
+from dippm.store.record import as_json
+from dippm.tracking.order import RunOrder
+
+HANDED_ON = (signal.SIGTERM, signal.SIGHUP)
+
+
+def environment_on(devices: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a process that uses some devices alone, which takes no undoing.
+
+    Raises:
+        CollocationError: if there is no such device.
+    """
+    with _journal() as journal, seated(devices, journal=journal.seats()) as (seat,):
+        return dict(seat.environment)
+
+
+def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
+    """Run a command that shares devices, as `dippm run` does, and leave them as they were.
+
+    Returns:
+        The exit code of the command.
+
+    Raises:
+        CollocationError: if the devices cannot be shared so, or cannot be restored.
+        UnknownNameError: if there is no such MIG profile.
+    """
+    with (
+        _journal() as journal,
+        seated(devices, sharing, journal=journal.seats()) as (seat,),
+    ):
+        order = order._replace(
+            device=(seat.devices or (order.device,))[0], tags={**order.tags, **seat.facts}
+        )
+        return _in_the_foreground(order, {**os.environ, **seat.environment})
+
+
+@contextmanager
+def _journal() -> Iterator[Journal]:
+    journal = Journal(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
+    finished = False
+    try:
+        yield journal
+        finished = True
+    finally:
+        journal.close(finished=finished)
+
+
+def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
+    """Wait for the small process that runs an order in our group: Ctrl-C reaches it by itself."""
+    held = os.memfd_create("order", 0)
+    os.write(held, json.dumps(as_json(order)).encode())
+    os.lseek(held, 0, os.SEEK_SET)
+    follow = f"from dippm.process import follow_parent; follow_parent({os.getpid()}, 15)"
+    run = f"{follow}; from dippm.tracking.command import main; main({held})"
+    before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}
+    signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the command would inherit that
+    words = [sys.executable, "-P", "-c", boot(run), *order.command[:1]]
+    with subprocess.Popen(words, env=environment, pass_fds=(held,)) as process:
+        os.close(held)
+
+        def hand_on(number: int, _: FrameType | None) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+        for number in HANDED_ON:
+            signal.signal(number, hand_on)
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,61 @@
+"""How a plan is carried out, and who hears of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from dippm.plans.row import Row
+from dippm.plans.status import Status
+
+
+class Terms(NamedTuple):
+    """How a plan is carried out.
+
+    Attributes:
+        rerun_failed: whether rows are repeated that failed or took too long.
+        timeout_s: a row is ended after so long; 0 for no limit.
+        hz: samples per second.
+        store: URI of the store; "" for the usual one.
+    """
+
+    rerun_failed: bool = False
+    timeout_s: float = 0.0
+    hz: float = 10.0
+    store: str = ""
+
+
+class Audience(Protocol):
+    """Who hears what happens."""
+
+    def line(self, name: str, text: str) -> None:
+        """Hear a line that a run printed."""
+
+    def say(self, text: str) -> None:
+        """Hear a remark."""
+
+    def became(self, row: Row, status: Status, seconds: float) -> None:
+        """Hear what became of a row, and how long it took."""
+
+
+class Outcome(NamedTuple):
+    """What became of a plan.
+
+    Attributes:
+        rows: all of them, as they are now.
+        ran: numbers of those that were begun.
+        skipped: numbers of those that were not to be run.
+        signal: that ended it early, 0 for none.
+        seconds: elapsed.
+    """
+
+    rows: tuple[Row, ...]
+    ran: tuple[int, ...]
+    skipped: tuple[int, ...]
+    signal: int
+    seconds: float
+
+    @property
+    def well(self) -> bool:
+        """Whether every row that was begun is finished, and none is left that was to be."""
+        left = [row for row in self.rows if row.number not in self.skipped]
+        return not self.signal and all(row.status.word == "FINISHED" for row in left)

@@ -1,0 +1,183 @@
+"""`dippm track` and `dippm plan` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dippm.measure.sampler_file import read
+from dippm.store.folder import read_folder
+from tests import fake_mps, fake_nvml
+from tests.unit.tracking.commands import line_of, until
+
+
+def dippm(desk, *words, **more):
+    given = {"capture_output": True, "text": True, "timeout": 120, **more}
+    return subprocess.run(
+        [sys.executable, "-m", "dippm", *words], cwd=desk.folder, env=desk.environment, **given
+    )
+
+
+def only_run(desk):
+    (path,) = until(lambda: list(desk.spool.glob("*/end.json")), "the end of a run")
+    return read_folder(path.parent)
+
+
+def test_a_script_is_tracked_without_a_line_of_code(desk):
+    desk.script("train.py", "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(3)")
+    answer = dippm(desk, "track", "train.py", "--epochs", "5", "-e", "x", input="in")
+    assert (answer.returncode, answer.stdout) == (3, "['--epochs', '5', '-e', 'x'] in\n")
+    assert answer.stderr == ""
+    recorded = only_run(desk)
+    assert recorded.start.command[1:] == ("train.py", "--epochs", "5", "-e", "x")
+    assert recorded.start.params == {"epochs": "5"}
+    assert (recorded.end.status, recorded.end.exit_code) == ("failed", 3)
+    assert recorded.samples
+
+
+def test_any_command_with_the_options_of_radt(desk):
+    words = "-e 7 -w 2 -n mine -l top+free -c - -d -".split()
+    answer = dippm(desk, "track", *words, "sh", "-c", "echo $DIPPM_RUN; kill -TERM $$")
+    assert answer.returncode == 128 + signal.SIGTERM
+    recorded = only_run(desk)
+    assert answer.stdout.strip() == str(recorded.path)
+    assert (recorded.start.experiment, recorded.start.name) == ("7", "mine")
+    assert recorded.start.tags["workload"] == "2"
+    assert "host" in read(recorded.samples[0]).series
+
+
+def test_json_is_one_line_when_the_command_has_ended(desk):
+    answer = dippm(desk, "track", "--json", "true")
+    assert json.loads(answer.stdout)["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.py"], "there is no none.py"),
+        (["-l", "smi", "true"], "smi"),
+        (["-l", "tops", "true"], "unknown source 'tops'"),
+        (["-c", "mpz", "true"], "'mpz' says no way to share a GPU"),
+        (["-d", "x", "true"], "'x' are no devices"),
+        (["-d", "0", "true"], "no GPU can be used"),
+    ],
+)
+def test_what_cannot_work_is_said_and_nothing_runs(desk, words, said):
+    """T11: a listener that cannot work is an error, and not left out."""
+    answer = dippm(desk, "track", *words)
+    assert answer.returncode == 1
+    assert said in answer.stderr
+    assert not desk.spool.exists()
+
+
+def test_a_plan_is_carried_out_as_radts_command_line_does(desk):
+    desk.rows("1,1,,,-,-,sh,-,-c 'exit 3'", "1,2,,,-,-,echo,-,hello")
+    answer = dippm(desk, "track", "plan.csv")
+    assert answer.returncode == 1
+    assert answer.stdout.splitlines()[0] == "[2 cpu] hello"
+    assert desk.statuses() == ["FAILED 3", "FINISHED"]
+    again = dippm(desk, "track", "-r", "plan.csv")
+    assert "1 of 2 rows were run" in again.stdout
+
+
+def test_the_commands_on_a_plan(desk):
+    desk.rows("1,1,,,-,-,echo,-,hello", "1,2,,,-,-,false,-,")
+    shown = dippm(desk, "plan", "run", "--dry-run", "plan.csv")
+    assert "(1 cpu) echo   echo hello" in shown.stdout
+    assert not desk.spool.exists()
+    document = json.loads(dippm(desk, "plan", "run", "plan.csv", "--json").stdout)
+    assert document["ran"] == [1, 2]
+    assert [row["status"] for row in document["rows"]] == ["FINISHED", "FAILED"]
+    shown = dippm(desk, "plan", "show", "plan.csv")
+    assert "2 rows: 1 finished, 1 failed" in shown.stdout
+    assert document["rows"][0]["run"][:8] in shown.stdout
+    held = json.loads(dippm(desk, "plan", "show", "plan.csv", "--json").stdout)
+    assert held["rows"] == document["rows"]
+    assert dippm(desk, "plan", "run", "plan.csv").stdout.startswith("nothing was left to run")
+    assert dippm(desk, "plan", "recover", "plan.csv").stdout == "nothing was left\n"
+
+
+def test_an_error_in_a_plan_is_one_document(desk):
+    desk.plan.write_text("Experiment,Workloads,File\n")
+    answer = dippm(desk, "plan", "run", "plan.csv", "--json")
+    error = json.loads(answer.stdout)["error"]
+    assert answer.returncode == 1
+    assert error["type"] == "UnknownNameError"
+    assert error["hint"].startswith("Did you mean Workload?")
+
+
+def test_interrupted_it_exits_as_the_signal_says(desk):
+    desk.rows("1,1,,,-,-,sh -c,-,'echo begun; sleep 1000'")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dippm", "plan", "run", "plan.csv"],
+        cwd=desk.folder,
+        env=desk.environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert line_of(process) == "[1 cpu] begun"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert desk.statuses() == ["INTERRUPTED"]
+
+
+@pytest.mark.skipif(fake_nvml.compiler() is None, reason="needs a C compiler")
+class TestOnAFakeGpu:
+    @pytest.fixture
+    def gpu(self, desk, tmp_path):
+        library = fake_nvml.build(tmp_path)
+        answers = tmp_path / "answers"
+        answers.write_text("gpus 2\nmig_mode 1\nmig_only 1\n")
+        programs = fake_mps.put(tmp_path / "programs")
+        desk.environment |= {
+            "LD_LIBRARY_PATH": str(library.parent),
+            "FAKE_NVML": str(answers),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+        }
+        desk.environment.pop("CUDA_VISIBLE_DEVICES", None)
+        return desk
+
+    def test_its_devices_are_named_by_uuid(self, gpu):
+        answer = dippm(gpu, "track", "-d", "0", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert answer.stdout.strip() == fake_nvml.GPU_UUID
+        assert only_run(gpu).start.tags["devices"] == "0"
+
+    def test_a_slice_is_made_and_gone_afterwards(self, gpu):
+        words = ["-d", "1", "-c", "3g.20gb", "-l", "-", "sh", "-c"]
+        answer = dippm(gpu, "track", *words, "echo $CUDA_VISIBLE_DEVICES; exit 5")
+        assert answer.returncode == 5, answer.stderr
+        assert answer.stdout.startswith("MIG-")
+        assert not fake_nvml.instances(gpu.folder / "answers").read_text()
+        assert only_run(gpu).start.tags["mig.slice"].startswith("3g.20gb")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    def test_a_server_is_ended_with_the_command(self, gpu, number):
+        words = ["track", "-d", "0", "-c", "mps", "-l", "-", "sh", "-c"]
+        words.append("echo $CUDA_MPS_PIPE_DIRECTORY; exec sleep 1000")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dippm", *words],
+            cwd=gpu.folder,
+            env=gpu.environment,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        pipe = line_of(process)
+        assert os.path.isdir(pipe)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        recorded = only_run(gpu)
+        assert recorded.end.status == "interrupted"
+        if number == signal.SIGKILL:
+            assert os.path.isdir(pipe)
+            said = dippm(gpu, "plan", "recover").stdout
+            assert said.startswith("command-")
+        else:
+            assert process.returncode == 128 + signal.SIGTERM
+        assert not os.path.isdir(pipe)
+        assert dippm(gpu, "plan", "recover").stdout == "nothing was left\n"

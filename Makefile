@@ -1,8 +1,9 @@
 # make demo    set up, then predict a real VGG16
 # make test    set up, then run all tests
 # make check   format, lint, types, import direction
+# make docs    build the documentation site, strictly, into build/site
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark zoo setup setup-test setup-zoo
+.PHONY: demo test check quick readme benchmark docs zoo setup setup-test setup-docs setup-zoo
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -29,18 +30,24 @@ quick:
 
 readme:
 	$(RUN) scripts.readme_output
+	$(RUN) scripts.site.blocks
 	$(VENV)/bin/jupyter-execute --inplace examples/*.ipynb
 
 benchmark:
 	$(RUN) benchmarks.prediction
 	$(RUN) benchmarks.conversion
 	$(RUN) benchmarks.exploration
+	$(RUN) benchmarks.run_store
+
+docs: setup-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md
 
 setup: $(VENV)/demo-ready
 setup-test: $(VENV)/test-ready
+setup-docs: $(VENV)/docs-ready
 setup-zoo: $(VENV)/zoo-ready
 
 $(VENV)/bin/python:
@@ -53,7 +60,11 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/test-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev,all]"
 	$(RUN) pip check
-	touch $@ $(VENV)/demo-ready
+	touch $@ $(VENV)/docs-ready $(VENV)/demo-ready
+
+$(VENV)/docs-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[docs]"
+	touch $@
 
 $(VENV)/zoo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev,all,zoo]"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
@@ -112,6 +113,14 @@ def cpu_s() -> float:
     return sum(os.times()[:4])
 
 
+def largest_mb() -> float:
+    """Return the most memory in MiB that any process held which this one started and ended.
+
+    What a worker shares with this process counts in each.
+    """
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+
+
 def one_by_one(space: Space, count: int, skip: int) -> list[tuple[float, float]]:
     """Return wall and processor time of building and predicting each of some designs by itself."""
     from random import Random
@@ -141,7 +150,8 @@ def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> N
         f"{each_cpu_s:.3f} s of a processor, "
         f"{len(converted)} conversions of {statistics.median(converted):.2f} s, "
         f"predictions of {statistics.median(predicted):.3f} s; "
-        f"{WANTED:,} in {each_s * WANTED / 60:.1f} min, goal {GOAL_S / 60:.0f} min: {verdict}"
+        f"{WANTED:,} in {each_s * WANTED / 60:.1f} min, goal {GOAL_S / 60:.0f} min: {verdict}; "
+        f"the largest process so far held {largest_mb():,.0f} MB"
     )
 
 

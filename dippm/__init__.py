@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dippm.parallel import ParallelEstimate, parallelize
     from dippm.power_sweep import PowerSweep, sweep_power
     from dippm.prediction import Prediction
+    from dippm.tracking.block import track
+    from dippm.tracking.run import span
     from dippm.verification import Verification, verify
     from dippm.vision_operators import declare_vision_operators
 
@@ -71,8 +73,10 @@ __all__ = [
     "predict",
     "read_graph",
     "smallest_slice",
+    "span",
     "sweep",
     "sweep_power",
+    "track",
     "verify",
     "what_if",
 ]
@@ -113,13 +117,16 @@ _HOMES = {
     "predict": "dippm.api",
     "read_graph": "dippm.api",
     "smallest_slice": "dippm.choice",
+    "span": "dippm.tracking.run",
     "sweep": "dippm.batch_sweep",
     "sweep_power": "dippm.power_sweep",
+    "track": "dippm.tracking.block",
     "verify": "dippm.verification",
     "what_if": "dippm.explanation",
 }
 STAGES = frozenset(
-    "devices errors exploration features frontends graph measure models pretrained".split()
+    "devices errors exploration features frontends graph measure models pretrained store "
+    "tracking".split()
 )
 
 

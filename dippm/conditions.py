@@ -11,7 +11,7 @@ from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
 
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
-Timer = Literal["kernel", "wall", "wall+copy"]
+Timer = Literal["kernel", "event", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
 Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -58,6 +58,7 @@ OTHER_NAMES = {
     "bfloat16": "bf16",
     "amp-fp16": "amp",
     "wall-copy": "wall+copy",
+    "events": "event",
     "training": "train",
 }
 """What frameworks call these; case does not matter, and "_" is "-"."""
@@ -73,8 +74,9 @@ class Conditions:
         precision: see `PRECISIONS`. Of this and the other names case does not matter, and
             "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
-        timer: "kernel" is the sum of kernel times, "wall" a synchronised forward with the input on
-            the device (the default regime), "wall+copy" adds the host-to-device copy.
+        timer: "kernel" is the sum of kernel times, "event" the span between CUDA events around a
+            forward, "wall" a synchronised forward with the input on the device (the default
+            regime), "wall+copy" adds the host-to-device copy.
         mig: a slice of the device, None for the whole GPU.
         channels_last: memory layout of images.
         host: the machine that launches the kernels; None if nobody said, then the predictor assumes

@@ -32,7 +32,6 @@ Each error says what happened, where, and in `hint` the next step.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from dippm.printable import printable
@@ -145,6 +144,8 @@ class UnknownNameError(DippmError, ValueError):
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
         """Return the error for an unknown name, with the closest known names."""
+        from difflib import get_close_matches
+
         names, name = sorted(known), shortened(name)
         folded = {known_name.casefold(): known_name for known_name in names}
         close = [folded[c] for c in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]

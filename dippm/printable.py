@@ -8,8 +8,6 @@ answers keep the exact text, JSON spells it in its own escapes, and what people 
 from __future__ import annotations
 
 import codecs
-import json
-import unicodedata
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -40,6 +38,8 @@ def json_text(document: Any) -> str:
     Raises:
         ValueError: if a number is not finite.
     """
+    import json
+
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     if text.replace("\n", "").isprintable():
         return text
@@ -47,6 +47,8 @@ def json_text(document: Any) -> str:
 
 
 def _is_hidden(char: str) -> bool:
+    import unicodedata
+
     return unicodedata.category(char) in _HIDDEN
 
 

@@ -8,15 +8,14 @@ not load, and the import of torchvision, and with it of timm and transformers, d
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # every `import dippm` pays for what is imported here
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _BOXES = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _SCHEMAS = (
@@ -32,7 +31,7 @@ _SCHEMAS = (
 )
 
 
-class _BeforeRegistrations(MetaPathFinder):
+class _BeforeRegistrations:
     """Declares the operators when torchvision, its library tried, is about to describe them."""
 
     def find_spec(
@@ -56,8 +55,10 @@ def declare_vision_operators() -> None:
     `import dippm` makes this automatic for imports that follow it. Call it after an import of them
     has already failed: what it left behind is forgotten, so that it can be repeated.
     """
+    from importlib.util import find_spec
+
     watch_imports()
-    if importlib.util.find_spec("torchvision") is None:
+    if find_spec("torchvision") is None:
         return
     try:
         import torchvision
@@ -71,7 +72,10 @@ def missing_libraries() -> str:
 
     Found from the files alone, without importing either.
     """
-    spec, torch_spec = (importlib.util.find_spec(name) for name in ("torchvision", "torch"))
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec, torch_spec = (find_spec(name) for name in ("torchvision", "torch"))
     if spec is None or torch_spec is None or not (spec.origin and torch_spec.origin):
         return ""
     libraries = Path(torch_spec.origin).parent / "lib"

@@ -76,14 +76,17 @@ def shipped() -> Iterator[Line]:
             yield {**line, "checkpoint": info.name, "phase": phases_of(info.config)[0]}
 
 
-def rows(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
+def rows(
+    lines: Iterable[Line], questions: Iterable[Question] = QUESTIONS
+) -> Iterator[dict[str, str]]:
     """Yield a row of the table for each question that lines of the cards answer.
 
     Args:
         lines: as of `shipped`, each with the name of its "checkpoint" and its "phase".
+        questions: that are asked.
     """
     known = list(lines)
-    for question in QUESTIONS:
+    for question in questions:
         found = [line for line in known if question.is_answered_by(line)]
         if found:
             yield {

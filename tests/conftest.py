@@ -17,6 +17,10 @@ from dippm.models.predictor import predictor
 from dippm.models.targets import Estimate, Estimates, Interval, OperatorCost
 from dippm.pretrained import save_checkpoint
 
+# Fixtures are found in this file; none starts a server before a test asks.
+from tests.postgres import postgres_address, postgres_server  # noqa: F401
+from tests.stores import _tables, s3_bucket, s3_server, store_file  # noqa: F401
+
 PACKAGES = {"tensorflow": "tensorflow", "paddle": "paddle"}
 
 # Threads of OpenMP wait by spinning, which costs many times the work itself where several processes
@@ -34,6 +38,7 @@ LONG = (
     "tests/unit/dataset/test_collect.py",
     "tests/frontends/pytorch/test_detection.py",
     "tests/frontends/test_macs.py",
+    "tests/test_docs.py",
     "tests/test_hostile.py",
 )
 """Files that a parallel run must not begin last, when nothing is left for the other processes."""

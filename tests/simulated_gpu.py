@@ -32,6 +32,7 @@ from dippm.models.power import PowerModel, achieved_shares
 GPU = find("H100-SXM-80GB")
 SLOWDOWN = {name: 1.25 + 0.25 * (position % 7) for position, name in enumerate(KERNEL_CLASSES)}
 LAUNCH_MS = 0.006
+EVENT_LAUNCH_MS = 0.004
 CONTEXT_MB = 540.0
 IDLE_W, LIMIT_W = 110.0, 650.0
 POWER = PowerModel(0.25, (1.2, 0.7, 1.5, 0.6), 5.0, 0.0)
@@ -78,10 +79,12 @@ class SimulatedGpu:
     Attributes:
         graphs: of the models.
         random: of the noise.
+        random_of_spans: of the noise of spans between events, so that it moves no other.
     """
 
     graphs: GraphStore
     random: random.Random = field(default_factory=lambda: random.Random(0))
+    random_of_spans: random.Random = field(default_factory=lambda: random.Random(1))
 
     def write(self, folder: Path) -> Path:
         """Write a set as the collector does: rows of models and operators, training, a failure."""
@@ -129,10 +132,12 @@ class SimulatedGpu:
         reserved = reserved_mb(usage)
         wall_ms = self._noisy(step_ms)
         steps = max(1, round(1000 / step_ms))
+        event_ms = max(device_ms, table.launches * EVENT_LAUNCH_MS)
+        event_ms *= float(np.exp(self.random_of_spans.gauss(0, NOISE)))
         return {
             "device": GPU.name, "device_kind": "cuda", "framework": "torch 2.13.0", "cuda": "12.9",
             "timer": "wall", "latency_ms": wall_ms, "latency_sd_ms": 0.01 * wall_ms,
-            "event_ms": wall_ms, "kernel_ms": device_ms, "kernel_launches": int(table.launches),
+            "event_ms": event_ms, "kernel_ms": device_ms, "kernel_launches": int(table.launches),
             "power_w": power_w, "energy_j": power_w * step_ms / 1e3, "energy_steps": steps,
             "energy_window_s": steps * step_ms / 1e3, "power_cap_w": LIMIT_W,
             "idle_power_w": IDLE_W, "idle_power_after_w": IDLE_W, "sm_clock_mhz": 1980.0,

@@ -49,8 +49,10 @@ SURFACE = {
     "predict",
     "read_graph",
     "smallest_slice",
+    "span",
     "sweep",
     "sweep_power",
+    "track",
     "verify",
     "what_if",
 }

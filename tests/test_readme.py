@@ -75,13 +75,28 @@ def test_the_session_prints_what_it_says(name):
     assert readme_output.filled(TEXT, {name}) == TEXT, "run `make readme`"
 
 
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def test_the_notebooks_are_numbered_without_a_gap():
+    assert [path.name[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_notebooks_are_committed_as_they_ran(path):
+    nbformat = pytest.importorskip("nbformat")
+    code = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert [output for output in outputs if "image/png" in output.get("data", {})], "no picture"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_the_notebooks_run(path):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     notebook = nbformat.read(path, as_version=4)
-    assert any(output for cell in notebook.cells for output in cell.get("outputs", ())), (
-        "the notebook is committed with its outputs"
-    )
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    here = {"metadata": {"path": str(path.parent)}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=here).execute()

@@ -11,6 +11,7 @@ from typing import Any
 
 from dataset.collect.campaign import Campaign
 from dataset.collect.errors import CollectError, Stop
+from dataset.collect.lacking import lacking
 from dataset.collect.options import Options
 from dataset.collect.pace import Pace
 from dataset.collect.plans import Pending, pending_of
@@ -56,6 +57,8 @@ def run(
         store.append(row)
         if not campaign.machine and row["device"]:
             note_machine(campaign, row, options.folder)
+            for line in lacking(row):
+                shown.say(line)
         campaign.statuses[row["status"]] += 1
         campaign.left -= 1
         campaign.seconds = time.monotonic() - began

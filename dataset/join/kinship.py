@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from dataset.families.family import Workload
+from dataset.join import model_files
 from dippm.errors import UnknownNameError
 from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.graph.operators import operator
@@ -56,6 +57,8 @@ def family_of(model: str) -> str:
     """
     if model.startswith("own:"):
         return Workload.parse(model).family
+    if model_files.is_file(model):
+        return model_files.family_of_file(model)
     name = bare_name(model)
     patterns, _, _ = _table()
     fitting = [(len(p.replace("*", "")), family) for p, family in patterns if fnmatchcase(name, p)]

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataset.join import model_files
 from dippm.frontends.frontend import MARKER_BATCHES
 from dippm.relax.raw_graph import RawGraph
 from dippm.vision_operators import declare_vision_operators
@@ -65,6 +66,8 @@ def cache_dir() -> Path:
 def path_of(spec: str, folder: Path) -> Path:
     """Return the file of a spec: "resnet50@224.json.gz" for timm, other zoos with their name."""
     zoo, _, name = spec.rpartition(":")
+    if model_files.is_file(spec):
+        return folder / f"{model_files.stem_of(spec)}.json.gz"
     stem = name if zoo in ("", "timm") else f"{zoo}.{name}"
     if len(stem.encode()) > LONGEST_STEM:
         digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
@@ -111,6 +114,8 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     from dippm.relax.walk import walk
 
     zoo, _, name = spec.partition(":")
+    if model_files.is_file(spec):
+        return model_files.convert_file(spec)
     if zoo == "own":
         model, examples = _own(spec)
         return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)

@@ -163,7 +163,12 @@ def _device(name: str, given: tuple[Device, ...], what: str) -> Device:
     try:
         return devices.find(str(name))
     except UnknownNameError as error:
-        raise PriceError(f"{what}: {error.message}", error.hint) from error
+        hint = error.hint.partition(" Another one")[0]
+        raise PriceError(
+            f"{what}: {error.message}",
+            f"{hint} A GPU of your own has a price under its name where its file is among "
+            "devices=... .",
+        ) from error
 
 
 def _slice_name(device: Device, name: str, what: str) -> str:

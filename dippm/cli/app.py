@@ -14,19 +14,24 @@ from dippm.cli.calibrate import calibrate
 from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
+from dippm.cli.compare_run import compare_run
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
 from dippm.cli.explore import explore
 from dippm.cli.graph import graph
+from dippm.cli.import_runs import import_runs
 from dippm.cli.lists import devices, hosts, models
 from dippm.cli.llm import llm
 from dippm.cli.measure import measure
 from dippm.cli.mig import mig
 from dippm.cli.output import say
 from dippm.cli.parallel import parallel
+from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.run import run
+from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
@@ -56,12 +61,17 @@ for command in (
     graph,
     measure,
     report,
+    runs,
+    plot,
     devices,
     hosts,
     models,
     doctor,
 ):
     app.command()(command)
+app.command("import")(import_runs)
+app.command("compare-run")(compare_run)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(selftest, name="selftest")
 
 

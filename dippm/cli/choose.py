@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import error_document, errors_reported, print_json, report_error
+from dippm.cli.output import (
+    error_document,
+    errors_reported,
+    print_json,
+    print_remarks,
+    report_error,
+)
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -96,6 +101,7 @@ def choose(
 
     What will not do is a row with its reason; exit code 1 if that is all of them.
     """
+    arguments = options.passed_on(locals())
 
     def ask() -> Choice:
         from dippm.choice import choose as answer
@@ -106,35 +112,20 @@ def choose(
             devices=options.listed(devices),
             slices=slices,
             by=cast(Any, by),
-            batch=batch,
-            input=input,
             slo_ms=slo_ms,
             slo_at=cast(Any, slo_at),
             max_memory_mb=max_memory_mb,
             prices=prices,
             dataset_size=dataset_size,
-            checkpoint=checkpoint,
-            precision=precision,
-            mode=cast(Any, mode),
-            timer=cast(Any, timer),
-            channels_last=channels_last,
-            host=host,
-            attention=cast(Any, attention),
-            phase=cast(Any, phase),
-            optimizer=cast(Any, optimizer),
-            checkpointing=checkpointing,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
+            **arguments,
         )
 
     def show(choice: Choice) -> None:
         from dippm.report.choice import choice_table, remarks
-        from dippm.report.console import console, print_text
+        from dippm.report.console import console
 
         console().print(choice_table(choice, top))
-        for remark in remarks(choice, top):
-            print_text(remark, sys.stderr if remark.startswith(" !") else sys.stdout)
+        print_remarks(remarks(choice, top))
 
     answer_choice(ask, show, html=html, json=json, quiet=quiet)
 

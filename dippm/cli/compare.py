@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,6 +71,7 @@ def compare(
 
     What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
     """
+    arguments = options.passed_on(locals())
     from dippm.comparison import COLUMNS
 
     if sort and sort not in COLUMNS:
@@ -88,23 +89,13 @@ def compare(
             cases += [replace(case, framework=case.framework or framework) for case in listed]
         table = answer(
             cases,
-            device=options.listed(device),
-            batch=batches_of(batch),
-            mig=[None if name == "full" else name for name in options.listed(mig or "full")],
-            input=input,
-            checkpoint=checkpoint,
-            precision=options.listed(precision),
-            mode=cast(Any, mode),
-            timer=cast(Any, timer),
-            channels_last=channels_last,
-            host=host,
-            attention=cast(Any, attention),
-            phase=cast(Any, phase),
-            optimizer=cast(Any, optimizer),
-            checkpointing=checkpointing,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
+            **arguments
+            | {
+                "device": options.listed(device),
+                "batch": batches_of(batch),
+                "precision": options.listed(precision),
+                "mig": [None if name == "full" else name for name in options.listed(mig or "full")],
+            },
         )
         table = table.sorted_by(sort) if sort else table
         if csv:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -63,14 +62,13 @@ def diff(
 
     A condition with two values, `--precision fp32,fp16`, gives each side its own.
     """
+    given = options.passed_on(locals())
     if len(models) > 2:
         raise typer.BadParameter(f"{len(models)} models: give one or two")
     sides = [_layout(text) for text in options.listed(layout)]
-    arguments: dict[str, Any] = {
-        "input": input,
+    arguments: dict[str, Any] = given | {
         "batch": _one_or_two([_size(text) for text in options.listed(batch)]),
         "device": _one_or_two(options.listed(device)),
-        "checkpoint": checkpoint,
         "precision": _one_or_two(options.listed(precision)),
         "mode": _one_or_two(options.listed(mode)),
         "timer": _one_or_two(options.listed(timer)),
@@ -80,10 +78,6 @@ def diff(
         "attention": _one_or_two(options.listed(attention)),
         "phase": _one_or_two(options.listed(phase)),
         "optimizer": _one_or_two(options.listed(optimizer)),
-        "checkpointing": checkpointing,
-        "trust": trust,
-        "timeout_s": timeout_s,
-        "memory_limit_mb": memory_limit_mb,
     }
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.explanation import diff as answer
@@ -97,13 +91,11 @@ def diff(
     if json:
         print_json(found.to_dict(depth))
         return
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.explanation import difference_table
 
     console().print(difference_table(found, depth, rows))
-    warned = (w for side in (found.before, found.after) for w in side.prediction.warnings)
-    for warning in dict.fromkeys(warned):
-        print_text(f" ! {warning}", sys.stderr)
+    print_warnings(w for side in (found.before, found.after) for w in side.prediction.warnings)
 
 
 def _one_or_two(values: list[Any]) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -53,11 +52,10 @@ def explain(
     if json:
         print_json(found.to_dict())
         return
-    from dippm.report.console import console, print_text
-    from dippm.report.explanation import module_table, operator_table
+    from dippm.report.console import console
+    from dippm.report.explanation import explained_table, module_table
 
     console().print(module_table(found, depth))
     if operators:
-        console().print(operator_table(found, operators))
-    for warning in found.prediction.warnings:
-        print_text(f" ! {warning}", sys.stderr)
+        console().print(explained_table(found, operators))
+    print_warnings(found.prediction.warnings)

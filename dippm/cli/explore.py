@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ def explore(
     quiet: options.Quiet = False,
 ) -> None:
     """Search models, batches, precisions and places for what is best under your limits."""
+    arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.exploration import NoFeasibleDesignError
         from dippm.exploration import explore as answer
@@ -74,11 +74,8 @@ def explore(
                 name=name,
                 workers=workers,
                 cluster=cluster,
-                checkpoint=checkpoint,
-                trust=trust,
-                timeout_s=timeout_s,
-                memory_limit_mb=memory_limit_mb,
                 take_over=take_over,
+                **arguments,
             )
         except NoFeasibleDesignError as error:
             _write(error.exploration, csv, html)
@@ -102,12 +99,10 @@ def _write(found: Exploration, csv: Path | None, html: Path | None) -> None:
 
 
 def _show(found: Exploration) -> None:
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.tables import Column, Fitted
 
     columns, cells = found.table()
     console().print(Fitted([Column(name) for name in columns], cells, f" {found.title}"))
-    for note in found.notes():
-        print_text(f" ! {note}", sys.stderr)
-    for reason, count in found.reasons().items():
-        print_text(f" ! {count} failed: {reason}", sys.stderr)
+    print_warnings(found.notes())
+    print_warnings(f"{count} failed: {reason}" for reason, count in found.reasons().items())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -80,10 +79,9 @@ def llm(
     if json:
         print_json(found.to_dict())
         return
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.language import figures_table, steps_table
 
     console().print(figures_table(found))
     console().print(steps_table(found))
-    for warning in found.warnings:
-        print_text(f" ! {warning}", sys.stderr)
+    print_warnings(found.warnings)

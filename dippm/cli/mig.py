@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from dippm.cli import options
-from dippm.cli.choose import (
-    MaxMemory,
-    SloAt,
-    SloMs,
-    answer_choice,
-)
+from dippm.cli.choose import MaxMemory, SloAt, SloMs, answer_choice
+from dippm.cli.output import print_remarks
 
 if TYPE_CHECKING:
     from dippm.choice import Choice
@@ -47,6 +42,7 @@ def mig(
 
     Every slice is a row; exit code 1 if not even the whole GPU will do.
     """
+    arguments = options.passed_on(locals())
 
     def ask() -> Choice:
         from dippm.choice import smallest_slice
@@ -54,33 +50,17 @@ def mig(
         return smallest_slice(
             model,
             framework,
-            device=device,
             slo_ms=slo_ms,
             slo_at=slo_at,
-            batch=batch,
-            input=input,
             max_memory_mb=max_memory_mb,
-            precision=precision,
-            mode=cast(Any, mode),
-            timer=cast(Any, timer),
-            channels_last=channels_last,
-            host=host,
-            attention=cast(Any, attention),
-            phase=phase,
-            optimizer=optimizer,
-            checkpointing=checkpointing,
-            checkpoint=checkpoint,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
+            **arguments,
         )
 
     def show(choice: Choice) -> None:
         from dippm.report.choice import advice, remarks, slice_table
-        from dippm.report.console import console, print_text
+        from dippm.report.console import console
 
         console().print(slice_table(choice))
-        for line in (*advice(choice), *remarks(choice, len(choice.contenders))):
-            print_text(line, sys.stderr if line.startswith(" !") else sys.stdout)
+        print_remarks((*advice(choice), *remarks(choice, len(choice.contenders))))
 
     answer_choice(ask, show, html=html, json=json, quiet=quiet)

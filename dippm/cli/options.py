@@ -111,7 +111,7 @@ Precisions = Annotated[
 ]
 Mode = Annotated[str, typer.Option("--mode", help="eager or compiled.")]
 Timer = Annotated[
-    str, typer.Option("--timer", help="What the latency includes: kernel, wall or wall+copy.")
+    str, typer.Option("--timer", help="What the latency includes: kernel, event, wall, wall+copy.")
 ]
 Mig = Annotated[
     str | None,

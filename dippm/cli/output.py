@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +53,22 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
     talk.print(_indented(error.message), markup=False)
     if error.hint:
         talk.print(_indented(document["hint"]), style="dim", markup=False)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Show warnings on stderr, each once."""
+    from dippm.report.console import print_text
+
+    for warning in dict.fromkeys(warnings):
+        print_text(f" ! {warning}", sys.stderr)
+
+
+def print_remarks(remarks: Iterable[str]) -> None:
+    """Show lines below a table: warnings, which begin with " !", on stderr."""
+    from dippm.report.console import print_text
+
+    for remark in remarks:
+        print_text(remark, sys.stderr if remark.startswith(" !") else sys.stdout)
 
 
 def error_document(error: DippmError) -> dict[str, str]:

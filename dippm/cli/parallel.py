@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -81,9 +80,8 @@ def parallel(
     if json:
         print_json(found.to_dict())
         return
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.parallel import parallel_table
 
     console().print(parallel_table(found))
-    for warning in found.warnings:
-        print_text(f" ! {warning}", sys.stderr)
+    print_warnings(found.warnings)

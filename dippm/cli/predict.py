@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,6 +58,7 @@ def predict(
     quiet: options.Quiet = False,
 ) -> None:
     """Predict memory, energy, latency and MIG slice of a model, or of a training step."""
+    arguments = options.passed_on(locals())
     precisions = options.listed(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
     alone = {"operators": operators, "tree": tree, "dataset-size": dataset_size}
@@ -69,31 +70,13 @@ def predict(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm import api
 
-        limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_limit_mb": memory_limit_mb}
-        where: dict[str, Any] = {
-            "input": input,
-            "batch": batch,
-            "device": device,
-            "checkpoint": checkpoint,
-            "mode": mode,
-            "timer": timer,
-            "mig": mig,
-            "channels_last": channels_last,
-            "host": host,
-            "attention": attention,
-            "phase": phase,
-            "optimizer": optimizer,
-            "checkpointing": checkpointing,
-            "trust": trust,
-            **limits,
-        }
         if several:
             from dippm.candidates import Candidate
 
             case = Candidate(model, framework=framework)
-            table = api.compare([case], precision=precisions, strict=True, **where)
+            table = api.compare([case], strict=True, **arguments | {"precision": precisions})
         else:
-            prediction = api.predict(model, framework, precision=cast(Any, precision), **where)
+            prediction = api.predict(model, framework, **arguments)
             epoch = None
             if dataset_size is not None:
                 asked: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}

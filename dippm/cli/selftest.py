@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -23,25 +24,42 @@ def overhead(
     sleep_s: Annotated[float, typer.Option(help="Length of the workload sleep; 0: none.")] = 5.0,
     sort_mb: Annotated[float, typer.Option(help="Array that is sorted, in MiB; 0: none.")] = 128.0,
     matmul: Annotated[int, typer.Option(help="Rows of a square matrix; 0: none.")] = 2000,
+    full: Annotated[
+        bool, typer.Option("--full", help="Sleep 10 s, sort 1 GiB, multiply 10,000 rows.")
+    ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 5,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="No repetition begins that would last beyond.")
+    ] = 10.0,
     sources: Annotated[str, typer.Option(help="Sources to sample, with commas.")] = "tree",
     device: Annotated[str, typer.Option(help="GPU for such sources: index or UUID.")] = "0",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Run workloads with and without the sampler; exit code 1 if it costs more than it may."""
-    from dippm.measure.selftest import Plan
+    from dippm.measure.selftest import FULL, Plan
     from dippm.measure.selftest import overhead as run
     from dippm.progress import tell
     from dippm.report.console import console
-    from dippm.report.overhead import overhead_table
+    from dippm.report.overhead import others_table, overhead_table
 
-    plan = Plan(sleep_s, sort_mb, matmul, repeats, sources=tuple(sources.split(",")), device=device)
+    if full:
+        sleep_s, sort_mb, matmul = FULL.sleep_s, FULL.sort_mb, FULL.matmul
+    names = tuple(sources.split(","))
+    plan = Plan(
+        sleep_s, sort_mb, matmul, repeats, sources=names, device=device, limit_s=60 * minutes
+    )
+    # It lasts for minutes: a log gets a line per step, where a terminal has one that goes away.
+    progress = tell if quiet or sys.stderr.isatty() else _say
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
-        report = run(plan, progress=tell)
+        report = run(plan, progress=progress)
     if json:
         print_json(report.to_dict())
     else:
-        console().print(overhead_table(report))
+        console().print(overhead_table(report), others_table(report))
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _say(stage: str) -> None:
+    typer.echo(stage, err=True)

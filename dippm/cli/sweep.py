@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -99,12 +99,11 @@ def _show_batches(found: BatchSweep) -> None:
 
 
 def _show_limits(found: PowerSweep) -> None:
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.sweep import power_table
 
     console().print(power_table(found))
-    for warning in found.warnings:
-        print_text(f" ! {warning}", sys.stderr)
+    print_warnings(found.warnings)
 
 
 def _one(batch: str) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -41,9 +39,8 @@ def what_if(
     if json:
         print_json(found.to_dict())
         return
-    from dippm.report.console import console, print_text
+    from dippm.report.console import console
     from dippm.report.explanation import what_if_table
 
     console().print(what_if_table(found))
-    for warning in found.baseline.warnings:
-        print_text(f" ! {warning}", sys.stderr)
+    print_warnings(found.baseline.warnings)

@@ -219,15 +219,18 @@ def _nothing(found: Exploration) -> NoFeasibleDesignError:
         most, count = max(reasons.items(), key=lambda item: item[1])
         return NoFeasibleDesignError(
             f"{tried} could be predicted; {count:,} of them: {most}",
-            "error.exploration has the reason of each. Mend the function or the space; another "
-            "search needs another name=... .",
+            "`error.exploration`, or --csv of the command, has the reason of each. Mend the "
+            "function or the space; another search needs another name=... .",
             found,
         )
     nearest = found.nearest
     assert nearest is not None
+    more = "Try more with the same storage and a larger trials=..., or loosen"
+    if len(found.tried) == found.question.space.size:
+        more = "That was the whole space: widen it, or loosen"
     return NoFeasibleDesignError(
         f"{tried} meets the constraints; the nearest is {nearest.design}: {nearest.outcome.reason}",
-        "error.exploration has all of them. Try more with the same storage and a larger "
-        "trials=..., or loosen the constraints under another name=... .",
+        f"{more} the constraints under another name=... . `error.exploration`, or --csv and --html "
+        "of the command, have all of them.",
         found,
     )

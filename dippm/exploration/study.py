@@ -146,6 +146,13 @@ class Study:
             study = self._optuna.create_study(
                 study_name=name, storage=storage, directions=directions, load_if_exists=True
             )
+        except ImportError as error:
+            missing = getattr(error.__cause__, "name", None) or error.name or "a driver"
+            raise ExploreNotInstalledError(
+                f"this storage needs {missing}, which is not installed",
+                "Install the driver of the database; PostgreSQL's: "
+                'pip install "dippm[postgresql]".',
+            ) from error
         except Exception as error:
             words = (str(error).splitlines() or [type(error).__name__])[0][:300]
             raise ExploreError(f"the storage cannot be opened: {words}", STORAGES) from error

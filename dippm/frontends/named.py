@@ -22,6 +22,7 @@ from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_defaults import chosen
 from dippm.frontends.torch_input_shapes import FRAMES
 from dippm.frontends.worker import step
+from dippm.frontends.worker_errors import short_of_memory
 from dippm.relax.raw_graph import RawGraph
 from dippm.vision_operators import declare_vision_operators
 
@@ -178,15 +179,25 @@ def _hf_config(name: str, device: torch.device) -> Built:
         config = transformers.AutoConfig.from_pretrained(
             str(file), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
-        words = str(error).strip().splitlines()[0][:300]
+    except Exception as error:  # of whatever kind: it checks the fields by itself
+        words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ModelFileError(
             f"{file} is not a configuration that transformers knows: {words}",
             "It needs a known model_type; custom code is never run.",
         ) from error
     config.use_cache = False
-    module = _built(lambda: _architecture(transformers, config), device)
-    return Built(module)
+    try:
+        return Built(_built(lambda: _architecture(transformers, config), device))
+    except MemoryError:
+        raise
+    except (ArithmeticError, TypeError, ValueError, LookupError, RuntimeError) as error:
+        if short_of_memory(error) is not None:
+            raise
+        words = (str(error).strip().splitlines() or [""])[0][:300]
+        raise ModelFileError(
+            f"transformers cannot build the model of {file}: {type(error).__name__}: {words}",
+            "Check the sizes in the configuration.",
+        ) from error
 
 
 def _architecture(transformers: Any, config: Any) -> torch.nn.Module:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dippm.errors import ConversionError, ModelFileError, UnknownFormatError, UnsafeModelError
+from dippm.errors import (
+    ConversionError,
+    DippmError,
+    ModelFileError,
+    UnknownFormatError,
+    UnsafeModelError,
+)
 from dippm.frontends.deadline import within
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_archive import archive_kind, load_pickled
@@ -134,6 +140,15 @@ def export_bytes(
             f"the conversion took longer than {timeout_s:g} s (step: exporting)",
             "Give it more time with timeout_s=..., or export the model to ONNX first.",
         ) from None
+    except DippmError:
+        raise
+    except (Exception, SystemExit) as error:  # code of the user, here in the caller
+        raise ConversionError(
+            f"{type(module).__name__} cannot be exported: {type(error).__name__}: "
+            f"{str(error)[:300]}",
+            "Its forward() must take and return tensors, and its attributes must be readable; "
+            "otherwise export the model to ONNX first.",
+        ) from error
     return ProgramBytes(
         buffer.getvalue(),
         exported.batch,

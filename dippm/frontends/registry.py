@@ -30,6 +30,7 @@ from dippm.frontends import named, plugins
 from dippm.frontends.frontend import Frontend
 from dippm.frontends.zip_names import is_broken
 
+ADDRESSES = frozenset({"ftp:", "hf:", "http:", "https:", "s3:"})
 FORMATS = (
     "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
     "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
@@ -179,6 +180,8 @@ def _not_found(path: Path) -> ModelNotFoundError:
     name = files.shown(path)
     if not os.path.isdir(folder):
         hint = f"The folder {files.shown(folder)} does not exist either."
+        if path.parts[0] in ADDRESSES:
+            hint = "Nothing is downloaded: fetch the file, then give its path."
         return ModelNotFoundError(f"no such file: {name}", hint)
     try:
         names = [entry.name for entry in files.entries(folder)]
@@ -207,7 +210,7 @@ def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
         )
     meant = [e.framework for e in entries() if path.suffix.lower() in e.suffixes]
     ending = f"; by its suffix it should be {meant[0]}" if meant else ""
-    return UnknownFormatError(f"{path.name}: {_content(path)}{ending}", FORMATS)
+    return UnknownFormatError(f"{path.name or path}: {_content(path)}{ending}", FORMATS)
 
 
 def _content(path: Path) -> str:

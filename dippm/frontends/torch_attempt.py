@@ -79,7 +79,7 @@ class Attempt:
         self._makes_meta = False
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
-        self._knows = call.has_numbers
+        self._knows, self._everywhere = call.has_numbers, False
 
     def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
         """Return the program at a batch, None if the module does not pass there.
@@ -128,12 +128,15 @@ class Attempt:
 
         None if that is not why the exports before have failed.
         """
-        if self._knows or not _is_on_data(self.first_error):
+        if not _is_on_data(self.first_error):
             return None
-        self._knows = True
-        program = self.at(batch)
-        self._knows = program is not None
-        return program
+        knew = self._knows
+        for self._everywhere in (True,) if knew else (False, True):
+            self._knows = True
+            if (program := self.at(batch)) is not None:
+                return program
+        self._knows, self._everywhere = knew, False
+        return None
 
     def stated(self, batch: int) -> ExportedProgram | None:
         """Return the program with an upper bound for each size that depends on data.
@@ -261,7 +264,9 @@ class Attempt:
 
     def numbers(self) -> AbstractContextManager[Any]:
         """Return what works out numbers, if that is needed."""
-        return KnownNumbers(self.module, self._kept) if self._knows else nullcontext()
+        if not self._knows:
+            return nullcontext()
+        return KnownNumbers(self.module, self._kept, everywhere=self._everywhere)
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:

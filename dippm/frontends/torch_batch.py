@@ -16,6 +16,8 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.frontends.torch_paths import path_of
+
 MAX_PIECES = 32
 """Pieces that a model may cut from a batch; more are a loop over samples."""
 
@@ -76,7 +78,8 @@ class BatchWatch(TorchFunctionMode):
         pieces = result if isinstance(result, list | tuple) else (result,)
         lost = [p for p in pieces if isinstance(p, torch.Tensor) and not self.carried(p)]
         for piece in lost:  # x = x[1:] goes on with what is left
-            if any(self.batch - MAX_PIECES < size < self.batch for size in piece.shape):
+            sizes = [size for size in piece.shape if isinstance(size, int)]
+            if any(self.batch - MAX_PIECES < size < self.batch for size in sizes):
                 self._rests[id(piece)] = piece
         self._pieces += len(lost)
         if self._pieces > MAX_PIECES:
@@ -181,9 +184,13 @@ def loses_batch(program: ExportedProgram, batch: int) -> bool:
 
 
 def repeats_per_sample(program: ExportedProgram, batch: int) -> bool:
-    """Return whether some operator occurs so often that a loop may have run once per sample."""
-    targets = Counter(n.target for n in program.graph.nodes if n.op == "call_function")
-    return bool(targets) and targets.most_common(1)[0][1] >= batch
+    """Return whether a module ran some operator so often that it may loop over samples.
+
+    A loop runs the same module each time; as many operators of many layers are only a large model.
+    """
+    nodes = (node for node in program.graph.nodes if node.op == "call_function")
+    runs = Counter((path_of(node), node.target) for node in nodes)
+    return bool(runs) and runs.most_common(1)[0][1] >= batch
 
 
 def same_work(one: ExportedProgram, batch: int, other: ExportedProgram, other_batch: int) -> bool:

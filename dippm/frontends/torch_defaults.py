@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_companions import Late, late_inputs, packed_image
 from dippm.frontends.torch_input_shapes import COMPANIONS, SOUND, Shape, input_shape
 from dippm.frontends.torch_packed import packed_images
 from dippm.relax.raw_graph import InputValue
@@ -23,6 +24,11 @@ CHOSEN = "input= gives another"
 
 ADDED = "input= adds it"
 """How a note ends that only tells which inputs were left out."""
+
+KNOWN = (
+    f"input {{name}}: numbers that leave nothing out were taken (no padding, one image); {CHOSEN}"
+)
+"""Of an input whose sizes are not enough."""
 
 PARTS = ("pixel_values", "pixel_values_videos", "input_features", "input_values")
 """Inputs that a language model can also be given, which are worked on by a part of their own."""
@@ -92,6 +98,24 @@ def own_inputs(
         return [own for i, own in enumerate(found) if own is not None and own not in found[:i]]
     own = _of_detector(module)
     return [] if own is None else [own]
+
+
+def last_inputs(
+    module: torch.nn.Module, names: list[str], required: Collection[str] = ()
+) -> Iterator[OwnInputs]:
+    """Yield the inputs of models that refuse those of `own_inputs`, with the same arguments."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return
+    main = getattr(module, "main_input_name", None)
+    tried: list[Late] = []
+    for late in (*packed_image(config, names, main), *late_inputs(module, config, names, required)):
+        if late in tried:
+            continue
+        tried.append(late)
+        notes = [chosen(f"input {name}", shape) for name, shape in late.shapes.items()]
+        notes += [KNOWN.format(name=name) for name in late.values]
+        yield OwnInputs(late.shapes, tuple(notes), late.values, is_whole=bool(late.values))
 
 
 def chosen(what: str, sizes: Shape, why: str = "the model leaves it open") -> str:

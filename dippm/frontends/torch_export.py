@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.export import ExportedProgram
 
-from dippm.errors import InputShapeError
+from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends.frontend import FORMS, InputSpec, marker_batch
 from dippm.frontends.torch_attempt import Attempt
 from dippm.frontends.torch_batch import (
@@ -97,6 +97,11 @@ def export(module: torch.nn.Module, inputs: InputSpec) -> Exported:
     exported = accepted(
         module, inputs, lambda call: _export(module, call, inputs, is_trace=is_trace)
     )
+    if not exported.program.graph.output_node().all_input_nodes:
+        raise ConversionError(
+            f"{type(module).__name__} returns no tensor",
+            "Predict the part of the model whose forward() returns one.",
+        )
     return replace(exported, notes=(*quantization_notes(module), *notes, *exported.notes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from dippm.errors import InputShapeError
+from dippm.errors import ConversionError, DippmError, InputShapeError
 from dippm.frontends.frontend import FORMS, InputSpec
 from dippm.frontends.torch_call import (
     ByParameter,
@@ -21,7 +22,8 @@ from dippm.frontends.torch_call import (
     plain_type,
     takes_parts,
 )
-from dippm.frontends.torch_defaults import OwnInputs, own_inputs
+from dippm.frontends.torch_companions import with_known_masks
+from dippm.frontends.torch_defaults import last_inputs, own_inputs
 from dippm.relax.raw_graph import InputValue
 
 INTEGER_NAME = re.compile(
@@ -37,6 +39,11 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _GRAPH_NOTE = (
     "the input holds the edges of a graph: all sizes were taken as complete, without a batch "
     "(N in an input's sizes names one)"
+)
+
+_NO_PADDING = (
+    "the model reads its masks: one sample without padding was taken, whatever the batch; "
+    'input="MASK=value:[[1,1,...,0]];..." gives another'
 )
 
 _ANNOTATIONS = {
@@ -71,15 +78,38 @@ def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], R
     _check_forward(module)
     parameters = forward_parameters(module)
     if inputs.shapes or inputs.values:
-        return use(_bound(parameters, inputs, ()))
-    refusal: InputShapeError | None = None
-    for own in _own(module, parameters):
+        return _accepted_as_given(parameters, inputs, use)
+    names, needed = [p.name for p in parameters], _needed(parameters)
+    refusal: DippmError | None = None
+    for own in own_inputs(module, names, needed):
         try:
             return use(_bound(parameters, own.spec, own.notes))
         except InputShapeError as error:
             refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+        except ConversionError as error:  # accepted, but not to be followed
+            refusal = refusal or error
+            break
+    on_data = isinstance(refusal, ConversionError)
+    for own in last_inputs(module, names, needed):
+        if not on_data or own.values:
+            with contextlib.suppress(ConversionError, InputShapeError):
+                return use(_bound(parameters, own.spec, own.notes))
+    raise refusal or _silence(module, parameters)
+
+
+def _accepted_as_given(
+    parameters: list[inspect.Parameter], inputs: InputSpec, use: Callable[[Call], Result]
+) -> Result:
+    """Return what comes of given inputs; of one sample without padding if the masks are read."""
+    try:
+        return use(_bound(parameters, inputs, ()))
+    except ConversionError:
+        one = with_known_masks(inputs)
+        if one is None:
+            raise
+        with contextlib.suppress(ConversionError, InputShapeError):
+            return use(_bound(parameters, one, (_NO_PADDING,)))
+        raise
 
 
 def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[str, ...]) -> Call:
@@ -143,23 +173,19 @@ def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Paramet
     return found
 
 
-def _own(module: torch.nn.Module, parameters: list[inspect.Parameter]) -> list[OwnInputs]:
-    """Return the inputs that a model may be used with, the likeliest first.
-
-    Raises:
-        InputShapeError: if nothing tells.
-    """
-    needed = [p.name for p in _without_default(parameters) if not is_optional(p.annotation)]
-    own = own_inputs(module, [p.name for p in parameters], needed)
-    if own:
-        return own
+def _silence(module: torch.nn.Module, parameters: list[inspect.Parameter]) -> InputShapeError:
+    """Return the refusal of a model that says nothing of its inputs."""
     names = _required(parameters) or [getattr(module, "main_input_name", "x")]
     text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
     example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
-    raise InputShapeError(
+    return InputShapeError(
         f"the model does not say its input shape (inputs: {', '.join(names)})",
         f"Give input={example}, without the batch.",
     )
+
+
+def _needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    return [p.name for p in _without_default(parameters) if not is_optional(p.annotation)]
 
 
 def _required(parameters: Iterable[inspect.Parameter]) -> list[str]:

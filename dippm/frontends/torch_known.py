@@ -64,10 +64,19 @@ class KnownNumbers(TorchFunctionMode):
     Args:
         module: what runs.
         kept: numbers that it keeps, for as long as the mode is on; a copy without data lost them.
+        everywhere: whether numbers stay known that the module moves to a device.
     """
 
-    def __init__(self, module: torch.nn.Module | None = None, kept: Kept | None = None) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module | None = None,
+        kept: Kept | None = None,
+        *,
+        everywhere: bool = False,
+    ) -> None:
         super().__init__()
+        self._everywhere = everywhere
+        self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._twins: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
         self._kept = [] if module is None else _by_part(module, kept or {})
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -98,10 +107,17 @@ class KnownNumbers(TorchFunctionMode):
         given = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if name == "__get__" or not (given or name in MAKERS):
             return func(*args, **kwargs)
+        unknown = next((tensor for tensor in given if not _is_known(tensor)), None)
+        if unknown is not None and _is_known(given[0]) and _writes(name):
+            self._forget(given[0], unknown.device)
+        if self._written and any(id(tensor) in self._written for tensor in given):
+            args, kwargs = pytree.tree_map(self._now, (args, kwargs))
+            given = list(map(self._now, given))
         if all(map(_is_known, given)) and _are_plain(args, kwargs):
             placed = {key: value for key, value in kwargs.items() if key != "device"}
+            stays = _without_devices(args) if self._everywhere else args
             with _for_real():
-                result = func(*args, **placed)
+                result = func(*stays, **placed)
             if all(map(_is_known, _tensors(result))):
                 return result
         if name in SIZED:
@@ -118,6 +134,15 @@ class KnownNumbers(TorchFunctionMode):
         )
         return pytree.tree_map(lambda v: self._twin(v, device) if _is_known(v) else v, values)
 
+    def _forget(self, tensor: torch.Tensor, device: torch.device) -> None:
+        """Take numbers for unknown that something unknown is written into."""
+        if id(tensor) not in self._written:
+            made = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device=device)
+            self._written[id(tensor)] = tensor, made
+
+    def _now(self, value: Any) -> Any:
+        return self._written[id(value)][1] if id(value) in self._written else value
+
     def _twin(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         key = id(tensor), device
         if key not in self._twins:
@@ -133,6 +158,11 @@ def _for_real() -> Iterator[None]:
         modes.enter_context(unset_fake_temporarily())
         modes.enter_context(torch.device("cpu"))
         yield
+
+
+def _writes(name: str) -> bool:
+    """Return whether a function of this name changes its first argument."""
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _is_known(value: Any) -> bool:
@@ -162,6 +192,11 @@ def _as_sizes(values: Any) -> Any:
         return values
     sizes = [int(v) for v in values]
     return tuple(sizes) if isinstance(values, tuple) else sizes
+
+
+def _without_devices(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    here = torch.device("cpu")
+    return tuple(here if isinstance(value, torch.device) else value for value in args)
 
 
 def _by_part(module: torch.nn.Module, kept: Kept) -> list[tuple[torch.nn.Module, Any]]:

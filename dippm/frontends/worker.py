@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import math
 import os
@@ -35,6 +36,9 @@ CONVERSIONS_PER_PROCESS = 64
 LEEWAY_S = 5.0
 """So much later than its caller a worker ends itself."""
 STAGE_S = 0.2
+GARBAGE = 100_000
+"""New objects before those without owner are looked for: a large graph is millions that have one,
+and to look through them again and again is a tenth of a conversion."""
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -272,6 +276,8 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     with contextlib.suppress(Exception):
         frontend = importlib.import_module(module)
         getattr(frontend, "prepare", lambda: None)()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     while True:
         try:
             request = process.read_frame(requests)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dippm.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.graph.program import Program, Step
 
-INLINED_READS = 4
+INLINED_READS = 3
 """Reads from which a compiler makes a result instead of computing it where it is read."""
 _FUSED_INTO = ("norm", "reduction", *ELEMENTWISE_CATEGORIES)
 

@@ -12,6 +12,13 @@ from collections.abc import Sequence
 from dippm.errors import UnknownArchitectureError, shortened
 from dippm.language.fields import KNOWN_FIELDS, Fields
 
+CHECKED = (
+    "bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "gemma3_text", "glm",
+    "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "llama", "mistral", "mixtral",
+    "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2",
+)  # fmt: skip
+"""Types of configuration whose weights were held against the model's own; others are read by their
+fields alone, and the answer says so."""
 TIED = (
     "gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "falcon", "mpt", "starcoder2", "gemma",
     "cohere", "xglm",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dippm.errors import UnknownArchitectureError
+from dippm.errors import UnknownArchitectureError, shortened
 from dippm.language import families
 from dippm.language.architecture import Attention, Decoder, FeedForward, Latent, Layer
 from dippm.language.fields import Fields
@@ -61,6 +61,12 @@ def decoder_from(values: Mapping[str, Any], name: str) -> Decoder:
         tied = whole.flag("tie_word_embeddings")
     quantisation = values.get("quantization_config") or fields.values.get("quantization_config")
     notes = [f"{model}: the language model alone; what reads images or sound is left out"]
+    notes = notes if fields is text else []
+    if fields.family and fields.family not in families.CHECKED:
+        notes.append(
+            f"the type {shortened(fields.family)!r} was never checked: read by its fields alone, "
+            f"what it fixes in its code is not known"
+        )
     embedding = fields.size("word_embed_proj_dim")
     return Decoder(
         name=model,
@@ -74,7 +80,7 @@ def decoder_from(values: Mapping[str, Any], name: str) -> Decoder:
         embedding_width=None if embedding == hidden else embedding,
         longest=fields.size(*_LONGEST) or None,
         stored=stored_format(quantisation if isinstance(quantisation, Mapping) else None),
-        notes=tuple(notes) if fields is text else (),
+        notes=tuple(notes),
     )
 
 

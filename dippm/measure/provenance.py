@@ -13,6 +13,7 @@ from typing import Any
 
 from dippm.devices import find
 from dippm.errors import UnknownNameError
+from dippm.measure.processor import cpu_name
 
 LIBRARIES = ("torchvision", "timm", "transformers", "triton", "numpy")
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -41,16 +42,6 @@ def machine(device: Any) -> Mapping[str, Any]:
         "os": f"{platform.system()} {platform.release()}",
         "commit": commit(),
     }
-
-
-def cpu_name() -> str:
-    """Return the model name of the host's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def catalogue_name(own_name: str) -> str:

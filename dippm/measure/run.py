@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     import torch
 
+NOT_ASKED = Absent("not asked for")
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -165,7 +167,7 @@ class Bench:
     ) -> dict[str, Any]:
         on_gpu = self.device.type == "cuda"
         if not wanted.energy or self.settings.energy_window_s <= 0:
-            return no_energy(Absent("not asked for"), on_gpu=on_gpu)
+            return no_energy(NOT_ASKED, on_gpu=on_gpu)
         return energy_columns(
             step, watch, self.counters, self.settings, queued_ms=queued_ms, on_gpu=on_gpu
         )
@@ -177,7 +179,7 @@ class Bench:
         module: torch.nn.Module | None,
         displace: Callable[[], object] | Absent,
     ) -> dict[str, Any]:
-        seen: Seen = Absent("not asked for")
+        seen: Seen = NOT_ASKED
         cold: Seen = displace if isinstance(displace, Absent) else seen
         if wanted.kernels:
             seen = kernels_of(step, self.device, module)

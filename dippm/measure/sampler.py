@@ -15,11 +15,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dippm.measure.readings import Source
-from dippm.measure.sampler_file import Writer, anchor
+from dippm.measure.sampler_writer import Writer, anchor
 from dippm.measure.sources.registry import open_source
 
 USAGE = (
@@ -27,13 +26,14 @@ USAGE = (
     "[--sources tree,nvml@5] [--device INDEX|UUID] [--seconds S]\n"
 )
 FLUSH_NS = 500_000_000
-LOOK_NS = 50_000_000
-"""The end of the watched process is noticed at once, at more than 20 Hz after so long."""
+LOOK_NS = 100_000_000
+"""The end of the watched process is noticed at once, at more than 10 Hz after so long."""
+OF_THE_KERNEL = {"tree", "host", "rapl"}
+"""Sources that need no installed package; the others are looked for where packages are."""
 OF_A_GPU = {"nvml", "nvml_processes", "mig", "gpm"}
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What to sample.
 
     Attributes:
@@ -70,7 +70,7 @@ def parse(words: Sequence[str]) -> Order:
         raise ValueError("--pid and --out are needed")
     hz = float(given.get("--hz", "10"))
     if not 0 < hz <= 1000:
-        raise ValueError("--hz must be above 0 and at most 1000")
+        raise ValueError("hz must be above 0 and at most 1000")
     sources = tuple(_source(text, hz) for text in given.get("--sources", "tree").split(","))
     seconds = float(given.get("--seconds", "0"))
     pid, device = int(given["--pid"]), given.get("--device", "0")
@@ -98,6 +98,7 @@ class Sampler:
         header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
         self._writer = Writer(order.out, self._sources, header)
         self._missed = self._look_ns = 0
+        self._turns = tuple(enumerate(every for _, every in order.sources))
         self._due = [0] * len(self._sources)
         self._watched: int | None = None
         self._stop, wake = os.pipe()
@@ -107,6 +108,10 @@ class Sampler:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the workload, whose end we await
 
     def _open(self, name: str) -> Source:
+        if "site" not in sys.modules and name not in OF_THE_KERNEL:
+            import site
+
+            site.main()
         where: dict[str, Any] = {}
         if name in OF_A_GPU:
             where["device"] = self._order.device
@@ -125,7 +130,7 @@ class Sampler:
         self._watched = _watch(self._order.pid)
         period_ns = int(1e9 / self._order.hz)
         start_ns = next_ns = flushed_ns = time.monotonic_ns()
-        limit_ns = int(self._order.seconds * 1e9)
+        end_ns = start_ns + int(self._order.seconds * 1e9) if self._order.seconds else 0
         tick, why = 0, ""
         while not why:
             self._read(tick)
@@ -133,33 +138,33 @@ class Sampler:
             if now - flushed_ns >= FLUSH_NS or tick == 0:
                 self._writer.flush()
                 flushed_ns = now
-            late = max(0, now - next_ns) // period_ns
-            self._missed += late  # times that have passed are skipped, not made up for
-            tick += 1 + late
-            next_ns += (1 + late) * period_ns
-            why = self._wait(next_ns)
-            if limit_ns and next_ns - start_ns >= limit_ns:
+            tick, next_ns = tick + 1, next_ns + period_ns
+            if now > next_ns:
+                late = (now - next_ns) // period_ns + 1
+                self._missed += late  # times that have passed are skipped, not made up for
+                tick, next_ns = tick + late, next_ns + late * period_ns
+            if next_ns < self._look_ns:
+                time.sleep((next_ns - now) / 1e9)  # the cheapest wait
+            else:
+                why = self._look(now, next_ns)
+            if end_ns and next_ns >= end_ns:
                 why = why or f"{self._order.seconds:g} s have passed"
         self._finish(why)
         return why
 
     def _read(self, tick: int) -> None:
         """Read the sources that are due at a tick; a tick that was missed is made up for."""
-        for number, source in enumerate(self._sources):
-            if tick >= self._due[number]:
-                every = self._order.sources[number][1]
-                self._due[number] = tick - tick % every + every
-                self._writer.add(number, source.read())
+        due = self._due
+        for number, every in self._turns:
+            if tick >= due[number]:
+                due[number] = tick - tick % every + every
+                self._writer.add(number, self._sources[number].read())
 
-    def _wait(self, until_ns: int) -> str:
-        """Wait for a time; return why sampling ends if it does."""
-        now = time.monotonic_ns()
-        left_s = max(0, until_ns - now) / 1e9
-        if until_ns < self._look_ns:
-            time.sleep(left_s)  # the cheaper wait
-            return ""
+    def _look(self, now: int, until_ns: int) -> str:
+        """Wait for a time, or the end of the watched process; return why sampling ends, or ""."""
         self._look_ns = now + LOOK_NS
         awaited = [self._stop, *([] if self._watched is None else [self._watched])]
+        left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
         return self._why(select.select(awaited, [], [], left_s)[0], self._watched is None)
 
     def _why(self, ready: list[int], poll: bool) -> str:
@@ -174,8 +179,7 @@ class Sampler:
         self._read(0)  # an ended process still shows its last figures until it is waited for
         times = os.times()
         cpu_s = times.user + times.system
-        self._writer.event({"end": why, "missed": self._missed, "cpu_s": cpu_s, **anchor()})
-        self._writer.close()
+        self._writer.close({"end": why, "missed": self._missed, "cpu_s": cpu_s, **anchor()})
         for source in self._sources:
             source.close()
 

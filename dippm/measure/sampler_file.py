@@ -1,132 +1,24 @@
-"""The file that the sampler writes: compact, appended to, and readable after any crash.
+"""What the sampler wrote, read back: also while it writes, and after any crash.
 
-    file    := frame*
-    frame   := length u32, CRC-32 of the payload u32, payload       (little-endian)
-    payload := record*
-    record  := 255, length u32, one JSON document                   an event
-             | number of the source u8, time_ns i64,
-               bit mask "changed", bit mask "absent", f64 per changed value
-
-The first event says what is sampled, with one pair of monotonic and wall-clock time. A value that
-was read again and is the same is a zero in both masks, 8 bytes less: it is marked, not repeated.
-Reasons of absence are events, written when they change. At 10 quantities a reading takes 13 bytes
-plus 8 per changed value, so a value costs 9.3 bytes at most, and 2 to 5 when most stay as they are.
-
-Arrow's stream format would be as compact, but its library takes 43 MB and 0.2 s, thrice what the
-whole sampler does; JSON lines take 22 bytes a value and twice the time.
+`dippm.measure.sampler_writer` says how the file is made up.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
-import time
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import MeasurementError
-from dippm.measure.readings import Quantity, Readings, Source
+from dippm.measure.readings import Quantity, Readings
+from dippm.measure.sampler_writer import EVENT, FRAME, HEAD, TEXT, VERSION, mask_bytes
 
-VERSION = 1
-EVENT = 255
 WRITE = "Write the file with `python -m dippm.measure.sampler --pid PID --out FILE`."
-FRAME = struct.Struct("<II")
-TEXT = struct.Struct("<BI")
-HEAD = struct.Struct("<Bq")
-
-
-class Writer:
-    """Appends readings to a new file, a frame per `flush`."""
-
-    def __init__(self, path: str | Path, sources: Sequence[Source], header: dict[str, Any]) -> None:
-        """Create the file; it stays empty until the first `flush`.
-
-        Raises:
-            FileExistsError: if there is one: samples of two runs are never mixed.
-            OSError: if it cannot be written.
-        """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o666)
-        self._packers = [_Packer(number, source) for number, source in enumerate(sources)]
-        self._records: list[bytes] = []
-        described = [
-            {"name": source.name, "quantities": [asdict(q) for q in source.quantities]}
-            for source in sources
-        ]
-        self.event({"sampler": VERSION, **header, **anchor(), "sources": described})
-
-    def add(self, number: int, readings: Readings) -> None:
-        """Keep a reading of source `number` for the next frame."""
-        packer = self._packers[number]
-        self._records.append(packer.pack(readings))
-        if packer.news:
-            self.event({"source": number, "time_ns": readings.time_ns, "absent": packer.news})
-
-    def event(self, document: dict[str, Any]) -> None:
-        """Keep a document for the next frame."""
-        text = json.dumps(document, separators=(",", ":")).encode()
-        self._records.append(TEXT.pack(EVENT, len(text)) + text)
-
-    def flush(self) -> None:
-        """Write a frame.
-
-        Raises:
-            OSError: if the disk is full or the like; what was written before stays readable.
-        """
-        if not self._records:
-            return
-        payload = b"".join(self._records)
-        frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
-        self._records = []
-        while frame:
-            frame = frame[os.write(self._file, frame) :]
-
-    def close(self) -> None:
-        """Write what is left and close the file."""
-        try:
-            self.flush()
-        finally:
-            os.close(self._file)
-
-
-class _Packer:
-    """Turns readings of one source into records."""
-
-    def __init__(self, number: int, source: Source) -> None:
-        self._number = number
-        self._names = [quantity.name for quantity in source.quantities]
-        self._mask_bytes = _mask_bytes(len(self._names))
-        self._last: list[float | None] = [None] * len(self._names)
-        self._absent = (1 << len(self._names)) - 1
-        self._reasons: Mapping[str, str] = {}
-        self.news: dict[str, str] = {}
-
-    def pack(self, readings: Readings) -> bytes:
-        """Return a record; `news` then holds reasons that changed."""
-        changed, stored = 0, []
-        now = [readings.values.get(name) for name in self._names]
-        if now != self._last:
-            self._absent = 0
-            for place, (value, before) in enumerate(zip(now, self._last, strict=True)):
-                if value is None:
-                    self._absent |= 1 << place
-                elif value != before:
-                    changed |= 1 << place
-                    stored.append(value)
-            self._last = now
-        self.news = {}
-        if readings.absent is not self._reasons:
-            reasons, self._reasons = self._reasons, readings.absent
-            self.news = {n: r for n, r in readings.absent.items() if reasons.get(n) != r}
-        size = self._mask_bytes
-        masks = changed.to_bytes(size, "little") + self._absent.to_bytes(size, "little")
-        numbers = struct.pack(f"<{len(stored)}d", *stored)
-        return HEAD.pack(self._number, readings.time_ns) + masks + numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +100,6 @@ def read(path: str | Path) -> Samples:
     return Samples(reader.header, series, reader.end, len(data) - good)
 
 
-def anchor() -> dict[str, int]:
-    """Return wall-clock and monotonic time of one moment."""
-    return {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-
-
 class _Reader:
     def __init__(self) -> None:
         self.header: dict[str, Any] = {}
@@ -245,7 +132,7 @@ class _Reader:
     def _reading(self, payload: bytes, place: int) -> int:
         number, time_ns = HEAD.unpack_from(payload, place)
         series = self.series[number]
-        size = _mask_bytes(len(series.quantities))
+        size = mask_bytes(len(series.quantities))
         place += HEAD.size
         changed = int.from_bytes(payload[place : place + size], "little")
         absent = int.from_bytes(payload[place + size : place + 2 * size], "little")
@@ -282,7 +169,3 @@ def _empty(described: dict[str, Any]) -> Series:
         series.values[quantity.name] = []
         series.fresh[quantity.name] = []
     return series
-
-
-def _mask_bytes(count: int) -> int:
-    return (count + 7) // 8

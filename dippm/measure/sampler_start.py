@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+
+from dippm.boot import boot
 
 
 class SamplerProcess:
@@ -52,7 +53,7 @@ class SamplerProcess:
 
 
 def start(
-    out: str | Path,
+    out: str | os.PathLike[str],
     *,
     pid: int | None = None,
     hz: float = 10.0,
@@ -81,8 +82,7 @@ def start(
         "--device": device,
     }
     words = [str(word) for option in options.items() for word in option]
-    home = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "dippm.measure.sampler", *words]
-    child = os.posix_spawn(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+    run = boot("from dippm.measure.sampler import main; sys.exit(main(sys.argv[1:]))")
+    command = [sys.executable, "-S", "-P", "-c", run, *words]
+    child = os.posix_spawn(sys.executable, command, os.environ)
     return SamplerProcess(child, str(out))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dippm.graph.operators import operator
+from dippm.graph.lifetimes import Lifetime
+from dippm.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.graph.program import Buffer, Program, Step
 
 Halves = frozenset[int]
+POINTWISE = ("norm", *ELEMENTWISE_CATEGORIES)
 
 
 def without_indices(program: Program) -> Program:
@@ -55,6 +57,30 @@ def narrowed(program: Program, widths: Mapping[int, float]) -> tuple[Program, Ha
         steps.append(replace(step, makes=tuple(made), reads=reads))
     halves = frozenset(half_of.values())
     return replace(program, buffers=tuple(buffers), steps=tuple(steps)), halves
+
+
+def overwritten(
+    program: Program, lifetimes: Mapping[int, Lifetime], widths: Mapping[int, float]
+) -> dict[int, Lifetime]:
+    """Return lifetimes in which a result takes the place of an argument that nobody reads later.
+
+    Generated code does so where it reads one element for each that it writes, of the same size.
+    """
+    found = dict(lifetimes)
+    ending: dict[int, list[int]] = {}
+    for buffer, lifetime in lifetimes.items():
+        if 0 <= lifetime.first < lifetime.last:
+            ending.setdefault(lifetime.last, []).append(buffer)
+    for i, step in enumerate(program.steps):
+        if operator(step.op).category not in POINTWISE:
+            continue
+        for made in step.makes:
+            size = program.buffers[made].shape, widths[made]
+            same = [b for b in ending.get(i, ()) if (program.buffers[b].shape, widths[b]) == size]
+            if made in found and same:
+                ending[i].remove(same[0])
+                found[same[0]] = Lifetime(found[same[0]].first, i - 1)
+    return found
 
 
 def _lowers(step: Step) -> bool:

@@ -16,7 +16,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import FUSED_RANK, operator
 from dippm.graph.program import Program, Step
 from dippm.models.allocator import BLOCK, reserved_bytes
-from dippm.models.compiled_program import narrowed, without_indices
+from dippm.models.compiled_program import narrowed, overwritten, without_indices
 from dippm.models.node_program import program_of
 from dippm.models.widths import Widths
 
@@ -118,7 +118,9 @@ class MemoryFootprint:
             if autocast:
                 program, halves = narrowed(program, Widths(program, precision).of)
         widths = Widths(program, precision, halves)
-        lifetimes = compiled(program, halves) if mode == "compiled" else eager(program)
+        lifetimes = eager(program)
+        if mode == "compiled":
+            lifetimes = overwritten(program, compiled(program, halves), widths.of)
         tensors = list(_tensors(program, lifetimes, widths, _Scores(attention, mode)))
         if autocast:
             tensors += _cast_weights(program, mode)

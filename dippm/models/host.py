@@ -35,7 +35,11 @@ def wall_ms(device_ms: float, launches: float, host: Host) -> float:
 def latency_ms(
     device_ms: float, launches: float, input_bytes: float, timer: Timer, host: Host
 ) -> float:
-    """Return the latency that a timer regime shows, in ms; see `Conditions.timer`."""
+    """Return the latency that a timer regime shows, in ms; see `Conditions.timer`.
+
+    A span between events follows the law of the wall: both hold the launches. What the wall has on
+    top, the wait of the host, is in the launch time that tables of either teach.
+    """
     if timer == "kernel":
         return device_ms
     wall = wall_ms(device_ms, launches, host)

@@ -35,7 +35,8 @@ def operator_rows(
 ) -> tuple[OperatorCost, ...]:
     """Return a row for each operator and pass that launches kernels, in graph order.
 
-    An optimiser's update is one row, then comes the host.
+    An optimiser's update is one row, then comes the host. A graph may have kernels and no operator
+    (the model writes over its input): it has no rows.
 
     Args:
         graph: the model.
@@ -43,9 +44,11 @@ def operator_rows(
         batch: samples.
         view: the device.
         times: of the kernels in ms, shape (K,).
-        total_ms: the latency, above 0; the times of the rows sum to it.
+        total_ms: the latency, above 0; the times of the rows, if there are any, sum to it.
         energy: of the kernels in J, shape (K,), and of the host; None if it is not predicted.
     """
+    if not graph.nodes:
+        return ()
     quantities = table.quantities(batch)
     compute, memory = roofline_parts_ms(quantities, table.unit, view)
     kernel_j, host_j = energy or (np.zeros_like(times), 0.0)

@@ -25,7 +25,7 @@ from dippm.pretrained import store
 from dippm.pretrained.store import CheckpointInfo
 from dippm.printable import printable
 from dippm.report.health import Finding
-from dippm.report.tables import Column, Fitted
+from dippm.report.tables import OPERATOR_COLUMNS, Column, Fitted
 
 PIPE_WIDTH = 10_000
 STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
@@ -90,13 +90,9 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def operator_table(prediction: Prediction, count: int) -> Fitted:
-    """Return the costliest operators."""
+    """Return the costliest operators with their work."""
     columns = (
-        Column("operator", folds=True),
-        Column("module", folds=True),
-        Column("time ms"),
-        Column("share"),
-        Column("bound", rank=1),
+        *OPERATOR_COLUMNS,
         Column("GMACs", rank=2),
         Column("MB moved", rank=3),
         Column("output", rank=4),

@@ -8,7 +8,7 @@ from dippm.explanation.explanation import ATTRIBUTION, OperatorRow
 from dippm.explanation.parts import PARTS
 from dippm.figures import show
 from dippm.printable import printable
-from dippm.report.tables import Column, Fitted
+from dippm.report.tables import OPERATOR_COLUMNS, Column, Fitted
 
 SHORTEST_SHARE = 1e-6
 """Of the whole; less is shown as 0."""
@@ -65,14 +65,10 @@ def module_table(explanation: Explanation, depth: int) -> Fitted:
     return Fitted(columns, rows, " " + explanation.prediction.title, _caption(explanation))
 
 
-def operator_table(explanation: Explanation, most: int) -> Fitted:
-    """Return the costliest operators."""
+def explained_table(explanation: Explanation, most: int) -> Fitted:
+    """Return the costliest operators with their energy and memory."""
     columns = (
-        Column("operator", folds=True),
-        Column("module", folds=True),
-        Column("time ms"),
-        Column("share"),
-        Column("bound", rank=1),
+        *OPERATOR_COLUMNS,
         Column("energy J", rank=2),
         Column("weights MB", rank=3),
         Column("alive MB", rank=4),

@@ -20,8 +20,8 @@ from dippm.report.explanation import (
     SHORTEST_SHARE,
     difference_table,
     difference_title,
+    explained_table,
     module_table,
-    operator_table,
 )
 from dippm.report.files import write_text
 from dippm.report.html import page
@@ -61,7 +61,7 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
         + f"<h2>Memory</h2><table>{memory}</table>"
         + _listed(notes)
         + f"<h2>By module</h2>{_html(module_table(explanation, MAX_DEPTH))}"
-        + f"<h2>By operator</h2>{_html(operator_table(explanation, len(explanation.operators)))}"
+        + f"<h2>By operator</h2>{_html(explained_table(explanation, len(explanation.operators)))}"
     )
     title = f"{explanation.prediction.title} · explained"
     write_text(path, page(title, body, explanation.to_dict()))

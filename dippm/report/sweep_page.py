@@ -116,6 +116,7 @@ def _figure(
         figure.add_scatter(
             x=places + places[::-1],
             y=edges,
+            mode="lines",
             fill="toself",
             fillcolor=BAND,
             line={"width": 0},
@@ -157,14 +158,15 @@ def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row
         by_memory.setdefault(place.memory_mb, []).append(place)
     for memory_mb, same in by_memory.items():
         names = " / ".join(place.name for place in same)
-        colour = RED if same[0] is places[0] else GREY
+        is_whole = same[0] is places[0]
+        colour = RED if is_whole else GREY
         figure.add_scatter(
             x=[min(x), max(x)],
             y=[memory_mb, memory_mb],
             mode="lines+text",
             line={"color": colour, "width": 1, "dash": "dot"},
-            text=[names, ""],
-            textposition="top right",
+            text=["", names] if is_whole else [names, ""],
+            textposition="top left" if is_whole else "top right",
             textfont={"size": 10, "color": colour},
             name=names,
             hoverinfo="skip",
@@ -181,7 +183,7 @@ def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row
                 marker={"color": colour, "symbol": "x", "size": 7},
                 hovertemplate=f"{escape(names)}: at most {batch:,} at 99 %<extra></extra>",
                 name="largest batch that fits",
-                showlegend=same[0] is places[0],
+                showlegend=is_whole,
                 row=row,
                 col=1,
             )

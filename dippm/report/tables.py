@@ -35,6 +35,16 @@ class Column:
     rank: int = 0
 
 
+OPERATOR_COLUMNS = (
+    Column("operator", folds=True),
+    Column("module", folds=True),
+    Column("time ms"),
+    Column("share"),
+    Column("bound", rank=1),
+)
+"""What every table of operators begins with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A table that takes the shape of the terminal when it is printed; never wider than its text.

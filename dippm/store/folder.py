@@ -1,6 +1,6 @@
 """The folder of a run: everything is written here first, whatever becomes of the store.
 
-    start.json       `Start`, written once
+    start.json       `Start`, whole at any moment
     events.jsonl     spans, values, params and tags, a line each, appended
     samples-*.dippm  of samplers, see `dippm.measure.sampler_file`
     end.json         `End`, written once; missing while the run goes on, or if it was killed
@@ -14,17 +14,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dippm.errors import RunError
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.store.record import End, Moment, Span, Start, Value, as_json
 
 VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"
 SAMPLES = "samples-*.dippm"
 SPOOL_VARIABLE = "DIPPM_SPOOL"
+IDS = 2**20
 
 
 def spool() -> Path:
@@ -58,22 +58,36 @@ class RunFolder:
         """
         path = (root or spool()) / start.uuid
         path.mkdir(parents=True)
-        _write_whole(path / START, {"version": VERSION, **asdict(start)})
-        return cls(path)
+        folder = cls(path)
+        folder.start(start)
+        return folder
+
+    def start(self, start: Start) -> None:
+        """Say how the run started, once more when the process is known that does the work.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        _write_whole(self.path / START, {"version": VERSION, **as_json(start)})
 
     def span(self, span: Span) -> None:
         """Append a span; of one id the last counts, so an open one may be closed later."""
-        self._append({"span": _short(asdict(span))})
+        self._append({"span": _short(as_json(span))})
 
     def value(self, value: Value) -> None:
         """Append a value."""
-        self._append({"value": _short(asdict(value))})
+        self._append({"value": _short(as_json(value))})
 
     def settings(
-        self, *, params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None
+        self,
+        *,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Append params or tags; of one name the last counts."""
-        self._append({"params": dict(params or {}), "tags": dict(tags or {})})
+        """Append params, tags or what the run depends on; of one name the last counts."""
+        given = {"params": params, "tags": tags, "environment": environment}
+        self._append({kind: dict(texts) for kind, texts in given.items() if texts})
 
     def end(self, end: End) -> None:
         """Say how the run ended.
@@ -81,24 +95,38 @@ class RunFolder:
         Raises:
             OSError: if it cannot be written.
         """
-        _write_whole(self.path / END, asdict(end))
+        _write_whole(self.path / END, as_json(end))
+
+    def first_id(self) -> int:
+        """Return the first of `IDS` ids of spans that no other call gives, in any process.
+
+        Raises:
+            OSError: if nothing can be written.
+        """
+        self._append({"process": os.getpid()})
+        return os.lseek(self._events, 0, os.SEEK_CUR) * IDS  # the end of a line is of one line
+
+    def line(self, line: bytes) -> None:
+        """Append an event that is spelled already: one JSON object and the end of its line."""
+        if os.write(self._events, line) < len(line):  # a full disk; the next line is one again
+            os.write(self._events, b"\n")
 
     def close(self) -> None:
-        """Close the file of events."""
-        os.close(self._events)
+        """Close the file of events; writing after it is an `OSError`."""
+        events, self._events = self._events, -1
+        os.close(events)
 
     def _append(self, event: dict[str, Any]) -> None:
         text = json.dumps(event, separators=(",", ":"), default=str)
-        os.write(self._events, text.encode(errors="backslashreplace") + b"\n")
+        self.line(text.encode(errors="backslashreplace") + b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """What a folder says of a run.
 
     Attributes:
         path: the folder.
-        start: how it started, with later params and tags.
+        start: how it started, with what was said later of params, tags and environment.
         spans: in the order of their ids.
         values: in the order they were told.
         samples: files of samplers.
@@ -125,13 +153,14 @@ def read_folder(path: Path) -> Recorded:
         held = json.loads((path / START).read_bytes())
         if held.pop("version") != VERSION:
             raise ValueError("another version")
-        start = _start(held)
+        _start(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Give the folder of a run, as `dippm run` made it."
         raise RunError(f"{path} holds no run: {error}", hint) from error
     spans: dict[int, Span] = {}
     values: list[Value] = []
-    params, tags, damaged = dict(start.params), dict(start.tags), 0
+    settings = {name: dict(held.get(name) or {}) for name in ("params", "tags", "environment")}
+    damaged = 0
     for line in _lines(path / EVENTS):
         try:
             event = json.loads(line)
@@ -140,12 +169,12 @@ def read_folder(path: Path) -> Recorded:
                 spans[span.id] = span
             elif "value" in event:
                 values.append(Value(**event["value"]))
-            else:
-                params.update(event["params"])
-                tags.update(event["tags"])
+            elif "process" not in event:
+                for name, texts in event.items():
+                    settings[name].update(texts)
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
-    held.update(params=params, tags=tags)
+    held.update(settings)
     return Recorded(
         path,
         _start(held),
@@ -180,7 +209,9 @@ def _end(path: Path) -> End | None:
 def _short(held: dict[str, Any]) -> dict[str, Any]:
     """Leave out what is empty; reading fills it in."""
     return {
-        name: value for name, value in held.items() if value not in ("", None, {}) or name == "data"
+        name: value
+        for name, value in held.items()
+        if value not in ("", None, {}) or name in ("data", "name")
     }
 
 

@@ -71,11 +71,15 @@ def flop_counter(
         args, kwargs = _arguments(module, inputs, given or {})
         if grids := _square_grids(module, inputs):
             return _on_numbers(module, args, {**kwargs, **grids})
+        if numbers := _made_by_processors(module, inputs):
+            return _moved_numbers(module, args, {**kwargs, **numbers})
         ways = (_counted, _on_fakes, _on_fakes_of_a_cpu, _exported)
         attempts = [partial(way, module, args, kwargs) for way in (ways[1:] if traced else ways)]
         if sum(parameter.numel() for parameter in module.parameters()) < MOST_PARAMETERS:
             with_data = _arguments(module, inputs, given or {}, "cpu")
             attempts.append(lambda: _with_data(make().eval(), *with_data))
+        if masks := _without_padding(module, inputs):
+            attempts.append(partial(_moved_numbers, module, args, {**kwargs, **masks}))
         for attempt in attempts:
             try:
                 return attempt()
@@ -137,6 +141,41 @@ def _square_grids(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Te
     return {names[0]: torch.tensor([[1, side, side]]), **merged}
 
 
+def _moved_numbers(module: Any, args: Any, kwargs: Any) -> int:
+    """Count where sizes follow from numbers that a module moves to its device."""
+    with torch.device("meta"), KnownNumbers(everywhere=True), _compiling_state_context():
+        return _counted(module, args, kwargs)
+
+
+def _made_by_processors(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return the numbers beside the patches of one square image, or beside steps of sound."""
+    taken = inspect.signature(module.forward).parameters
+    sizes = {tensor.name: tensor.shape for tensor in inputs}
+    image, sound = sizes.get("pixel_values", ()), sizes.get("input_features", ())
+    if "spatial_shapes" in taken and len(image) == 3:
+        side = isqrt(image[1])
+        masks = {"pixel_attention_mask": torch.ones(1, image[1], dtype=torch.int64)}
+        return {"spatial_shapes": torch.tensor([[side, side]]), **masks}
+    if "target_sizes" in taken and len(image) == 4:
+        side = isqrt(image[3] // image[2])
+        return {"target_sizes": torch.tensor([[side, side]])}
+    mask = taken.get("input_features_mask")
+    if mask is not None and mask.default is inspect._empty and sound and mask.name not in sizes:
+        return {mask.name: torch.ones(1, max(sound), dtype=torch.int64)}
+    return {}
+
+
+def _without_padding(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Return masks for the texts of a module that looks for padding in them."""
+    taken = inspect.signature(module.forward).parameters
+    found = {}
+    for tensor in inputs:
+        name = tensor.name.replace("input_ids", "attention_mask")
+        if name != tensor.name and name in taken:
+            found[name] = torch.ones(tensor.shape, dtype=torch.int64)
+    return found
+
+
 def _exported(module: Any, args: Any, kwargs: Any) -> int:
     program = torch.export.export(module, args, kwargs, strict=False)
     return _counted(program.module(), args, kwargs)
@@ -159,6 +198,8 @@ def _arguments(
             branch[last] = int(value[6:])
         elif (key := name.replace(".", "_")) in tensors:
             branch[last] = tensors[key]
+        elif last.endswith("mask"):  # the graph took all of it as no padding
+            branch[last] = torch.ones((1, *value), dtype=torch.int64, device=device)
         else:  # the graph took the images of the list as one tensor
             return tuple(tensors.values()), {}
     if tree:

@@ -9,7 +9,7 @@ from pathlib import Path
 from dataset.join.graph_store import GraphStore
 from dippm.measure.collected.kernels import read_kernels
 from training.hybrid.collected_kernels import Place, certain, rows_of_kernels
-from training.hybrid.collected_rows import CollectedSet, rows_of
+from training.hybrid.collected_rows import TIMERS, CollectedSet, rows_of
 from training.hybrid.example_cache import VERSION, cached
 from training.hybrid.examples import Examples, GraphLookup, Row
 
@@ -30,7 +30,7 @@ def load_collected(
         place: joins its kernel tables with graphs.
     """
     tables = read_kernels(found.folder)
-    digest = _digest([found.digest, *sorted(tables)])
+    digest = _digest([found.digest, *sorted(tables), *TIMERS])
     folder = work / f"{found.source.replace('/', '-')}-{digest}-{VERSION}"
 
     def rows() -> tuple[list[Row], GraphLookup]:

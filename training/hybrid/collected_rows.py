@@ -1,9 +1,11 @@
 """Sets of our own → rows that the default predictor learns from, as from any other table.
 
-A measured point gives a row for each regime of time that a timer of the predictor stands for: the
-wall of a step (W), and the sum of its kernels (K). A span between events (E) is neither. Of an
-operator the figure with cold caches counts where there is one, for the roofline of a kernel reads
-its operands from memory. `collected_kernels` gives rows of single operators amid a model.
+A measured point gives a row for each regime of time: the wall of a step (W), the span between
+events around it (E), and the sum of its kernels (K). Events are recorded between launches and not
+waited for, so they are a table of their own, with its own time of a launch; wall and kernels are
+one table, for what they differ in is what the law says. Of an operator the figure with cold caches
+counts where there is one, for the roofline of a kernel reads its operands from memory.
+`collected_kernels` gives rows of single operators amid a model.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from dippm.measure.timers import Letter, times_of
 from training.hybrid.examples import Row
 from training.hybrid.sources import half_scores
 
-TIMERS: Mapping[Letter, Timer] = {"W": "wall", "K": "kernel"}
+TIMERS: Mapping[Letter, Timer] = {"W": "wall", "E": "event", "K": "kernel"}
 """What a regime is to the predictor."""
+EVENTS = "events"
+"""Ends the name of a table of spans between events."""
 CPU = "a CPU ran it: this predictor has GPUs only, `training.pmgns.train_own` learns from it"
 TRAINING = "training step: for the predictor of training steps"
 NO_GRAPH = "no graph"
@@ -164,9 +168,15 @@ def slice_of(record: Mapping[str, Any], device: Device) -> MigProfile | None:
 def _in_regimes(row: Row, record: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the row in each regime; cold figures come last and replace warm ones."""
     for letter, timed in {timed.timer: timed for timed in times_of(record)}.items():
-        if letter in TIMERS and timed.latency_ms > 0:
+        if timed.latency_ms > 0:
             row_id = row.row_id if letter == "W" else f"{row.row_id} {letter}"
-            yield replace(row, row_id=row_id, timer=TIMERS[letter], latency_ms=timed.latency_ms)
+            yield replace(
+                row,
+                row_id=row_id,
+                table=f"{row.table} {EVENTS}" if letter == "E" else row.table,
+                timer=TIMERS[letter],
+                latency_ms=timed.latency_ms,
+            )
 
 
 def _reasons(table: pd.DataFrame) -> pd.Series[str]:

@@ -25,6 +25,7 @@ from training.hybrid.example_cache import VERSION, cached
 from training.hybrid.examples import Examples, GraphLookup, Row
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
+"""A table of others has one clock, so what its events leave out is in its own terms."""
 RECENT_TORCH = ("torch 2.4", "torch 2.9")
 REPARAMETERISED = ("mobileone", "repvgg", "repvit", "repghost", "fastvit")
 WIDE_SCORES_TORCH = [2, 5]

@@ -26,7 +26,7 @@ from training.hybrid.network import KernelNetwork
 Floats = NDArray[np.float64]
 Usual = dict[str, dict[Mode, dict[str, float]]]
 """By kind of memory, mode and class of kernels."""
-CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "kernel")
+CLOCKS: tuple[Timer, ...] = ("wall", "wall+copy", "event", "kernel")
 """Of several tables of a GPU those of models speak for it, with the first of these clocks."""
 ENOUGH = 10.0
 """So many rows of nothing but one class give half of a voice: rows err by some 0.3 in the log, GPUs

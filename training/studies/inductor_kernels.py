@@ -156,10 +156,25 @@ def _as_on_a_gpu() -> Iterator[None]:
     with (
         patch.object(DeviceProperties, "create", lambda device: PROPERTIES),
         patch.object(scheduler, "has_triton", lambda *_: True),
+        patch.object(torch._C, "_conv_determine_backend_memory_format", _order_of_cudnn),
         patch.object(torch._functorch.config, "enable_autograd_cache", False),
         config.patch(settings),
     ):
         yield
+
+
+def _order_of_cudnn(image: torch.Tensor, weight: torch.Tensor, _: Any) -> torch.memory_format:
+    """Return in which order cuDNN writes: channels last if image or weights come so."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
+    if last is None:
+        return torch.contiguous_format
+    plain = torch.contiguous_format
+    for tensor in (image, weight):
+        if tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous(
+            memory_format=plain
+        ):
+            return last
+    return plain
 
 
 class _Scheduled(Exception):  # noqa: N818
@@ -289,6 +304,9 @@ def _overwritten(node: Any, graph: Any) -> set[str]:
 
 
 def _dep_bytes(dep: Any, graph: Any) -> float:
+    if isinstance(dep, MemoryDep) and dep.is_indirect():  # of a table no more than is looked up
+        elements = graph.sizevars.optimization_hint(sympy_product(dep.size), fallback=0)
+        return float(elements * graph.get_dtype(dep.name).itemsize)
     try:
         return float(dep.numbytes_hint())
     except (NotImplementedError, AttributeError, KeyError):

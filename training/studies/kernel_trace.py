@@ -22,6 +22,7 @@ from dippm.features.kernel import PARTS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
+from training.studies import options
 from training.studies.comparison import Comparison
 from training.studies.kernel_lines import Line, sizes_of
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
@@ -95,17 +96,15 @@ def main(
     models: Annotated[
         list[str] | None, typer.Argument(help="resnet50, torchvision:..., transformers:...")
     ] = None,
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or amp")] = "amp",
-    batch: Annotated[int, typer.Option(help="samples")] = 4,
-    channels_last: Annotated[bool, typer.Option(help="images are held so")] = False,
+    precision: options.Precision = "amp",
+    batch: options.Batch = 4,
+    channels_last: options.ChannelsLast = False,
     cache: Annotated[Path, typer.Option(help="folder of traces and graphs")] = CACHE,
-    graphs: Annotated[
-        Path | None, typer.Option(help="of dataset.raw_graphs, to take graphs from")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="both lists side by side")] = False,
-    list_of: Annotated[Path | None, typer.Option(help="file with more models")] = None,
-    results: Annotated[Path | None, typer.Option(help="stem of result files to write")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="no table for each model")] = False,
+    graphs: options.Graphs = None,
+    listed: options.Listed = False,
+    list_of: options.ListOf = None,
+    results: options.Results = None,
+    summary: options.Summary = False,
     phase: Annotated[str, typer.Option(help="inference, or train: a step")] = "inference",
     optimizer: Annotated[str, typer.Option(help="of a step: sgd or adamw")] = "sgd",
 ) -> None:

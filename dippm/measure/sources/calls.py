@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dippm.errors import SourceDroppedWarning
 from dippm.measure.readings import Quantity, Readings
@@ -14,16 +14,14 @@ PATIENCE = 5
 """A call that failed so often in a row is not tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of a counter interface, and the quantities that it answers, in order."""
 
     quantities: tuple[Quantity, ...]
     read: Callable[[], tuple[float, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a call failed.
 
     Attributes:

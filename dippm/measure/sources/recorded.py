@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,7 +187,7 @@ def record(
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     header = {"recording": VERSION, "source": source.name, "origin": "measured"}
     header |= {"device": device, "date": date, "about": about}
-    quantities = [asdict(quantity) for quantity in source.quantities]
+    quantities = [quantity._asdict() for quantity in source.quantities]
     start = time.monotonic()
     with Path(path).open("w", encoding="utf-8") as file:
         file.write(json.dumps({**header, "quantities": quantities}) + "\n")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from dippm.errors import UnknownNameError
 from dippm.measure.readings import AbsentSource, Quantity, Source
@@ -29,6 +28,13 @@ BUILT_IN = {
 NAMES = tuple(BUILT_IN)
 SETTLE_S = 0.6
 """Some quantities are means over half a second."""
+
+
+def names() -> frozenset[str]:
+    """Return the names of all sources, those of other distributions among them."""
+    from importlib.metadata import entry_points
+
+    return frozenset({*BUILT_IN, *(point.name for point in entry_points(group="dippm.sources"))})
 
 
 def open_source(name: str, **where: Any) -> Source:
@@ -65,8 +71,7 @@ def _opener(name: str) -> Callable[..., Source]:
     return cast(Callable[..., Source], found[name].load())
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(NamedTuple):
     """What one quantity of one source answers on this machine.
 
     Attributes:

@@ -19,14 +19,17 @@ from dippm.measure.sources.tree_quantities import ENDED, QUANTITIES
 
 SHARE = 0.002
 """Of a core: a search for new processes that took t seconds is not repeated before t / SHARE."""
-FULL_PERIOD_NS = 49_000_000
-"""Between full readings, at more than 20 Hz, only CPU seconds and resident memory are read anew."""
+FULL_PERIOD_NS = 99_000_000
+"""Between full readings, at more than 10 Hz, only CPU seconds and resident memory are read anew."""
+MEMORY_PERIOD_NS = 49_000_000
+"""And at more than 20 Hz only CPU seconds: each file of /proc costs 15 µs when caches are cold."""
 PERCENT_WINDOW_NS = 500_000_000
-IO_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
 ROUNDING_S = 0.03
 """Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
 TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
+TOO_LATE = "every process of the tree had ended before the first reading"
+OF_THE_LIVING = ("peak_rss_mb", "read_mb", "written_mb")
 TOO_EARLY = "a mean over half a second: read again"
 
 
@@ -45,10 +48,10 @@ class TreeSource:
         self._exclude = frozenset(exclude)
         # Parents stand before their children: what a child hands over is then never counted twice.
         self._alive: dict[int, Process] = {pid: Process(pid)}
-        self._next_full_ns = self._next_search_ns = self._next_io_ns = self._next_pss_ns = 0
+        self._next_full_ns = self._next_memory_ns = self._next_search_ns = self._next_pss_ns = 0
         self._last = Readings(0, {})
         self._kernel_lists_children = True
-        self._closed = False
+        self._closed = self._seen_alive = False
         self._gone_s = self._cpu_s = self._peak_mb = 0.0
         self._gone_mb = [0.0, 0.0]
         self._io_mb = [0.0, 0.0]
@@ -65,14 +68,14 @@ class TreeSource:
     def read(self) -> Readings:
         """Read every process of the tree, and look for new ones."""
         now = time.monotonic_ns()
-        if self._closed:
-            return Readings(now, {}, {q.name: "the source is closed" for q in QUANTITIES})
-        if self._alive and now < self._next_full_ns:
+        if now < self._next_full_ns and self._alive:
             quick = self._quick(now)
             if quick is not None:
                 return quick
+        if self._closed:
+            return Readings(now, {}, {q.name: "the source is closed" for q in QUANTITIES})
         self._update()
-        self._next_full_ns = now + FULL_PERIOD_NS
+        self._next_full_ns, self._next_memory_ns = now + FULL_PERIOD_NS, now + MEMORY_PERIOD_NS
         if now >= self._next_search_ns:
             self._search()
             self._next_search_ns = now + int((time.monotonic_ns() - now) / SHARE)
@@ -82,6 +85,10 @@ class TreeSource:
         self._last = self._sum(now)
         return self._last
 
+    def look_anew(self) -> None:
+        """Let the next reading be a full one that looks for new processes."""
+        self._next_full_ns = self._next_search_ns = 0
+
     def close(self) -> None:
         """Close the descriptors of all processes."""
         self._closed = True
@@ -90,22 +97,29 @@ class TreeSource:
         self._alive = {}
 
     def _quick(self, now: int) -> Readings | None:
-        """Read CPU seconds and resident memory; None if a process has ended or cannot be read."""
-        used_s, rss_mb = self._gone_s, 0.0
+        """Read CPU seconds, and resident memory if it is due; None if a process has ended."""
+        used_s = self._gone_s
         for process in self._alive.values():
-            if not process.update_quickly():
+            if not process.update_cpu():
                 return None
             used_s += process.own_s + process.waited_s
-            rss_mb += process.rss_mb
         if used_s > self._cpu_s:
             self._cpu_s = used_s
-        if rss_mb > self._peak_mb:
-            self._peak_mb = rss_mb
-        values = dict(self._last.values)
-        if "rss_mb" in values:
-            values["cpu_s"], values["rss_mb"] = self._cpu_s, rss_mb
-            values["peak_rss_mb"] = self._peak_mb
-        return Readings(now, values, self._last.absent)
+        _, values, absent = self._last
+        if "cpu_s" in values:
+            values = {**values, "cpu_s": self._cpu_s}
+            if now >= self._next_memory_ns:
+                self._next_memory_ns = now + MEMORY_PERIOD_NS
+                values |= self._memory()
+                self._last = Readings(now, values, absent)
+        return Readings(now, values, absent)
+
+    def _memory(self) -> dict[str, float]:
+        rss_mb = sum(process.update_rss() for process in self._alive.values())
+        if not rss_mb:  # all have ended; a full reading says so
+            return {}
+        self._peak_mb = max(self._peak_mb, rss_mb)
+        return {"rss_mb": rss_mb, "peak_rss_mb": self._peak_mb}
 
     def _update(self) -> None:
         gone = []
@@ -197,8 +211,7 @@ class TreeSource:
             self._gone_mb[1] += process.written_mb or 0.0
 
     def _periodic(self, now: int) -> None:
-        if now >= self._next_io_ns and "read_mb" not in self._absent:
-            self._next_io_ns = now + IO_PERIOD_NS
+        if "read_mb" not in self._absent:
             self._read_io()
         if now >= self._next_pss_ns and "pss_mb" not in self._absent:
             self._read_pss()
@@ -240,6 +253,9 @@ class TreeSource:
                 threads += process.threads
                 processes += 1
         self._cpu_s = max(self._cpu_s, own_s + self._gone_s)
+        if not processes:  # ended, and not waited for
+            return self._after_the_end(now)
+        self._seen_alive = True
         self._peak_mb = max(self._peak_mb, rss_mb)
         values = {
             "cpu_s": self._cpu_s,
@@ -281,9 +297,11 @@ class TreeSource:
             "read_mb": self._io_mb[0],
             "written_mb": self._io_mb[1],
         }
-        values = {name: value for name, value in values.items() if name not in self._absent}
+        unseen = {} if self._seen_alive else dict.fromkeys(OF_THE_LIVING, TOO_LATE)
+        absent = unseen | self._absent
+        values = {name: value for name, value in values.items() if name not in absent}
         gauges = (quantity.name for quantity in QUANTITIES if quantity.name not in values)
-        return Readings(now, values, dict.fromkeys(gauges, ENDED) | self._absent)
+        return Readings(now, values, dict.fromkeys(gauges, ENDED) | absent)
 
 
 def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:

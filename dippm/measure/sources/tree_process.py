@@ -92,18 +92,26 @@ class Process:
         self.rss_mb = int(fields[21]) * PAGE_MB
         return True
 
-    def update_quickly(self) -> bool:
-        """Read CPU time and resident memory only, at a third of the cost; False if it is gone.
+    def update_cpu(self) -> bool:
+        """Read CPU time only; False if the process is gone, or its clock may not be read.
 
         What it waited for stays as it was: it has to be read together with who ended.
         """
+        if self._clock is None:
+            return False
         try:
-            self.rss_mb = int(os.pread(self._statm, 64, 0).split(None, 2)[1]) * PAGE_MB
-            if self._clock is not None:
-                self.own_s = time.clock_gettime(self._clock)
-        except (OSError, IndexError):
+            self.own_s = time.clock_gettime(self._clock)
+        except OSError:
             return False
         return True
+
+    def update_rss(self) -> float:
+        """Read resident memory only and return it, in MiB; 0 if the process is gone."""
+        try:
+            self.rss_mb = int(os.pread(self._statm, 64, 0).split(None, 2)[1]) * PAGE_MB
+        except (OSError, IndexError):
+            self.rss_mb = 0.0
+        return self.rss_mb
 
     def _own_s(self, fields: list[bytes]) -> float:
         if self._clock is not None:

@@ -162,6 +162,8 @@ def check(step: Step) -> None:
         wrong = shapes[0][1] != shapes[1][1] * group or min(out, default=1) < 1
     elif operator == "ConvTranspose":
         wrong = shapes[0][1] != shapes[1][0]
+    elif operator == "Transpose":
+        wrong = len(out) != len(shapes[0])
     elif operator == "Gemm":
         a = shapes[0][0 if step.attributes.get("transA") else 1]
         wrong = a != shapes[1][1 if step.attributes.get("transB") else 0]

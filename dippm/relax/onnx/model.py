@@ -13,6 +13,7 @@ from dippm.errors import ConversionError
 from dippm.relax.onnx.contributed import write_standard
 from dippm.relax.onnx.functions import inline
 from dippm.relax.onnx.values import MAX_KNOWN_ELEMENTS
+from dippm.relax.onnx.well_formed import check
 from dippm.relax.onnx.wire import without_weights
 
 _MAX_BYTES = 8 * MAX_KNOWN_ELEMENTS
@@ -28,6 +29,7 @@ def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
 
     Raises:
         ValueError: if the bytes are no ONNX model.
+        ModelFileError: if its graph breaks the rules of ONNX.
         ConversionError: if sizes stand in an external file that is not in its folder.
     """
     try:
@@ -36,6 +38,7 @@ def parse(data: bytes, file: Path | None = None) -> onnx.ModelProto:
         raise ValueError(str(error)) from error
     if not model.graph.node:
         raise ValueError("the graph has no operators")
+    check(model.graph)
     if model.functions:
         model = inline(model)
     write_standard(model)

@@ -51,8 +51,9 @@ def test_names_are_those_of_devices(written):
     prices = read_prices(path, [mine])
     assert prices.per_hour == {"A100-40GB": 1.0, "Mine": 2.0}
     assert prices.currency == ""
-    with pytest.raises(PriceError, match="unknown device 'mine'"):
+    with pytest.raises(PriceError, match="unknown device 'mine'") as error:
         read_prices(path)
+    assert "its file is among devices=" in error.value.hint
 
 
 def test_a_mapping_does_too():

@@ -13,7 +13,7 @@ from dippm.explanation import Difference, Explanation
 from dippm.parallel.estimate import estimate
 from dippm.parallel.plan import plan_of
 from dippm.prediction import Prediction, Provenance
-from dippm.report.explanation import difference_table, module_table, operator_table
+from dippm.report.explanation import difference_table, explained_table, module_table
 from tests.unit.models.test_step_law import predictor
 from tests.unit.parallel.test_estimate import transformer
 from tests.unit.prediction.test_physics import convolutional
@@ -63,7 +63,7 @@ def test_tables_and_differences_of_steps(steps):
     assert sum(row.change_ms for row in rows) == pytest.approx(found.change_ms, abs=1e-9)
     assert rows[0].what == "optimizer"
     assert any("(optimizer)" in str(row[0]) for row in module_table(two, 2).rows)
-    assert any("backward" in str(row[0]) for row in operator_table(two, 20).rows)
+    assert any("backward" in str(row[0]) for row in explained_table(two, 20).rows)
     assert difference_table(found, 1).rows
 
 

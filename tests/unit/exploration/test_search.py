@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -28,8 +23,8 @@ from dippm.exploration import (
 )
 from dippm.exploration.evaluation import Evaluator
 from dippm.exploration.question import Task
-from dippm.exploration.study import every, key_of
-from tests.unit.exploration import networks
+from dippm.exploration.study import every
+from tests.unit.exploration import searches
 from tests.unit.exploration.networks import (
     build,
     build_and_die,
@@ -38,18 +33,7 @@ from tests.unit.exploration.networks import (
 )
 
 optuna = pytest.importorskip("optuna")
-ROOT = Path(__file__).resolve().parents[3]
 IMAGE = "3,32,32"
-DRIVER = """
-import functools, sys
-from dippm.exploration import Space, explore
-from tests.unit.exploration.networks import build_and_wait
-folder, storage = sys.argv[1:]
-make = functools.partial(build_and_wait, folder)
-space = Space(make, {"width": [8, 24, 32], "depth": [1, 2]}, input="3,32,32", batch=[1, 4])
-found = explore(space, ["latency_ms", "memory_mb"], storage=storage, workers=2)
-print(len(found.tried))
-"""
 
 
 @pytest.fixture
@@ -219,6 +203,7 @@ def test_a_search_without_a_feasible_design_says_what_came_nearest(storage):
     asked = (["latency_ms", "memory_mb"], {"latency_ms": 0.001})
     with pytest.raises(NoFeasibleDesignError, match="none of 6 designs") as error:
         explore(space, *asked, storage=storage, workers=0)
+    assert "the whole space: widen it" in error.value.hint
     found = error.value.exploration
     assert len(found.tried) == 6
     assert {t.outcome.state for t in found.tried} == {"infeasible"}
@@ -318,57 +303,19 @@ def test_a_conversion_that_takes_too_long_is_a_row():
 
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_was(tmp_path, storage):
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path), storage],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-    )
+    process = searches.begin(tmp_path, storage)
     try:
-        kept = _wait_for(lambda: _told(storage), 10)  # all but the two that wait
-        assert all(dict(c)["depth"] == 2 or dict(c)["width"] != 24 for c in kept)
-        assert process.poll() is None
+        searches.wait_until_it_waits(process, storage)
         with pytest.raises(StudyInUseError, match=str(process.pid)):
-            _go_on(tmp_path, storage)
+            searches.search(str(tmp_path), storage)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    begun = set(tmp_path.glob("begun-*"))
-    workers = {int(path.name.rsplit("-", 1)[1]) for path in begun}
-    _wait_for(lambda: [pid for pid in workers if not _runs(pid)], len(workers))
+        begun = searches.kill(process, tmp_path)
     (tmp_path / "go").touch()
-    found = _go_on(tmp_path, storage)
+    found = searches.search(str(tmp_path), storage)
     assert [t.outcome.state for t in found.tried] == ["ok"] * 12
     assert len({str(t.design) for t in found.tried}) == 12
-    fresh = {path.name.rsplit("-", 1)[0] for path in set(tmp_path.glob("begun-*")) - begun}
-    assert fresh == {"begun-24-1"}  # what was answered before the kill is not built again
-
-
-def _go_on(folder, storage):
-    make = functools.partial(networks.build_and_wait, str(folder))
-    space = Space(make, {"width": [8, 24, 32], "depth": [1, 2]}, input=IMAGE, batch=[1, 4])
-    return explore(space, ["latency_ms", "memory_mb"], storage=storage, workers=2)
-
-
-def _told(storage):
-    """Return the designs whose outcome is in the storage, while another process writes there."""
-    try:
-        study = optuna.load_study(study_name="dippm", storage=storage)
-        return [key_of(t.params) for t in study.trials if t.state.is_finished()]
-    except Exception:  # not there yet
-        return []
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _wait_for(look, count):
-    while len(found := look()) < count:
-        time.sleep(0.1)
-    return found
+    # What was answered before the kill is not built again.
+    assert searches.begun_since(tmp_path, begun) == {"begun-24-1"}
 
 
 def test_another_question_needs_another_name(storage):

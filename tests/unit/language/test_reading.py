@@ -8,6 +8,7 @@ import pytest
 
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownArchitectureError
 from dippm.language import read_decoder
+from dippm.language.families import CHECKED
 from training.language.shapes import SHAPES
 
 COUNTED = (
@@ -79,6 +80,14 @@ def test_which_layers_have_experts():
     every_other = {**SHAPES["qwen3-30b-a3b"], "decoder_sparse_step": 2, "mlp_only_layers": [1]}
     experts = [bool(x.feed_forward.experts) for x in read_decoder(every_other).layers]
     assert experts[:6] == [False, False, False, True, False, True]
+
+
+def test_a_family_that_was_never_checked_is_said_to_be_so():
+    checked = {SHAPES[name]["model_type"] for name in COUNTED}
+    assert set(CHECKED) == checked
+    unknown = read_decoder({**SHAPES["llama-2-7b"], "model_type": "brand_new"})
+    assert "'brand_new' was never checked" in unknown.notes[0]
+    assert not read_decoder(SHAPES["llama-2-7b"]).notes
 
 
 def test_a_family_without_a_name_is_known_by_its_fields():

@@ -11,11 +11,12 @@ import time
 import pytest
 
 from dippm.errors import MeasurementError
-from dippm.measure import sampler_file
+from dippm.measure import sampler_writer
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler import main, parse
-from dippm.measure.sampler_file import Writer, read
+from dippm.measure.sampler_file import read
 from dippm.measure.sampler_start import start
+from dippm.measure.sampler_writer import Writer
 from dippm.measure.sources.recorded import RecordedSource, Recording
 from dippm.measure.sources.registry import open_source
 
@@ -162,6 +163,27 @@ def test_a_workload_does_not_see_its_sampler_in_its_tree(tmp_path):
     assert set(read(out).series["tree"].values["processes"]) == {1.0}
 
 
+def test_files_of_the_current_folder_are_not_taken_for_modules(tmp_path):
+    for name in ("select", "signal", "typing"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user')")
+    code = (
+        "import sys; from dippm.measure.sampler_start import start\n"
+        "sampler = start('own.dippm')\n"
+        "ready = sampler.wait_until_ready(30)\n"
+        "print(ready, sampler.stop())\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (told.stdout, told.stderr) == ("True 0\n", "")
+    assert set(read(tmp_path / "own.dippm").series["tree"].values["processes"]) == {1.0}
+
+
 def test_nothing_heavy_is_imported():
     code = (
         "import sys, dippm.measure.sampler\n"
@@ -172,6 +194,28 @@ def test_nothing_heavy_is_imported():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert told.stdout == "[]\n", told.stderr
+
+
+def test_its_start_imports_only_what_the_tree_needs():
+    code = (
+        "import sys, dippm.measure.sampler\n"
+        "from dippm.measure.sources.registry import open_source\n"
+        "open_source('tree').read()\n"
+        "print(sorted({'dataclasses', 'inspect', 'pathlib', 'tempfile', 'difflib', 'site',"
+        " 'subprocess', 'importlib.resources', 'unicodedata'} & set(sys.modules)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert told.stdout == "[]\n", told.stderr
+
+
+def test_sources_find_the_packages_that_are_installed(workload, out):
+    here = set(open_source("nvml").read().absent.values())
+    sampler = start(out, pid=workload.pid, sources=("tree", "nvml"))
+    wait_for(sampler, out, 1)
+    sampler.stop()
+    assert {why for _, _, why in read(out).series["nvml"].reasons} == here
 
 
 def test_memory_stays_below_its_target(workload, out):
@@ -291,7 +335,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_a_newer_version_is_refused(out, monkeypatch):
-    monkeypatch.setattr(sampler_file, "VERSION", 2)
+    monkeypatch.setattr(sampler_writer, "VERSION", 2)
     written(out, [[1.0] * 10])
     monkeypatch.undo()
     with pytest.raises(MeasurementError, match="cannot be read"):

@@ -319,3 +319,27 @@ def test_psutil_sees_the_same_tree(run):
         assert theirs.values[name] == ours.values[name]
     assert theirs.values["cpu_s"] == pytest.approx(ours.values["cpu_s"], abs=0.05)
     assert theirs.values["rss_mb"] == pytest.approx(ours.values["rss_mb"], rel=0.05)
+
+
+def test_a_process_that_ended_and_was_not_waited_for_has_no_memory(run):
+    """Its CPU seconds are whole; 0 MiB would be an invented figure."""
+    child = run(SPEAK)
+    source = TreeSource(child.pid)
+    go(child)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    first = source.read()
+    assert first.values.keys() == {"cpu_s", "lost_processes"}
+    assert first.absent["rss_mb"] == ENDED
+    assert first.absent["peak_rss_mb"] == first.absent["read_mb"] == module.TOO_LATE
+
+
+def test_what_was_read_of_a_process_outlives_it(run):
+    child = run(SPEAK)
+    source = TreeSource(child.pid)
+    before = source.read()
+    go(child)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    source.look_anew()
+    after = source.read()
+    assert after.values["peak_rss_mb"] == before.values["peak_rss_mb"] > 1
+    assert {"rss_mb", "threads", "processes"} <= after.absent.keys()

@@ -166,6 +166,16 @@ def test_a_compiler_writes_what_products_read_in_half_precision(others: int, flo
     assert sorted(made) == sorted(1024 * width for width in (2, 4) if width <= floats)
 
 
+@pytest.mark.parametrize(("mode", "images"), [("eager", 2), ("compiled", 1)])
+def test_generated_code_writes_over_what_nobody_reads_later(mode: Mode, images: int) -> None:
+    s = Sketch()
+    y = s.call("matmul", [s.input(BATCH, 16), s.weight(16, 1 << 20)], BATCH, 1 << 20)
+    y = s.call("nn.gelu", [y], BATCH, 1 << 20)
+    y = s.call("matmul", [y, s.weight(1 << 20, 16)], BATCH, 16)
+    peak = MemoryFootprint.of(build(s.raw(y)), "fp32", mode).peak(1)
+    assert peak.activation_bytes == pytest.approx(images * 4 * 2**20, rel=1e-3)
+
+
 def test_a_compiler_writes_no_indices_of_a_pooling() -> None:
     s = Sketch()
     x = s.input(BATCH, 8, 32, 32)

@@ -30,6 +30,7 @@ from training.hybrid.collected_kernels import certain, rows_of_kernels
 from training.hybrid.collected_memory import collected_memory
 from training.hybrid.collected_power import collected_power
 from training.hybrid.collected_rows import (
+    TIMERS,
     CollectedSet,
     NothingToLearnError,
     read_collected,
@@ -45,6 +46,7 @@ from training.hybrid.trees import TreeSettings
 
 CPU_SET = Path(__file__).parents[3] / "dataset" / "data" / "cpu"
 SOURCE = "collected/h100"
+TABLE = f"{SOURCE} H100-SXM-80GB torch 2.13.0, cuda 12.9 eager"
 SETTINGS = Settings(
     FitSettings(NetworkSettings(width=16), steps=300, model_rows=16, operator_rows=32),
     TreeSettings(rounds=40, depth=4, smallest_leaf=0.0),
@@ -105,16 +107,22 @@ def points(found: CollectedSet, store: GraphStore) -> list[Row]:
     return rows_of(found, store)
 
 
-def test_a_point_is_a_row_in_each_regime_that_the_predictor_has_a_timer_for(found, store) -> None:
+def test_a_point_is_a_row_in_each_regime_and_events_are_a_table_of_their_own(found, store) -> None:
     rows = points(found, store)
     assert Counter((row.timer, row.is_model) for row in rows) == {
-        ("wall", True): 72, ("kernel", True): 72, ("wall", False): 12, ("kernel", False): 12,
-    }  # fmt: skip
+        **dict.fromkeys([("wall", True), ("event", True), ("kernel", True)], 72),
+        **dict.fromkeys([("wall", False), ("event", False), ("kernel", False)], 12),
+    }
     assert len({row.row_id for row in rows}) == len(rows)
-    assert {row.table for row in rows} == {f"{SOURCE} H100-SXM-80GB torch 2.13.0, cuda 12.9 eager"}
+    assert {(row.table, row.timer) for row in rows} == {
+        (TABLE, "wall"),
+        (TABLE, "kernel"),
+        (f"{TABLE} events", "event"),
+    }
     by_point = {(row.point, row.timer): row.latency_ms for row in rows}
     for record in found.records:
         assert by_point[record["row_id"], "wall"] == record["latency_ms"]
+        assert by_point[record["row_id"], "event"] == record["event_ms"] != record["latency_ms"]
         assert by_point[record["row_id"], "kernel"] == record["kernel_ms"]
 
 
@@ -135,6 +143,7 @@ def test_an_operator_with_cold_caches_counts(found, store) -> None:
     cold = replace(found, records=({**operator, "cold_kernel_ms": 9.0, "cold_latency_ms": None},))
     assert {row.timer: row.latency_ms for row in rows_of(cold, store)} == {
         "wall": operator["latency_ms"],
+        "event": operator["event_ms"],
         "kernel": 9.0,
     }
 
@@ -206,11 +215,15 @@ def test_the_fit_recovers_the_laws_of_time(runner, fitted) -> None:
     by_timer = error.groupby([row.timer for row in rows]).median()
     assert by_timer["kernel"] < 0.02  # the noise is 0.01
     assert by_timer["wall"] < 0.04  # the corner between device and host is soft
+    assert by_timer["event"] < 0.04
     alone = error[[row.node is not None for row in rows]]
     assert alone.quantile(0.9) < 0.06
     network = restore(runner.weights(fitted[0], SAGE), SETTINGS.fit, tables=runner.tables)
-    launch_ms = float((network.log_launch_ms[0] + network.offset[0]).exp())
-    assert launch_ms == pytest.approx(simulated.LAUNCH_MS, rel=0.1)
+    launch_ms = (network.log_launch_ms + network.offset).exp()
+    by_wall, by_events = (float(launch_ms[runner.tables[t]]) for t in (TABLE, f"{TABLE} events"))
+    assert by_wall == pytest.approx(simulated.LAUNCH_MS, rel=0.1)
+    # Launches are shorter there, so fewer rows are bound by them.
+    assert by_events == pytest.approx(simulated.EVENT_LAUNCH_MS, rel=0.2)
 
 
 @pytest.mark.slow
@@ -221,10 +234,9 @@ def test_all_three_targets_have_lines_of_the_set(runner, fitted, found, store) -
         f"{SOURCE} ({precision}, eager, {what})"
         for precision in simulated.PRECISIONS
         for what in (
-            "whole models, wall",
-            "whole models, kernel",
+            *(f"whole models, {timer}" for timer in TIMERS.values()),
             "kernels of models, kernel",
-            *({"single operators, wall", "single operators, kernel"} if _operators(held) else ()),
+            *(f"single operators, {timer}" for timer in TIMERS.values() if _operators(held)),
         )
     }
     asked = {line["data"]: line["question"] for line in latency if line["question"]}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dippm.models.memory import MemoryFootprint
 from training.studies.traced_models import graph_of, module_of
 
 pytestmark = pytest.mark.slow
@@ -18,8 +19,8 @@ inductor_trace = pytest.importorskip(
 BATCH = 4
 MODELS = ("resnet18", "vit_tiny_patch16_224")
 LIBRARY = ("convolution", "product", "attention")
-BYTES, KERNELS = 0.1, 0.1
-"""Allowed difference of a model's bytes and of its number of kernels."""
+BYTES, KERNELS, PEAK = 0.1, 0.1, 0.1
+"""Allowed difference of a model's bytes, its number of kernels, and the peak of its buffers."""
 
 
 @pytest.mark.parametrize("spec", MODELS)
@@ -33,5 +34,9 @@ def test_kernels_and_bytes_are_those_of_inductor(spec: str, tmp_path: Path) -> N
     by_kind = [Counter(line.kind for line in lines) for lines in (ours, theirs)]
     assert [by_kind[0][kind] for kind in LIBRARY] == [by_kind[1][kind] for kind in LIBRARY]
     assert len(ours) == pytest.approx(len(theirs), rel=KERNELS)
+    from training.studies.compiled_memory import peak_bytes
+
+    alive = MemoryFootprint.of(graph, "amp", "compiled").peak(BATCH).total_bytes
+    assert alive == pytest.approx(peak_bytes(forward), rel=PEAK)
     bytes_ours, bytes_theirs = (sum(line.bytes for line in lines) for lines in (ours, theirs))
     assert bytes_ours == pytest.approx(bytes_theirs, rel=BYTES)

@@ -1,0 +1,60 @@
+"""`dippm compare-run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, say
+
+EARLIER = 1000
+
+
+def compare_run(
+    uuid: Annotated[str, typer.Argument(metavar="RUN", help="Uuid, or how it begins.")],
+    span: Annotated[
+        str | None,
+        typer.Option("--span", help="Name of the steps; forward, or the only name there is."),
+    ] = None,
+    accept: Annotated[
+        Path | None,
+        typer.Option("--accept", metavar="FOLDER", help="Also make it a row of a collected set."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Of the runs; the usual one by default.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Hold a run against the prediction beside it: latency, energy and memory of its steps."""
+    with errors_reported(as_json=json):
+        from dippm.store.attach import attach_all
+        from dippm.store.runs import open_store
+        from dippm.tracking.accepted import accept as take
+        from dippm.tracking.coverage import HINT, coverage
+        from dippm.tracking.run_comparison import DOCUMENT
+        from dippm.tracking.run_comparison import compare_run as compared
+
+        attach_all(store=store)
+        opened = open_store(store)
+        run = opened.run(uuid)
+        comparison = compared(run, span=span, earlier=opened.runs(limit=EARLIER))
+        opened.keep(run, DOCUMENT, comparison.to_dict(), comparison.key_figures())
+        taken = False
+        if accept is not None and run.prediction is not None:
+            taken = take(accept, run, comparison, run.prediction)
+        warnings = [found.warning for found in coverage(opened.runs(limit=EARLIER))]
+        warnings = [warning for warning in warnings if warning]
+    if json:
+        document = comparison.to_dict() | {"warnings": warnings}
+        print_json(document | ({"accepted": taken} if accept else {}))
+        return
+    say(str(comparison))
+    if accept is not None:
+        say(f" {'a row of' if taken else 'was a row already of'} {accept}")
+    for warning in warnings:
+        say(f" ! {warning}")
+    if warnings:
+        say(f"   {HINT}")

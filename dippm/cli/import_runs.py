@@ -1,0 +1,64 @@
+"""`dippm import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, say
+from dippm.printable import printable
+
+if TYPE_CHECKING:
+    from dippm.umlaut.importing import Imported
+
+
+def import_runs(
+    database: Annotated[Path, typer.Argument(help="A database file that UMLAUT wrote.")],
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Where the runs go; the store of runs by default."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Import the runs of a UMLAUT database; it is only read, and each run is imported once."""
+    with errors_reported(as_json=json):
+        from dippm.errors import RunError
+        from dippm.umlaut.importing import import_database
+        from dippm.umlaut.stored import attach_now
+
+        try:
+            imported = import_database(database, store=store or "")
+        except OSError as error:
+            raise RunError(
+                f"the runs cannot be written: {error}", "Set DIPPM_SPOOL to another folder."
+            ) from error
+        attached, waiting = attach_now(imported.folders, store)
+    if json:
+        print_json(_document(imported, attached, waiting))
+        return
+    runs = len(imported.folders)
+    say(f"{runs} runs with {imported.measurements} measurements imported from {_name(database)}")
+    if imported.already:
+        say(f"{len(imported.already)} runs were imported before")
+    for note in imported.notes:
+        say(f"! {printable(note)}")
+    if waiting:
+        say(f"! not in the store yet: {printable(waiting)}")
+
+
+def _document(imported: Imported, attached: int, waiting: str) -> dict[str, object]:
+    return {
+        "runs": [folder.name for folder in imported.folders],
+        "imported_before": list(imported.already),
+        "measurements": imported.measurements,
+        "notes": list(imported.notes),
+        "attached": attached,
+        "waiting": waiting,
+    }
+
+
+def _name(path: Path) -> str:
+    return printable(path.name)

@@ -1,0 +1,55 @@
+"""Choosing runs, then what of them, then whose: arrows, space, a for all, i to invert, enter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import typer
+
+from dippm.errors import DippmError
+from dippm.printable import printable
+from dippm.report.runs.catalogue import Entry, chosen
+from dippm.report.runs.listing import when
+from dippm.store.stored import StoredRun
+
+Item = TypeVar("Item")
+
+
+def pick(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[Entry]]:
+    """Return the runs and the entries that were chosen.
+
+    Raises:
+        DippmError: if there is nothing to choose from, or without the library of menus.
+        typer.Exit: with 130 if it was left by Ctrl-C.
+    """
+    if not runs:
+        raise DippmError("there are no runs yet", "`dippm run -- COMMAND` makes one.")
+    wanted = _ask(
+        "Runs",
+        {f"{run.uuid[:8]}  {when(run)[:16]}  {run.name}  {run.status}": run for run in runs},
+    )
+    found = chosen(wanted)
+    types = _ask("Types", {entry.type: entry.type for entry in found})
+    described = [entry for entry in found if entry.type in types]
+    names = {entry.description or "(series)": entry.description for entry in described}
+    descriptions = _ask("Descriptions", names) if len(names) > 1 else list(names.values())
+    return wanted, [entry for entry in described if entry.description in descriptions]
+
+
+def _ask(title: str, items: dict[str, Item]) -> list[Item]:
+    try:
+        import questionary
+    except ImportError as error:
+        hint = "Install it: pip install 'dippm[track]'; or name runs: --uuids."
+        raise DippmError("choosing needs questionary", hint) from error
+    choices = [questionary.Choice(printable(text), value=item) for text, item in items.items()]
+    answer: list[Any] | None = questionary.checkbox(
+        f"{title}:",
+        choices=choices,
+        instruction="(space chooses, a all, i inverts, enter goes on)",
+        validate=lambda chosen_: bool(chosen_) or "Choose at least one, with space.",
+    ).ask(kbi_msg="")
+    if answer is None:
+        raise typer.Exit(130)
+    return answer

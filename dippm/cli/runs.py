@@ -1,0 +1,97 @@
+"""`dippm runs`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.progress import progress_shown
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="File, database or server of runs; $MLFLOW_TRACKING_URI, else a file of yours.",
+    ),
+]
+
+
+def runs(
+    uuid: Annotated[
+        str | None, typer.Argument(metavar="[UUID]", help="Show one run; its beginning will do.")
+    ] = None,
+    search: Annotated[
+        str, typer.Option("--search", "-s", help="Words in names, params, tags and descriptions.")
+    ] = "",
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", "-e", help="Only of this one.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", help="finished, failed, timeout, interrupted or lost."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", "-w", help="On a metric: 'tree.rss_mb.max > 100'; repeatable."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Say what became of runs that no store had yet.")
+    ] = False,
+    store: Store = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """List runs, newest first, or show one; runs that wait in the spool are attached first."""
+    from dippm.report.runs.listing import details, runs_table, short_document, whole_document
+
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.store.attach import attach_all
+        from dippm.store.runs import open_store
+
+        replayed = attach_all(store=store)
+        if attach:
+            document: dict[str, Any] = {
+                "attached": [run.uuid for run in replayed.attached],
+                "waiting": {str(path): reason for path, reason in replayed.waiting.items()},
+                "running": [str(path) for path in replayed.running],
+            }
+            shown = None
+        elif uuid is not None:
+            shown = [open_store(store).run(uuid)]
+            document = whole_document(shown[0])
+            parts = details(shown[0])
+        else:
+            shown = open_store(store).runs(
+                search, experiment=experiment, status=status, where=where or (), limit=limit
+            )
+            document = {"runs": [short_document(run) for run in shown]}
+            parts = [runs_table(shown)] if shown else ["no runs"]
+    if json:
+        print_json(document)
+    elif shown is None:
+        _say_replayed(document)
+    else:
+        from dippm.report.console import console
+
+        for part in parts:
+            console().print(part)
+    if attach and replayed.waiting:
+        raise typer.Exit(1)
+
+
+def _say_replayed(document: dict[str, Any]) -> None:
+    from dippm.printable import printable
+
+    for word, found in document.items():
+        if isinstance(found, dict):
+            for path, reason in found.items():
+                say(f"{word} {printable(f'{path}: {reason}')}")
+        elif isinstance(found, list):
+            for item in found:
+                say(f"{word} {printable(item)}")
+    if not any(document.values()):
+        say("nothing waits")

@@ -1,0 +1,1 @@
+"""Runs as lists and plots: what can be drawn of them, and the same chart in every back-end."""

@@ -1,0 +1,103 @@
+"""Charts as CSV and JSON: every number of them, with the reason where there is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import asdict
+from typing import Any
+
+from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
+
+HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "absent")
+
+
+def csv_text(drawn: Drawn) -> str:
+    """Return one table of all charts: a row per point, bar, cell of a matrix or setting."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADER)
+    for chart in drawn.charts:
+        kind = type(chart).__name__.lower()
+        for row in _rows(chart):
+            writer.writerow((kind, chart.title, *(_cell(item) for item in row), ""))
+    for run, type_, reason in drawn.absent:
+        writer.writerow(("", type_, run, "", "", "", "", "", "", reason))
+    return out.getvalue()
+
+
+def document(drawn: Drawn) -> dict[str, Any]:
+    """Return the charts as one JSON document; null where there is no number."""
+    return {
+        "charts": [
+            {"kind": type(chart).__name__.lower(), **_plain(_fields(chart))}
+            for chart in drawn.charts
+        ],
+        "absent": [dict(zip(("run", "type", "reason"), row, strict=True)) for row in drawn.absent],
+    }
+
+
+def _rows(chart: Chart) -> list[tuple[Any, ...]]:
+    """Return (run, name, x, value, low, high, n)."""
+    if isinstance(chart, Lines):
+        return [
+            (line.run, line.name, x, y, "", "", "")
+            for line in chart.lines
+            for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
+        ]
+    if isinstance(chart, Bars):
+        return [(b.run, b.name, "", b.mean, b.low, b.high, b.n) for b in chart.bars]
+    if isinstance(chart, Heat):
+        return [
+            (chart.run, _label(chart, row), _label(chart, column), number, "", "", "")
+            for row, numbers in enumerate(chart.matrix)
+            for column, number in enumerate(numbers)
+        ]
+    return [
+        (run, axis, place, "" if value is None else value, "", "", "")
+        for place, (run, row) in enumerate(chart.rows)
+        for axis, value in zip(chart.axes, row, strict=True)
+    ]
+
+
+def _label(chart: Heat, place: int) -> str:
+    return chart.labels[place] if place < len(chart.labels) else str(place)
+
+
+def _fields(chart: Chart) -> dict[str, Any]:
+    if isinstance(chart, Parallel):
+        return {
+            "title": chart.title,
+            "axes": chart.axes,
+            "rows": [{"run": run, "values": row} for run, row in chart.rows],
+        }
+    if isinstance(chart, Lines):
+        lines = [
+            {"run": o.run, "name": o.name, "x": o.x.tolist(), "y": o.y.tolist()}
+            for o in chart.lines
+        ]
+        return {
+            "title": chart.title,
+            "x_label": chart.x_label,
+            "y_label": chart.y_label,
+            "lines": lines,
+        }
+    return asdict(chart)
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _plain(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_plain(value) for value in item]
+    return None if isinstance(item, float) and not math.isfinite(item) else item
+
+
+def _cell(item: Any) -> Any:
+    """Return a cell; a text that a spreadsheet would run as a formula is led by a quote."""
+    if isinstance(item, float):
+        return repr(item) if math.isfinite(item) else ""
+    if isinstance(item, str) and item[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + item
+    return item

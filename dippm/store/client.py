@@ -1,0 +1,116 @@
+"""`connect`: a client of MLflow for a place, with a schema that is there, and errors of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import StoreError
+from dippm.progress import stage, tell
+from dippm.store.place import Place
+
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "PGCONNECT_TIMEOUT": "10",
+}
+"""What waits longer by default; the spool keeps a run, so nobody has to wait for a store."""
+INSTALL = "Install it: pip install 'dippm[track]'."
+DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
+"""What some places need besides."""
+LATER = "The run is kept; `dippm runs --attach` tries again."
+
+
+class StoreNotInstalledError(StoreError, ImportError):
+    """The libraries of the store are missing."""
+
+
+def connect(place: Place) -> Any:
+    """Return an `mlflow.tracking.MlflowClient`; a new database gets its tables first.
+
+    Raises:
+        StoreNotInstalledError: if MLflow, or the driver of the database, is missing.
+        StoreError: if the store cannot be reached or opened.
+    """
+    os.environ.update(SETTINGS)
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    tell("opening the store of runs")
+    with failures_of(place, "cannot open"):
+        from mlflow.tracking import MlflowClient
+
+        for name in ("mlflow", "alembic", "sqlalchemy"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
+        if place.file is not None:
+            _make_file(place.file, place.artifacts or "")
+        elif place.artifacts is not None:
+            _reach(place.uri)
+        return MlflowClient(tracking_uri=place.uri)
+
+
+@contextlib.contextmanager
+def failures_of(place: Place, verb: str) -> Iterator[None]:
+    """Turn what MLflow and the libraries below it raise into our error."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except ImportError as error:
+        named = error.name or str(error)
+        hint = f"Install it: pip install {DRIVERS[named]}." if named in DRIVERS else INSTALL
+        raise StoreNotInstalledError(f"the store of runs needs {named}", hint) from error
+    except Exception as error:  # MLflow lets those of databases, HTTP and S3 through
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = LATER
+        if "schema" in str(error) and "upgrade" in str(error):
+            hint = f"Run `mlflow db upgrade {place.shown()}` after a backup."
+        raise StoreError(f"{verb} {place.shown()}: {reason[:500]}", hint) from error
+
+
+def _make_file(path: Path, artifacts: str) -> None:
+    """Make the SQLite file with its tables beside its place first: a crash leaves no half of it."""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(16) != b"SQLite format 3\0":
+                raise StoreError(f"{path} is no SQLite file", "Name another file: --store runs.db")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        open(path.with_name(f".{path.name}.lock"), "w") as lock,
+        stage("making the tables of a new store, once"),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and path.stat().st_size:
+            return
+        part = path.with_name(f".{path.name}.part")
+        part.unlink(missing_ok=True)
+        _make_tables(f"sqlite:///{part}", artifacts)
+        os.replace(part, path)
+
+
+def _make_tables(uri: str, artifacts: str) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    SqlAlchemyStore(uri, artifacts).engine.dispose()
+
+
+def _reach(uri: str) -> None:
+    """Connect once: MLflow itself tries for minutes."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(uri)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()

@@ -1,0 +1,81 @@
+"""What of a run goes into MLflow's own tables, so that its page and its search know the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from dippm.store.gathered import Gathered, points
+from dippm.store.names import LONGEST_PARAM, LONGEST_TAG, keys, text, texts
+from dippm.store.query import ABOUT, SUMMARY
+from dippm.store.record import Start
+
+
+def logged_metrics(gathered: Gathered) -> list[Any]:
+    """Return what has a number, as `mlflow.entities.Metric`.
+
+    Summaries are "summary/SERIES/NUMBER", copies of series "system/SERIES", and what the run told
+    has the name that it gave.
+    """
+    from mlflow.entities import Metric
+
+    start = gathered.recorded.start.at.monotonic_ns
+    end_ms = gathered.end.at.wall_ns // 1_000_000
+    named = keys(column.series for column in gathered.columns)
+    found = [
+        Metric(f"{SUMMARY}{named[summary.series]}/{number}", value, end_ms, 0)
+        for summary in gathered.summaries
+        for number, value in summary.numbers().items()
+    ]
+    for column in gathered.columns:
+        for time_ns, value in points(column):
+            step = max(0, (time_ns - start) // 1_000_000_000)
+            name = f"system/{named[column.series]}"
+            found.append(Metric(name, value, gathered.wall_ms(time_ns), step))
+    told = [v for v in gathered.recorded.values if v.kind == "metric" and _is_number(v.data)]
+    names = keys(dict.fromkeys(value.name for value in told))
+    counts: dict[str, int] = {}
+    for item in told:
+        count = counts[item.name] = counts.get(item.name, -1) + 1
+        at_step = count if item.step is None else item.step
+        found.append(Metric(names[item.name], item.data, gathered.wall_ms(item.time_ns), at_step))
+    return found
+
+
+def logged_params(start: Start) -> list[Any]:
+    """Return params as `mlflow.entities.Param`."""
+    from mlflow.entities import Param
+
+    return [Param(name, value) for name, value in texts(start.params, LONGEST_PARAM).items()]
+
+
+def logged_tags(gathered: Gathered) -> list[Any]:
+    """Return tags, environment and what a list shows as `mlflow.entities.RunTag`."""
+    from mlflow.entities import RunTag
+
+    start = gathered.recorded.start
+    absent = {s.series: s.reason for s in gathered.summaries if not s.n}
+    shown = {
+        "uuid": start.uuid,
+        "name": start.name[:500],
+        "experiment": start.experiment[:500],
+        "status": gathered.end.status,
+        "wall_ns": start.at.wall_ns,
+        "seconds": (gathered.end.at.monotonic_ns - start.at.monotonic_ns) / 1e9,
+        "description": start.description[:500],
+    }
+    tags = {
+        **texts(start.tags, LONGEST_TAG),
+        **texts({f"environment/{k}": v for k, v in start.environment.items()}, LONGEST_TAG),
+        **texts({f"absent/{name}": reason for name, reason in absent.items()}, LONGEST_TAG),
+        "mlflow.note.content": text(start.description, LONGEST_TAG),
+        ABOUT: json.dumps(shown),
+    }
+    if start.group:
+        tags["dippm.group"] = text(start.group, LONGEST_TAG)
+    return [RunTag(name, value) for name, value in tags.items()]
+
+
+def _is_number(data: Any) -> bool:
+    return isinstance(data, int | float) and abs(data) < 1e308 and math.isfinite(data)

@@ -1,0 +1,40 @@
+"""What MLflow takes as a name or a text; the exact words are in the run's own record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+_FORBIDDEN = re.compile(r"[^\w.\- :/]", re.ASCII)
+LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
+
+
+def key(name: str) -> str:
+    """Return a name that MLflow takes as a key."""
+    plain = _FORBIDDEN.sub("_", name).strip("/. ")[:LONGEST_KEY] or "_"
+    return re.sub(r"//+", "/", re.sub(r"\.\.+", "_", plain)).replace("/./", "/_/")
+
+
+def keys(names: Iterable[str]) -> dict[str, str]:
+    """Return a key per name, different for different names."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        plain, number = key(name), 2
+        while plain in taken:
+            plain, number = f"{key(name)[: LONGEST_KEY - 8]}_{number}", number + 1
+        taken.add(plain)
+        found[name] = plain
+    return found
+
+
+def text(value: object, longest: int) -> str:
+    """Return text that every database takes: no NUL, no halves of surrogate pairs."""
+    plain = str(value).replace("\0", "\ufffd").encode(errors="replace").decode()
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def texts(values: Mapping[str, object], longest: int) -> dict[str, str]:
+    """Return such texts by such keys."""
+    named = keys(values)
+    return {named[name]: text(value, longest) for name, value in values.items()}

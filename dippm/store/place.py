@@ -1,0 +1,84 @@
+"""Where a store is: its address, and where its artifacts go.
+
+sqlite:////home/me/runs.db     a file, by default that of the user; artifacts beside it
+postgresql://...               a database; artifacts at $MLFLOW_DEFAULT_ARTIFACT_ROOT
+https://...                    an MLflow server, which knows where
+runs.db                        a path is a SQLite file
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dippm.errors import StoreError
+
+STORE_VARIABLE = "MLFLOW_TRACKING_URI"
+ARTIFACTS_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
+SERVERS = ("http", "https", "databricks")
+HINT = "Name a store: --store runs.db, postgresql://USER@HOST/NAME or https://HOST."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address that was understood.
+
+    Attributes:
+        uri: as MLflow takes it.
+        file: the SQLite file, None for any other store.
+        artifacts: where artifacts of new experiments go; None if a server decides.
+    """
+
+    uri: str
+    file: Path | None = None
+    artifacts: str | None = None
+
+    def shown(self) -> str:
+        """Return the address without a password, for people."""
+        return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:***@", self.uri)
+
+
+def place_of(store: str | None = None) -> Place:
+    """Return where the store is.
+
+    Args:
+        store: an address or a path; by default that of `$MLFLOW_TRACKING_URI`, else the user's.
+
+    Raises:
+        StoreError: if it is no address, or if it does not say where artifacts go.
+    """
+    given = store or os.environ.get(STORE_VARIABLE) or str(_of_the_user())
+    artifacts = os.environ.get(ARTIFACTS_VARIABLE) or None
+    scheme, colon, rest = given.partition("://")
+    if not colon:
+        return _in_file(Path(given), artifacts)
+    dialect = scheme.partition("+")[0]
+    if dialect == "sqlite":
+        return _in_file(Path(rest.partition("?")[0][1:] or "/"), artifacts)
+    if dialect in SERVERS:
+        return Place(given)
+    if dialect == "file":
+        raise StoreError(f"{given}: folders of files are no store any more", HINT)
+    if dialect in ("postgresql", "mysql", "mssql"):
+        if artifacts is None:
+            raise StoreError(
+                f"{Place(given).shown()} does not say where samples go",
+                f"Set {ARTIFACTS_VARIABLE}, for instance to s3://bucket/folder.",
+            )
+        return Place(given, None, artifacts)
+    raise StoreError(f"{Place(given).shown()} is no address of a store", HINT)
+
+
+def _in_file(path: Path, artifacts: str | None) -> Place:
+    path = path.expanduser().absolute()
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder, not a file of runs", HINT)
+    beside = path.with_name(f"{path.stem}-artifacts")
+    return Place(f"sqlite:///{path}", path, artifacts or beside.as_uri())
+
+
+def _of_the_user() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "dippm" / "runs.db"

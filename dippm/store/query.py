@@ -1,0 +1,90 @@
+"""Finding runs: what a list shows of one, words, and conditions on metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.errors import RunError
+from dippm.store.names import key
+from dippm.store.summary import NUMBERS
+
+UUID, COMPLETE, ABOUT = "dippm.uuid", "dippm.complete", "dippm.run"
+SUMMARY = "summary/"
+_CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on a metric of runs.
+
+    Attributes:
+        metric: "SERIES.NUMBER" of a summary, or the name of a metric that was told.
+        relation: as MLflow spells it.
+        number: what it is compared with.
+    """
+
+    metric: str
+    relation: str
+    number: float
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read a condition such as "tree.rss_mb.max > 100".
+
+        Raises:
+            RunError: if it is none.
+        """
+        found = _CONDITION.fullmatch(text)
+        try:
+            if not found:
+                raise ValueError
+            metric, relation, number = found.groups()
+            return cls(metric, "=" if relation == "==" else relation, float(number))
+        except ValueError:
+            hint = "Write a metric, a relation and a number: tree.rss_mb.max > 100."
+            raise RunError(f"{text!r} is no condition", hint) from None
+
+    def filter(self) -> str:
+        """Return it in MLflow's language."""
+        series, _, number = self.metric.rpartition(".")
+        is_summary = series and number in NUMBERS
+        name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
+        return f"metrics.`{name}` {self.relation} {self.number!r}"
+
+
+def described(run: Any) -> dict[str, Any]:
+    """Return the fields of `StoredRun` that MLflow's own tables hold."""
+    said: dict[str, Any] = json.loads(run.data.tags.get(ABOUT, "{}"))
+    metrics = {
+        _shown(name): value for name, value in run.data.metrics.items() if name[:7] != "system/"
+    }
+    return {
+        "uuid": run.data.tags[UUID],
+        "name": "",
+        "experiment": "",
+        "status": "running",
+        "wall_ns": run.info.start_time * 1_000_000,
+        "seconds": 0.0,
+        "description": "",
+        **said,
+        "metrics": metrics,
+    }
+
+
+def matches(run: Any, search: str) -> bool:
+    """Return whether a run holds all words, in any case."""
+    said = described(run)
+    tags = (value for name, value in run.data.tags.items() if not name.startswith("dippm."))
+    texts = (said["uuid"], said["name"], said["experiment"], said["description"], *tags)
+    held = "\n".join((*texts, *run.data.params, *run.data.params.values())).casefold()
+    return all(word in held for word in search.casefold().split())
+
+
+def _shown(name: str) -> str:
+    if not name.startswith(SUMMARY):
+        return name
+    series, _, number = name.removeprefix(SUMMARY).rpartition("/")
+    return f"{series}.{number}"

@@ -1,0 +1,134 @@
+"""`StoredRun`: a run in the store; what a list shows is at hand, the rest is fetched when asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import RunError
+from dippm.store.columns import Column
+from dippm.store.record import End, Moment, RunStatus, Span, Start, Value
+from dippm.store.summary import Summary
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RECORD, SAMPLES, DOCUMENTS = "run.json", "samples", "documents"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run in the store.
+
+    Attributes:
+        uuid: as in its folder.
+        name: for people; any text.
+        experiment: what it is gathered under.
+        status: how it ended.
+        wall_ns: when it started, nanoseconds since 1970.
+        seconds: how long it took.
+        description: a sentence of the user's.
+        metrics: by name: "SERIES.NUMBER" of summaries, and the last of each metric it told.
+        id: of MLflow.
+        fetch: gives the path of an artifact, or None if there is no such.
+    """
+
+    uuid: str
+    name: str
+    experiment: str
+    status: RunStatus
+    wall_ns: int
+    seconds: float
+    description: str
+    metrics: Mapping[str, float]
+    id: str
+    fetch: Callable[[str], Path | None] = field(repr=False, compare=False)
+
+    @cached_property
+    def _record(self) -> dict[str, Any]:
+        return self._document(RECORD) or {}
+
+    @cached_property
+    def start(self) -> Start:
+        """How it started, with all params, tags and the environment."""
+        held = self._part("start")
+        return Start(**{**held, "at": Moment(**held["at"]), "command": tuple(held["command"])})
+
+    @cached_property
+    def end(self) -> End:
+        """How it ended."""
+        held = self._part("end")
+        return End(**{**held, "at": Moment(**held["at"])})
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """In the order of their ids."""
+        return tuple(Span(**span) for span in self._part("spans"))
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """In the order they were told."""
+        return tuple(Value(**value) for value in self._part("values"))
+
+    @cached_property
+    def summaries(self) -> dict[str, Summary]:
+        """By full name of the series, "<source>.<quantity>"."""
+        return {item["series"]: Summary(**item) for item in self._part("summaries")}
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What of the folder could not be read."""
+        return tuple(self._part("remarks"))
+
+    @property
+    def prediction(self) -> Mapping[str, Any] | None:
+        """A prediction of the same work, None if there was none."""
+        return self.start.prediction
+
+    @property
+    def comparison(self) -> dict[str, Any] | None:
+        """What `RunStore.keep` was given as "comparison", None if nothing was."""
+        return self.document("comparison")
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """Return what `RunStore.keep` was given under a name, None if nothing was."""
+        return self._document(f"{DOCUMENTS}/{name}.json")
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """All series, raw."""
+        from dippm.store.parquet import read_samples
+
+        folder = self.fetch(SAMPLES)
+        return tuple(read_samples(folder)) if folder is not None else ()
+
+    def samples(self) -> pyarrow.Table:
+        """Return a row per sample: series, time_ns (monotonic), value, absent (its reason)."""
+        from dippm.store.parquet import long_table
+
+        return long_table(self.columns)
+
+    def _part(self, name: str) -> Any:
+        try:
+            return self._record[name]
+        except KeyError as error:
+            raise _damaged(self.uuid, f"no {name}") from error
+
+    def _document(self, path: str) -> dict[str, Any] | None:
+        found = self.fetch(path)
+        if found is None:
+            return None
+        try:
+            held: dict[str, Any] = json.loads(found.read_bytes())
+        except (OSError, ValueError) as error:
+            raise _damaged(self.uuid, f"{path}: {error}") from error
+        return held
+
+
+def _damaged(uuid: str, what: str) -> RunError:
+    hint = "Its artifacts are lost or damaged; take them from a copy."
+    return RunError(f"the record of run {uuid} cannot be read: {what}", hint)

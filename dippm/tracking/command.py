@@ -1,0 +1,236 @@
+"""Run a command as it would run alone, and record the run from outside.
+
+The command inherits stdin, stdout, stderr, the terminal and the environment (with `DIPPM_RUN`, by
+which programs join the run). Whatever fails here never keeps it from running or changes its exit
+code; it is said on stderr and in the run's tag "trouble".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dippm.store.folder import RunFolder
+from dippm.store.record import End, Moment, RunStatus, Value, as_json
+from dippm.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
+from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.tracking.order import RunOrder
+from dippm.tracking.run import JOIN_VARIABLE
+
+TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE = 124, 127, 126
+RESTARTS = 3
+"""A sampler that was killed is started again so often."""
+
+
+def run_command(order: RunOrder) -> int:
+    """Run a command to its end, and record it.
+
+    Call it in the main thread of a process with no other children: it waits for all of them.
+
+    Returns:
+        The exit code of the command; 128 + n if signal n ended it, 124 after the time limit, 127 or
+        126 if it could not be started.
+    """
+    adopt_orphans()
+    record = _Record(order)
+    record.attempt(record.open)
+    try:
+        child = Child(order.command, record.environment(), timeout_s=order.timeout_s)
+    except NotStartedError as error:
+        record.discard()
+        _talk(f"{order.command[0]}: {error}")
+        return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+    record.attempt(lambda: record.begin(child))
+    child.wait(record.look)
+    record.attempt(record.samples_end)
+    ended = child.reap()
+    record.attempt(lambda: record.end(ended))
+    if record.trouble:
+        _talk(f"not everything of this run was recorded: {record.trouble}")
+    code = TIMED_OUT if ended.timed_out else ended.code
+    if order.json:
+        print(json.dumps(record.document(ended, code)), flush=True)
+    return code
+
+
+class _Record:
+    """What is written of the run; without a folder, nothing."""
+
+    def __init__(self, order: RunOrder) -> None:
+        self.trouble = ""
+        self._order = order
+        self._start = order.start()
+        self._folder: RunFolder | None = None
+        self._keeper: Keeper | None = None
+        self._child: Child | None = None
+        self._samplers = 0
+        self._status: RunStatus = "lost"
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do a step of recording; the command goes on whatever comes of it."""
+        try:
+            step()
+        except Exception as error:
+            self._note(f"{type(error).__name__}: {error}")
+
+    def environment(self) -> dict[str, str]:
+        if self._folder is None:
+            return {name: text for name, text in os.environ.items() if name != JOIN_VARIABLE}
+        return {**os.environ, JOIN_VARIABLE: str(self._folder.path)}
+
+    def open(self) -> None:
+        self._folder = RunFolder.create(self._start)
+        self._keeper = self._start_keeper(self._order.command[0])
+        self._keeper.wait_until_ready()
+
+    def discard(self) -> None:
+        """Leave no run of a command that was never started."""
+        if self._folder is None:
+            return
+        path = self._folder.path
+        if self._keeper is not None and self._keeper.pid:
+            with contextlib.suppress(OSError):
+                os.kill(self._keeper.pid, 9)
+        for file in path.iterdir():
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the keeper may be writing still
+            path.rmdir()
+
+    def begin(self, child: Child) -> None:
+        self._child = child
+        if self._keeper is not None:
+            child.helpers.add(self._keeper.pid)
+            self._keeper.watch(child.pid)
+        if self._folder is not None:
+            self._start = self._start._replace(pid=child.pid, at=child.started)
+            self._folder.start(self._start)
+
+    def look(self, pid: int) -> None:
+        """Start another sampler if the one that has ended is ours, and was killed."""
+        keeper = self._keeper
+        if keeper is None or pid != keeper.pid or self._child is None:
+            return
+        keeper.wait_until_ended(0)
+        if keeper.trouble:
+            self._note(keeper.trouble)
+        if self._samplers <= RESTARTS:
+            self.attempt(self._restart)
+
+    def samples_end(self) -> None:
+        if self._keeper is not None and not self._keeper.wait_until_ended():
+            self._note(self._keeper.trouble)
+
+    def end(self, ended: Ended) -> None:
+        self._status = _status(ended)
+        if self._folder is None:
+            return
+        at = Moment.now()
+        wall_s = (ended.at_ns - self._start.at.monotonic_ns) / 1e9
+        figures = {
+            "command.wall_s": (wall_s, "s"),
+            "command.cpu_s": (ended.cpu_s, "s"),
+        }
+        if ended.peak_rss_mb is not None:
+            figures["command.peak_rss_mb"] = (ended.peak_rss_mb, "MiB")
+        if ended.daemons:
+            figures["command.daemon_cpu_s"] = (ended.daemon_cpu_s, "s")
+        for name, (number, unit) in figures.items():
+            self._folder.value(Value(name, "metric", number, at.monotonic_ns, unit))
+        tags = {
+            "daemons": str(ended.daemons) if ended.daemons else "",
+            "left_behind": ", ".join(ended.left_behind),
+            "trouble": self.trouble,
+        }
+        if any(tags.values()):
+            self._folder.settings(tags={name: text for name, text in tags.items() if text})
+        code = -ended.signal if ended.signal else ended.code
+        error = f"ended after {self._order.timeout_s:g} s" if ended.timed_out else ""
+        self._folder.end(End(self._status, at, code, error))
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def document(self, ended: Ended, code: int) -> dict[str, Any]:
+        return {
+            "run": self._start.uuid if self._folder else None,
+            "name": self._start.name,
+            "experiment": self._start.experiment,
+            "folder": str(self._folder.path) if self._folder else None,
+            "status": self._status,
+            "exit_code": code,
+            "cpu_s": ended.cpu_s,
+            "left_behind": list(ended.left_behind),
+            "trouble": self.trouble,
+        }
+
+    def _restart(self) -> None:
+        assert self._child is not None
+        self._keeper = self._start_keeper("", self._child.pid)
+        self._keeper.wait_until_ready()
+        self._child.helpers.add(self._keeper.pid)
+
+    def _start_keeper(self, program: str, pid: int = 0) -> Keeper:
+        assert self._folder is not None
+        self._samplers += 1
+        order = self._order
+        return start_keeper(
+            KeeperOrder(
+                folder=str(self._folder.path),
+                out=str(self._folder.path / f"samples-{self._samplers}.dippm"),
+                owner=os.getpid(),
+                pid=pid,
+                hz=order.hz,
+                sources=order.metrics,
+                device=order.device,
+                program=program,
+                cwd=self._start.folder,
+            )
+        )
+
+    def _note(self, trouble: str) -> None:
+        self.trouble = f"{self.trouble}; {trouble}" if self.trouble else trouble
+
+
+def _status(ended: Ended) -> RunStatus:
+    if ended.timed_out:
+        return "timeout"
+    if not ended.code:
+        return "finished"
+    return "interrupted" if ended.interrupted else "failed"
+
+
+def _talk(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"dippm: {text}\n")
+        sys.stderr.flush()
+
+
+def become(order: RunOrder) -> None:
+    """Replace this process, which has loaded a command line, by a small one that runs the order.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    from dippm.boot import boot
+
+    text = json.dumps(as_json(order)).encode()
+    held = os.memfd_create("order", 0)  # larger than an argument may be, and nobody's to read
+    os.write(held, text)
+    os.lseek(held, 0, os.SEEK_SET)
+    run = f"from dippm.tracking.command import main; main({held})"
+    os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *order.command[:1]])
+
+
+def main(descriptor: int) -> None:
+    """Run the order that `become` left in a file of memory."""
+    with open(descriptor, encoding="utf-8") as file:
+        held = json.load(file)
+    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
+    code = run_command(RunOrder(**{**held, **lists}))
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)  # there is nothing to clean up, and the command's exit code is ours

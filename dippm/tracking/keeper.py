@@ -1,0 +1,146 @@
+"""The process beside a run: samples it, and when it has ended hands its folder to the store.
+
+It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
+end of the one who started it nor a signal of the terminal ends it. With its owner it talks in lines
+over two pipes:
+
+    keeper: ready PID                    owner: watch PID    (unless the order names it)
+    keeper: sampling
+    keeper: ended | failed REASON        owner: closed       (end.json is written)
+
+An owner that goes without "closed" was killed: the run is marked as lost, its samples are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import DippmError
+from dippm.measure.sampler import Sampler, parse
+from dippm.store.folder import END, RunFolder
+from dippm.store.record import End, Moment
+from dippm.tracking.keeper_words import HEAR, SAY
+
+LOST = "whoever ran it was killed"
+ENVIRONMENT_S = 60
+ATTACH_VARIABLE = "DIPPM_ATTACH"
+"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store."""
+
+
+def main(text: str) -> None:
+    """Keep the run of an order, a JSON object; see `dippm.tracking.keeper_start`."""
+    os.closerange(5, os.sysconf("SC_OPEN_MAX"))  # pipes of others would not end before we do
+    with contextlib.suppress(OSError):
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    order: dict[str, Any] = json.loads(text)
+    folder = Path(order["folder"])
+    owner = _watch(order["owner"])
+    facts = _tell_environment(folder, order) if order["program"] else 0
+    _say(f"ready {os.getpid()}")
+    pid = order["pid"] or _told_pid(owner)
+    if pid and order["sources"]:
+        _sample(order, pid)
+    else:
+        _say("ended")
+    _wait_for_owner(owner)
+    if not (folder / END).exists():
+        with contextlib.suppress(OSError):
+            RunFolder(folder).end(End("lost", Moment.now(), error=LOST))
+    if facts:
+        os.waitpid(facts, 0)
+    _attach(folder)
+
+
+def _sample(order: dict[str, Any], pid: int) -> None:
+    words = ["--pid", str(pid), "--out", order["out"], "--hz", str(order["hz"])]
+    words += ["--sources", ",".join(order["sources"]), "--device", str(order["device"])]
+    try:
+        sampler = Sampler(parse(words))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        _say("sampling")
+        sampler.run()
+    except (OSError, ValueError, DippmError) as error:
+        _say(f"failed {error}".replace("\n", " "))
+    else:
+        _say("ended")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may listen any more
+        os.write(SAY, f"{line}\n".encode(errors="replace"))
+
+
+def _told_pid(owner: int | None) -> int:
+    """Return the process to sample; 0 if the owner went or never started one."""
+    line = _hear(owner)
+    return int(line.partition(" ")[2]) if line.startswith("watch ") else 0
+
+
+def _wait_for_owner(owner: int | None) -> None:
+    while (line := _hear(owner)) and line != "closed":
+        pass
+
+
+def _hear(owner: int | None) -> str:
+    """Return a line of the owner's, "" if it says nothing more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([HEAR, *([] if owner is None else [owner])], [], [])
+        piece = os.read(HEAR, 1) if HEAR in ready else b""
+        if not piece:  # children of the owner may hold the pipe open when it has ended
+            return ""
+        line += piece
+    return line.decode().strip()
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
+    """Start a process that finds out what the run depends on; return its number."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.close(HEAR)
+        os.close(SAY)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.alarm(ENVIRONMENT_S)
+        from dippm.tracking.environment import commit, host, packages
+
+        events = RunFolder(folder)
+        events.settings(environment={**host(), **packages(order["program"])})
+        events.settings(environment=commit(order["cwd"]))
+    except BaseException as error:
+        sys.stderr.write(f"environment: {type(error).__name__}: {error}\n")
+    finally:
+        os._exit(0)
+
+
+def _attach(folder: Path) -> None:
+    """Become the process that puts the run into the store."""
+    from importlib.util import find_spec
+
+    from dippm.boot import boot_module
+
+    os.close(HEAR)
+    os.close(SAY)
+    if os.environ.get(ATTACH_VARIABLE) == "no" or find_spec("dippm.store.attach") is None:
+        return
+    with contextlib.suppress(OSError):
+        os.nice(5)  # what follows the run shall not be slowed by it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    run = boot_module("dippm.store.attach")
+    os.execv(sys.executable, [sys.executable, "-P", "-c", run, str(folder)])

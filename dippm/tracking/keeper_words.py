@@ -1,0 +1,6 @@
+"""What a keeper and its owner agree on."""
+
+HEAR, SAY = 3, 4
+"""Descriptors of the keeper: it reads its owner's lines from one and answers on the other."""
+LOG = "keeper.log"
+"""File of the run's folder with whatever the keeper had to say besides."""

@@ -1,0 +1,112 @@
+"""What a run of a command is to record."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dippm.store.record import NOTHING, Moment, Start
+from dippm.tracking.ranks import rank_of
+
+LONGEST_NAME = 80
+EXPERIMENT = "default"
+MOST_HZ = 1000
+
+
+class RunOrder(NamedTuple):
+    """A command, and what is recorded of it.
+
+    Attributes:
+        command: as it is started, word by word.
+        name: of the run; by default the start of the command.
+        experiment: what runs are gathered under.
+        store: URI of the store; "" for the usual one.
+        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely.
+        hz: samples per second.
+        device: of sources of a GPU: index or UUID.
+        description: a sentence.
+        params: settings of the work.
+        tags: free words.
+        timeout_s: the command is ended after so long; 0 for no limit.
+        json: one line about the run on stdout when the command has ended.
+        prediction: of the same work, as `Prediction.to_dict` gives it.
+    """
+
+    command: tuple[str, ...]
+    name: str = ""
+    experiment: str = ""
+    store: str = ""
+    metrics: tuple[str, ...] = ("tree",)
+    hz: float = 10.0
+    device: str = "0"
+    description: str = ""
+    params: Mapping[str, str] = NOTHING
+    tags: Mapping[str, str] = NOTHING
+    timeout_s: float = 0.0
+    json: bool = False
+    prediction: Mapping[str, Any] | None = None
+
+    def start(self) -> Start:
+        """Return the record of a run of it that starts now."""
+        return new_start(
+            name=self.name or shlex.join(self.command)[:LONGEST_NAME],
+            experiment=self.experiment,
+            store=self.store,
+            description=self.description,
+            command=self.command,
+            params=self.params,
+            tags=self.tags,
+            prediction=self.prediction,
+        )
+
+
+def new_start(*, experiment: str, tags: Mapping[str, str], **given: Any) -> Start:
+    """Return the start of a run by this process; a rank of a job joins the group of its job."""
+    rank = rank_of(os.environ)
+    ranks = {} if rank is None else {"rank": str(rank.rank), "ranks": str(rank.ranks or "unknown")}
+    return Start(
+        uuid=os.urandom(16).hex(),
+        experiment=experiment or os.environ.get("DIPPM_EXPERIMENT") or EXPERIMENT,
+        at=Moment.now(),
+        folder=_cwd(),
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        group=os.environ.get("DIPPM_GROUP") or (rank.group if rank else ""),
+        tags={**tags, **ranks},
+        **given,
+    )
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
+
+
+def checked(order: RunOrder) -> RunOrder:
+    """Return an order that makes sense.
+
+    Raises:
+        RunError: if a rate or time makes none.
+        UnknownNameError: if there is no source of a name.
+    """
+    from dippm.errors import RunError, UnknownNameError
+    from dippm.measure.sources.registry import BUILT_IN, names
+
+    if not 0 < order.hz <= MOST_HZ:
+        hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
+        raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
+    for word in order.metrics:
+        source, at, own_hz = word.partition("@")
+        if source not in BUILT_IN and source not in (known := names()):
+            raise UnknownNameError.of("source", source, known)
+        try:
+            if at and not 0 < float(own_hz) <= MOST_HZ:
+                raise ValueError
+        except ValueError:
+            hint = "Say how often as nvml@5, five times a second."
+            raise RunError(f"{word!r} says no rate", hint) from None
+    return order

@@ -1,0 +1,286 @@
+"""`Benchmark`: one run of a pipeline, written to a folder and kept in a store."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dippm.errors import RunError
+from dippm.store.folder import RunFolder
+from dippm.store.record import End, Moment, Start, ValueKind
+from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.tracking.metrics import CallMetric
+from dippm.tracking.order import new_start
+from dippm.tracking.run import Run
+from dippm.umlaut.descriptions import DESCRIPTIONS, described
+from dippm.umlaut.metric import Metric, Sampled
+from dippm.umlaut.plain_data import plain
+from dippm.umlaut.watch import Sampling, Watch
+
+if TYPE_CHECKING:
+    from dippm.umlaut.rows import Row
+
+Mode = Literal["a", "w", "r"]
+KINDS: dict[str, ValueKind] = {
+    "confusion-matrix": "confusion_matrix",
+    "hyperparameters": "hyperparameters",
+    "loss": "loss",
+    "tta": "time_to_accuracy",
+    "timed-tta": "timed_time_to_accuracy",
+}
+JOIN = "DIPPM_BENCHMARKS"
+"""Folders of runs by store, for children of multiprocessing that run a script's top anew."""
+
+
+class Benchmark:
+    """One run; made once per program, ended by `close` or with the program.
+
+    Nothing that goes wrong with writing reaches the workload: a warning of the logger
+    "dippm.umlaut" says it.
+
+    Args:
+        db_file: file of the store of runs, or the address of one ("postgresql://...").
+        description: of the use case.
+        mode: "a" adds a run; "w" too, and moves a store that is there out of the way; "r" reads.
+        name: of the run, by default the name of the script.
+        checkpoint_frequency: taken and not needed: every call is on the disk when it ends.
+        tmp_dir: where the run's folder is while it goes on, by default the spool.
+
+    Attributes:
+        uuid: of the run; 32 hexadecimal digits.
+        store: address of the store.
+        run: what writes the run; records nothing in mode "r".
+
+    Raises:
+        ValueError: if there is no such mode.
+        FileNotFoundError: if a store that is to be read does not exist.
+    """
+
+    def __init__(
+        self,
+        db_file: str | os.PathLike[str],
+        description: str = "",
+        mode: Mode = "a",
+        name: str = "",
+        checkpoint_frequency: float = 2,
+        tmp_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if mode not in ("a", "w", "r"):
+            raise ValueError(f"mode is {mode!r}: give a, w or r")
+        self.db_file, self.description, self.mode = os.fspath(db_file), description, mode
+        self.name = name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+        joined = None if mode == "r" else _parents_folder(self.db_file)
+        self.store = "" if joined else _address(self.db_file, mode)
+        self._owner = os.getpid() if joined is None and mode != "r" else 0
+        self._lock = threading.RLock()
+        self._descriptions: dict[str, Any] = {}
+        start = self._start()
+        self.uuid = joined.name if joined else start.uuid
+        folder, trouble = self._folder_of(joined, start, tmp_dir)
+        self.run = Run(self.uuid, folder, trouble)
+        self.folder: Path | None = self.run.path
+        self._watch = Watch(self.folder, samples=bool(self._owner)) if self.folder else None
+        self._keeper: Keeper | None = None
+        if self._owner and self.folder:
+            self._keeper = self._kept(self.folder, start.folder)
+            _tell_children(self.db_file, self.folder)
+            atexit.register(self._at_exit)
+
+    def __enter__(self) -> Benchmark:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.close(error)
+
+    def log(
+        self, description: str, measure_type: str, value: Any, unit: str = "", method_name: str = ""
+    ) -> None:
+        """Keep a value of the workload's own, as UMLAUT's trackers and metrics did.
+
+        Args:
+            description: its name.
+            measure_type: kind of row.
+            value: a number, or anything that JSON can hold.
+            unit: of it.
+            method_name: function that it belongs to.
+        """
+        kind = KINDS.get(measure_type, "metric")
+        self.run.tell(description, kind, plain(value), unit=unit, description=method_name)
+
+    def rows(self) -> list[Row]:
+        """Return every metric of every call of this run, and every tracked value, in order."""
+        from dippm.umlaut.rows import rows_of_folder
+
+        return rows_of_folder(self.folder) if self.folder else []
+
+    def query(self, *, uuid: str = "", measure_type: str = "", description: str = "") -> list[Row]:
+        """Return rows of the runs in the store in mode "r", else of this run.
+
+        Args:
+            uuid: of a run, or how it begins.
+            measure_type: "time", "memory" and so on.
+            description: of the rows.
+
+        Raises:
+            StoreError: if the store cannot be read.
+        """
+        if self.mode == "r":
+            from dippm.umlaut.stored import stored_rows
+
+            found = stored_rows(self.store, uuid)
+        else:
+            found = [row for row in self.rows() if row.uuid.startswith(uuid)]
+        return [
+            row
+            for row in found
+            if measure_type in ("", row.measure_type) and description in ("", row.description)
+        ]
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run: samplers stop, and a process of its own brings it into the store."""
+        with self._lock:
+            if self._owner != os.getpid() or self.folder is None:
+                return
+            self._owner = 0
+            atexit.unregister(self._at_exit)
+            if self._watch:
+                self._watch.stop()
+            failed = "" if error is None else f"{type(error).__name__}: {error}"
+            status: Any = "failed" if failed else "finished"
+            self.run.close()
+            try:
+                folder = RunFolder(self.folder)
+                folder.end(End(status, Moment.now(), None, failed))
+                folder.close()
+            except OSError as problem:
+                self._warn(f"{type(problem).__name__}: {problem}")
+            if self.run.trouble:
+                self._warn(f"{self.run.lost_events} events: {self.run.trouble}")
+            if self._keeper is not None:
+                self._keeper.close()
+
+    def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
+        """Return the metrics of one function, those that are sampled tied to this run."""
+        sampled = [metric for metric in metrics if isinstance(metric, Sampled)]
+        others = [metric for metric in metrics if not isinstance(metric, Sampled)]
+        if self._watch is None:
+            return tuple(others)
+        with self._lock:
+            mine = described(metrics)
+            if self._descriptions.get(name) != mine:
+                self._descriptions[name] = mine
+                self.run.tag(DESCRIPTIONS, json.dumps(self._descriptions))
+        if not sampled:
+            return tuple(others)
+        try:
+            self._watch.need(sampled)
+        except OSError as error:
+            self._warn(f"no sampler: {error}")
+        return (Sampling(self._watch, sampled), *others)
+
+    def _folder_of(
+        self, joined: Path | None, start: Start, root: Any
+    ) -> tuple[RunFolder | None, str]:
+        if self.mode == "r":
+            return None, ""
+        try:
+            if joined is not None:
+                return RunFolder(joined), ""
+            return RunFolder.create(start, None if root is None else Path(root)), ""
+        except OSError as error:
+            self._warn(f"{type(error).__name__}: {error}")
+            return None, str(error)
+
+    def _kept(self, folder: Path, cwd: str) -> Keeper | None:
+        """Start the process that finds out what the run depends on, and stores it at its end."""
+        pid = os.getpid()
+        order = KeeperOrder(str(folder), "", pid, pid, 0.0, (), program=sys.executable, cwd=cwd)
+        try:
+            return start_keeper(order)
+        except OSError as error:
+            self._warn(f"it stays in {folder}: {error}")
+            return None
+
+    def _start(self) -> Start:
+        return new_start(
+            name=self.name,
+            experiment=Path(self.db_file).stem,
+            store=self.store,
+            description=self.description,
+            command=tuple(sys.orig_argv),
+            tags={},
+        )
+
+    def _at_exit(self) -> None:
+        self.close(getattr(sys, "last_value", None))
+
+    def _warn(self, trouble: str) -> None:
+        _warn(f"{self.name}: not everything is kept: {trouble}")
+
+
+class VisualizationBenchmark(Benchmark):
+    """A store of runs that is only read."""
+
+    def __init__(self, db_file: str | os.PathLike[str]) -> None:
+        super().__init__(db_file, mode="r")
+
+
+def _address(db_file: str, mode: Mode) -> str:
+    """Return the address of the store; a database of UMLAUT's own is never written to."""
+    if "://" in db_file:
+        return db_file
+    path = Path(db_file).absolute()
+    if mode == "r":
+        if not path.exists():
+            raise FileNotFoundError(f"there is no store {db_file}")
+        return f"sqlite:///{path}"
+    if path.exists() and _is_of_umlaut(path):
+        path = path.with_suffix(".dippm.db")
+        _warn(f"{db_file} is a database of UMLAUT: runs go to {path.name}")
+    if mode == "w" and path.exists():
+        aside = path.with_name(f"{path.name}.{time.time_ns()}.old")
+        path.rename(aside)
+        _warn(f"{path.name} was moved to {aside.name}")
+    return f"sqlite:///{path}"
+
+
+def _warn(text: str) -> None:
+    import logging  # takes longer than all else here, and is rarely needed
+
+    logging.getLogger("dippm.umlaut").warning("%s", text)
+
+
+def _is_of_umlaut(path: Path) -> bool:
+    from dippm.umlaut.database import is_umlaut
+
+    try:
+        return is_umlaut(path)
+    except (RunError, OSError):
+        return False
+
+
+def _parents_folder(db_file: str) -> Path | None:
+    """Return the folder of the parent's run if this is a child of multiprocessing."""
+    # While a child runs the script's top, `parent_process` does not know yet that it is one.
+    words = " ".join(sys.orig_argv)
+    process = sys.modules.get("multiprocessing.process")
+    if (
+        "multiprocessing-fork" not in words
+        and "multiprocessing.forkserver" not in words
+        and (process is None or process.parent_process() is None)
+    ):
+        return None
+    folder = json.loads(os.environ.get(JOIN, "{}")).get(os.path.abspath(db_file))
+    return Path(folder) if folder else None
+
+
+def _tell_children(db_file: str, folder: Path) -> None:
+    known = json.loads(os.environ.get(JOIN, "{}"))
+    os.environ[JOIN] = json.dumps({**known, os.path.abspath(db_file): str(folder)})

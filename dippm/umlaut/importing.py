@@ -1,0 +1,261 @@
+"""A database of UMLAUT → folders of runs, with values and times as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dippm.measure.readings import Quantity, Readings
+from dippm.measure.sampler_writer import Writer
+from dippm.store.folder import RunFolder
+from dippm.store.record import End, Moment, Span, Start, Value, ValueKind
+from dippm.umlaut.database import Measured, moment, read_database
+from dippm.umlaut.descriptions import DESCRIPTIONS
+
+KINDS: Mapping[str, ValueKind] = {
+    "confusion-matrix": "confusion_matrix",
+    "hyperparameters": "hyperparameters",
+    "loss": "loss",
+    "tta": "time_to_accuracy",
+    "timed-tta": "timed_time_to_accuracy",
+    "timed_tta": "timed_time_to_accuracy",
+}
+MOST = {"memory", "gpumemory"}
+"""Sampled kinds whose one value is the most; of the others it is the mean."""
+SOURCE = "umlaut"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a database.
+
+    Attributes:
+        folders: of the runs that were written now.
+        already: uuids of runs whose folder was there before.
+        measurements: rows that were written now.
+        notes: what could not be read, for people.
+    """
+
+    folders: tuple[Path, ...]
+    already: tuple[str, ...]
+    measurements: int
+    notes: tuple[str, ...]
+
+
+def import_database(path: Path, root: Path | None = None, *, store: str = "") -> Imported:
+    """Write every run of a database of UMLAUT to a folder of its own; the database stays as it is.
+
+    Args:
+        path: of the database.
+        root: where the folders go, by default the spool.
+        store: address of the store that they are for.
+
+    Raises:
+        RunError: if it is no database of UMLAUT, or cannot be read at all.
+        OSError: if a folder cannot be written.
+    """
+    database = read_database(path)
+    by_run: dict[str, list[Measured]] = {uuid: [] for uuid in database.runs}
+    for row in database.measurements:
+        by_run.setdefault(row.uuid, []).append(row)
+    notes = list(database.notes)
+    strangers = [uuid for uuid in by_run if uuid not in database.runs]
+    notes += [f"run {uuid} has measurements and no metadata" for uuid in strangers]
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    folders, already, count = [], [], 0
+    for uuid, rows in by_run.items():
+        start = _start(uuid, database.runs.get(uuid, {}), rows, path, offset_ns, store)
+        try:
+            folders.append(_write(start, rows, root, offset_ns))
+            count += len(rows)
+        except FileExistsError:
+            already.append(start.uuid)
+    return Imported(tuple(folders), tuple(already), count, tuple(notes))
+
+
+def _start(
+    uuid: str,
+    about: Mapping[str, Any],
+    rows: Sequence[Measured],
+    path: Path,
+    offset_ns: int,
+    store: str,
+) -> Start:
+    began = moment(about.get("start")) or next((row.at for row in rows if row.at), None)
+    wall_ns = _wall_ns(began) if began else 0
+    digits = uuid.replace("-", "").lower()
+    if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
+        digits = hashlib.sha256(uuid.encode()).hexdigest()[:32]
+    tags = {
+        "umlaut.database": path.name,
+        "umlaut.uuid": uuid,
+        "umlaut.start_time": str(about.get("start") or ""),
+        DESCRIPTIONS: json.dumps(_descriptions(rows)),
+    }
+    return Start(
+        uuid=digits,
+        name=str(about.get("name") or path.stem),
+        experiment=path.stem,
+        at=Moment(wall_ns - offset_ns, wall_ns),
+        description=str(about.get("description") or ""),
+        tags=tags,
+        store=store,
+    )
+
+
+def _write(start: Start, rows: Sequence[Measured], root: Path | None, offset_ns: int) -> Path:
+    folder = RunFolder.create(start, root)
+    about = json.loads(start.tags[DESCRIPTIONS])
+    fallback_ns = last_ns = start.at.monotonic_ns
+    series: dict[str, list[tuple[int, float]]] = {}
+    for call in _calls(rows):
+        span, found = _span(call, about, offset_ns, fallback_ns)
+        folder.span(span)
+        last_ns = max(last_ns, span.end_ns or 0)
+        for name, points in found.items():
+            series.setdefault(name, []).extend(points)
+    for row in rows:
+        if _is_value(row):
+            at_ns = _at_ns(row, offset_ns, fallback_ns)
+            folder.value(_value(row, at_ns))
+            last_ns = max(last_ns, at_ns)
+    _write_series(folder.path, series)
+    folder.end(End("finished", Moment(last_ns, last_ns + offset_ns)))
+    folder.close()
+    return folder.path
+
+
+def _is_value(row: Measured) -> bool:
+    """Return whether a row is what a tracker was told, and no metric of a call."""
+    return row.type in KINDS or not (_is_number(row.data) or _is_sampled(row.data))
+
+
+def _is_number(data: Any) -> bool:
+    return isinstance(data, int | float) and not isinstance(data, bool)
+
+
+def _is_sampled(data: Any) -> bool:
+    return isinstance(data, dict) and {"timestamps", "measurements"} <= set(data)
+
+
+def _value(row: Measured, at_ns: int) -> Value:
+    data = row.data
+    if row.type == "hyperparameters" and isinstance(data, dict) and "df" in data:
+        data = {**{k: v for k, v in data.items() if k != "df"}, "columns": data["df"]}
+    if isinstance(data, dict) and set(data) == {"accuracies"}:
+        data = data["accuracies"]
+    kind = KINDS.get(row.type, "metric")
+    return Value(row.description, kind, data, at_ns, row.unit, row.method)
+
+
+def _descriptions(rows: Iterable[Measured]) -> dict[str, Any]:
+    """Return what `rows_of` needs to know of the metrics of each function."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if _is_value(row):
+            continue
+        name = _metric_name(row)
+        about = {"type": row.type, "unit": row.unit, "description": row.description, "name": name}
+        if _is_sampled(row.data):
+            about |= {"series": name, "reducer": "max" if row.type in MOST else "mean"}
+        found.setdefault(_call_name(row), {})[name] = about
+    return found
+
+
+def _metric_name(row: Measured) -> str:
+    same = row.description in ("", row.type)
+    return f"{SOURCE}.{row.type}" if same else f"{SOURCE}.{row.type} {row.description}"
+
+
+def _call_name(row: Measured) -> str:
+    return row.method or row.description or row.type
+
+
+def _calls(rows: Iterable[Measured]) -> Iterator[list[Measured]]:
+    """Yield the rows of each call: UMLAUT logged all metrics of one after another."""
+    call: list[Measured] = []
+    for row in rows:
+        if _is_value(row):
+            continue
+        known = {_metric_name(other) for other in call}
+        if call and (_call_name(row) != _call_name(call[0]) or _metric_name(row) in known):
+            yield call
+            call = []
+        call.append(row)
+    if call:
+        yield call
+
+
+def _span(
+    call: Sequence[Measured], about: Mapping[str, Any], offset_ns: int, fallback_ns: int
+) -> tuple[Span, dict[str, list[tuple[int, float]]]]:
+    """Return the span of a call and its series; it began when its first metric says so."""
+    end_ns = max(_at_ns(row, offset_ns, fallback_ns) for row in call)
+    starts, values, series = [end_ns], {}, {}
+    for row in call:
+        name = _metric_name(row)
+        if _is_sampled(row.data):
+            points = _points(row.data, offset_ns)
+            series[name] = points
+            starts += [at for at, _ in points[:1]]
+            end_ns = max([end_ns, *(at for at, _ in points)])
+            continue
+        values[name] = float(row.data)
+        if row.type == "time":
+            starts.append(_at_ns(row, offset_ns, fallback_ns) - round(row.data * 1e9))
+    first = call[0]
+    asked = {about_it["name"] for about_it in about.get(_call_name(first), {}).values()}
+    told = {*values, *(name for name, points in series.items() if points)}
+    absent = dict.fromkeys(sorted(asked - told), "UMLAUT has no value of this call")
+    span = Span(first.id, _call_name(first), min(starts), end_ns, values=values, absent=absent)
+    return span, series
+
+
+def _points(data: Mapping[str, Any], offset_ns: int) -> list[tuple[int, float]]:
+    points = []
+    for written, value in zip(data["timestamps"], data["measurements"], strict=False):
+        at = moment(written)
+        if at is not None and _is_number(value):
+            points.append((_wall_ns(at) - offset_ns, float(value)))
+    return points
+
+
+def _write_series(folder: Path, series: Mapping[str, list[tuple[int, float]]]) -> None:
+    """Write series as samplers would, a file each."""
+    for number, (name, points) in enumerate(series.items()):
+        source = _Imported(name)
+        writer = Writer(folder / f"samples-umlaut-{number}.dippm", [source], {"pid": 0, "hz": 0})
+        for at_ns, value in sorted(points):
+            writer.add(0, Readings(at_ns, {source.quantities[0].name: value}))
+        writer.close({"end": "imported"})
+
+
+class _Imported:
+    """Stands for what UMLAUT read."""
+
+    def __init__(self, series: str) -> None:
+        self.name, _, quantity = series.partition(".")
+        about = "as UMLAUT measured it"
+        self.quantities = (Quantity(quantity, "", "process", about),)
+
+    def read(self) -> Readings:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def _at_ns(row: Measured, offset_ns: int, fallback_ns: int) -> int:
+    return fallback_ns if row.at is None else _wall_ns(row.at) - offset_ns
+
+
+def _wall_ns(at: datetime) -> int:
+    """Return nanoseconds since 1970 of a time, local if it names no zone, to the microsecond."""
+    whole = at.replace(microsecond=0)
+    return int(whole.timestamp()) * 1_000_000_000 + at.microsecond * 1000

@@ -1,0 +1,141 @@
+"""`Metric`: what is measured of a call, one small class each.
+
+To add one: a subclass with `measure_type`, `name` and `unit`, and `begin` and `end`; see
+`examples/umlaut_metric.py`. What it raises becomes the reason why it is absent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, ClassVar
+
+from dippm.measure.readings import Absent
+from dippm.tracking.metrics import Measuring
+
+
+class Metric:
+    """One quantity of each call; a `CallMetric` of `dippm.tracking.metrics`.
+
+    Attributes:
+        measure_type: the kind of row, as UMLAUT names it: "time", "memory".
+        name: full name with unit, under which a span keeps the value.
+        unit: for people.
+        about: what it is and whose, in one line.
+        priority: of several, the highest begins first and ends last.
+        description: the user's word for it, by default the kind.
+    """
+
+    measure_type: ClassVar[str] = "metric"
+    name: ClassVar[str] = "metric"
+    unit: ClassVar[str] = ""
+    about: ClassVar[str] = ""
+    priority: ClassVar[int] = 1
+
+    def __init__(self, description: str = "") -> None:
+        self.description = description or self.measure_type
+
+    def begin(self) -> Any:
+        """Return what `end` needs to know of the beginning of a call."""
+        return None
+
+    def end(self, begun: Any, seconds: float) -> float | Absent:
+        """Return the value of a call, or why it has none.
+
+        Args:
+            begun: what `begin` returned for this call; calls may be nested and concurrent, so
+                nothing of a call belongs into the object.
+            seconds: how long the call took.
+        """
+        raise NotImplementedError
+
+    def start(self) -> Measuring:
+        """Begin to measure a call."""
+        return _Measuring(self, self.begin())
+
+
+class _Measuring:
+    __slots__ = ("_begun", "_metric", "_start_ns")
+
+    def __init__(self, metric: Metric, begun: Any) -> None:
+        self._metric, self._begun = metric, begun
+        self._start_ns = time.perf_counter_ns()
+
+    def stop(self) -> Mapping[str, float | Absent]:
+        seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
+        return {self._metric.name: self._metric.end(self._begun, seconds)}
+
+
+class PerEntry(Metric):
+    """A metric that has to be told how many entries a call handled."""
+
+    def __init__(self, description: str = "") -> None:
+        super().__init__(description)
+        self._entries: float | None = None
+        self._innermost: ContextVar[_Counting | None] = ContextVar("innermost", default=None)
+
+    def track(self, num_entries: float) -> None:
+        """Say how many entries the call that runs handles, or outside of one every later call."""
+        counting = self._innermost.get()
+        if counting is None:
+            self._entries = float(num_entries)
+        else:
+            counting.entries = float(num_entries)
+
+    def start(self) -> Measuring:
+        """Begin to measure a call."""
+        return _Counting(self)
+
+
+class _Counting:
+    __slots__ = ("_around", "_metric", "_start_ns", "entries")
+
+    def __init__(self, metric: PerEntry) -> None:
+        self._metric = metric
+        self._around = metric._innermost.get()
+        self.entries: float | None = None
+        metric._innermost.set(self)
+        self._start_ns = time.perf_counter_ns()
+
+    def stop(self) -> Mapping[str, float | Absent]:
+        seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
+        metric = self._metric
+        metric._innermost.set(self._around)
+        entries = metric._entries if self.entries is None else self.entries
+        if entries is None:
+            answer: float | Absent = Absent("nobody called track(n) with the number of entries")
+        elif not (entries > 0 and seconds > 0):
+            answer = Absent(f"{entries:g} entries in {seconds:g} s")
+        else:
+            answer = metric.end(entries, seconds)
+        return {metric.name: answer}
+
+
+class Sampled(Metric):
+    """A quantity that a sampler beside the process reads at intervals.
+
+    Attributes:
+        source: of `dippm.measure.sources`.
+        quantity: of the source.
+        reducer: how a call's readings become one value: "max" or "mean"; of a counter "rate" (per
+            second, times `factor`) or "delta".
+        factor: of a rate.
+        interval: between readings, in s.
+        device: GPU that is read, as NVML counts or by UUID; None for none.
+    """
+
+    source: ClassVar[str]
+    quantity: ClassVar[str]
+    reducer: ClassVar[str] = "mean"
+    factor: ClassVar[float] = 1.0
+    priority: ClassVar[int] = 2
+
+    def __init__(
+        self, description: str = "", interval: float = 1.0, id: int | str | None = None
+    ) -> None:
+        super().__init__(description)
+        if not interval >= 0.001:
+            raise ValueError(f"interval is {interval}: give seconds, 0.001 at least")
+        self.interval = float(interval)
+        self.device = id

@@ -1,0 +1,263 @@
+"""`Row`: one metric of one call, or one tracked value, as UMLAUT's tables had them."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import MeasurementError
+from dippm.measure.readings import Absent
+from dippm.store.folder import read_folder
+from dippm.store.record import Span, Start, Value
+from dippm.umlaut.descriptions import BEFORE, DESCRIPTIONS
+
+HELD_NS = 2_000_000_000
+"""A reading of a gauge stands for a call after it for so long at most."""
+NO_SAMPLE = "no reading fell into the call: give a shorter interval"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of one call, or one tracked value.
+
+    Attributes:
+        uuid: of the run.
+        measure_type: as UMLAUT names it; "call" for a call without metrics.
+        description: the user's word for it.
+        method_name: function or block.
+        unit: of the value.
+        value: one number for the whole call; None if absent.
+        absent: reason why there is no value, "" if there is one.
+        series: (seconds since the call began, value) of what was sampled.
+        data: what a tracker was told.
+        status: "ok", "failed", or "open" if the call never ended.
+        error: type of the exception that ended the call.
+        start_s: when the call began, since the run did.
+        seconds: how long it took; None if it never ended.
+    """
+
+    uuid: str
+    measure_type: str
+    description: str
+    method_name: str
+    unit: str
+    value: float | None = None
+    absent: str = ""
+    series: tuple[tuple[float, float], ...] = ()
+    data: Any = None
+    status: str = "ok"
+    error: str = ""
+    start_s: float = 0.0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One sampled series of a run.
+
+    Attributes:
+        time_ns: ascending.
+        values: as many.
+        reason: why there is nothing, if there is.
+    """
+
+    time_ns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    reason: str = ""
+
+
+Sampling = Mapping[tuple[str, str], Readings]
+"""Series by full name and GPU; "" where there is one place only."""
+
+
+def rows_of_folder(folder: Path) -> list[Row]:
+    """Return the rows of a run's folder, also while it goes on.
+
+    Raises:
+        RunError: if there is no run.
+    """
+    recorded = read_folder(folder)
+    sampled = _sampled(recorded.samples)
+    return rows_of(recorded.start, recorded.spans, recorded.values, sampled)
+
+
+def rows_of(
+    start: Start, spans: Iterable[Span], values: Iterable[Value], sampled: Sampling
+) -> list[Row]:
+    """Return the rows of a run, in the order in which calls began and values were told."""
+    about = json.loads(start.tags.get(DESCRIPTIONS, "{}"))
+    names: dict[int, str] = {}
+    found: list[tuple[int, Row]] = []
+    for span in spans:
+        names[span.id] = span.name
+        metrics = about.get(span.name) or {"": {"type": "call", "unit": "s", "description": ""}}
+        for metric in metrics.values():
+            found.append((span.start_ns, _of_call(start, span, metric, sampled)))
+    for value in values:
+        found.append((value.time_ns, _of_value(start, value, names.get(value.span, ""))))
+    return [row for _, row in sorted(found, key=lambda item: item[0])]
+
+
+def _of_call(start: Start, span: Span, about: Mapping[str, Any], sampled: Sampling) -> Row:
+    seconds = None if span.end_ns is None else (span.end_ns - span.start_ns) / 1e9
+    series: tuple[tuple[float, float], ...] = ()
+    name = about.get("name", "")
+    answer: float | Absent
+    if not name:
+        answer = Absent("the call never ended") if seconds is None else seconds
+    elif "series" not in about:
+        missing = "the call never ended" if seconds is None else "it was not measured"
+        reason = span.absent.get(name, missing)
+        answer = span.values[name] if name in span.values else Absent(reason)
+    else:
+        answer, series = _reduced(span, about, sampled)
+    return Row(
+        start.uuid,
+        about["type"],
+        about["description"],
+        span.name,
+        about["unit"],
+        None if isinstance(answer, Absent) else answer,
+        answer.reason if isinstance(answer, Absent) else "",
+        series,
+        None,
+        span.status,
+        span.error,
+        (span.start_ns - start.at.monotonic_ns) / 1e9,
+        seconds,
+    )
+
+
+def _of_value(start: Start, value: Value, method_name: str) -> Row:
+    number = value.data if isinstance(value.data, int | float) else None
+    return Row(
+        start.uuid,
+        value.kind,
+        value.name,
+        value.description or method_name,
+        value.unit,
+        None if number is None else float(number),
+        data=value.data,
+        start_s=(value.time_ns - start.at.monotonic_ns) / 1e9,
+    )
+
+
+def _reduced(
+    span: Span, about: Mapping[str, Any], sampled: Sampling
+) -> tuple[float | Absent, tuple[tuple[float, float], ...]]:
+    """Return the value of a sampled metric over a call, and its series."""
+    if about["name"] in span.absent:
+        return Absent(span.absent[about["name"]]), ()
+    full, counter = about["series"], about["reducer"] in ("rate", "delta")
+    known = sampled.get((full, about.get("device", ""))) or sampled.get((full, "")) or Readings()
+    end_ns = span.end_ns if span.end_ns is not None else (known.time_ns or [span.start_ns])[-1]
+    inside = slice(bisect_left(known.time_ns, span.start_ns), bisect_right(known.time_ns, end_ns))
+    points = list(zip(known.time_ns[inside], known.values[inside], strict=True))
+    if counter:
+        points = _with_ends(points, known, span.start_ns, end_ns)
+    elif full + BEFORE in span.values:
+        points.insert(0, (span.start_ns, span.values[full + BEFORE]))
+        points.append((end_ns, span.values[full]))
+    elif not points:
+        points = _held(known, inside.start, end_ns)
+    answer, series = _over(points, about, span.start_ns)
+    if counter and about["name"] in span.values:
+        answer = span.values[about["name"]]  # read at both ends, so it needs no interpolation
+    if answer is None:
+        return Absent(known.reason or NO_SAMPLE), ()
+    return answer, series
+
+
+def _over(
+    points: list[tuple[int, float]], about: Mapping[str, Any], start_ns: int
+) -> tuple[float | None, tuple[tuple[float, float], ...]]:
+    reducer = about["reducer"]
+    if reducer == "rate":
+        return _rate(points, about["factor"], start_ns)
+    if reducer == "delta":
+        points = [(at, value - points[0][1]) for at, value in points]
+    series = tuple(((at - start_ns) / 1e9, value) for at, value in points)
+    values = [value for _, value in points]
+    if len(values) < (2 if reducer == "delta" else 1):
+        return None, ()
+    reduced = {"delta": lambda: values[-1], "max": lambda: max(values)}
+    return reduced.get(reducer, lambda: _mean(values))(), series
+
+
+def _rate(
+    points: Sequence[tuple[int, float]], factor: float, start_ns: int
+) -> tuple[float | None, tuple[tuple[float, float], ...]]:
+    if len(points) < 2 or points[-1][0] <= points[0][0]:
+        return None, ()
+    seconds = (points[-1][0] - points[0][0]) / 1e9
+    series = tuple(
+        ((later - start_ns) / 1e9, factor * 1e9 * (more - less) / (later - sooner))
+        for (sooner, less), (later, more) in pairwise(points)
+        if later > sooner
+    )
+    return factor * (points[-1][1] - points[0][1]) / seconds, series
+
+
+def _with_ends(
+    points: list[tuple[int, float]], known: Readings, start_ns: int, end_ns: int
+) -> list[tuple[int, float]]:
+    """Add what a counter was at either end of a call, between the readings around it."""
+    ends = [_between(known, at) for at in (start_ns, end_ns)]
+    if ends[0] is None or ends[1] is None:
+        return points
+    return [(start_ns, ends[0]), *points, (end_ns, ends[1])]
+
+
+def _between(known: Readings, at_ns: int) -> float | None:
+    place = bisect_left(known.time_ns, at_ns)
+    if place == len(known.time_ns):
+        return None
+    if known.time_ns[place] == at_ns:
+        return known.values[place]
+    if place == 0:
+        return None
+    sooner, later = known.time_ns[place - 1], known.time_ns[place]
+    less, more = known.values[place - 1], known.values[place]
+    return less + (more - less) * (at_ns - sooner) / (later - sooner)
+
+
+def _held(known: Readings, place: int, end_ns: int) -> list[tuple[int, float]]:
+    """Return the last reading of a gauge before a call that none fell into."""
+    if not place or end_ns - known.time_ns[place - 1] > HELD_NS:
+        return []
+    return [(end_ns, known.values[place - 1])]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _sampled(files: Iterable[Path]) -> dict[tuple[str, str], Readings]:
+    """Return what samplers of a run wrote; files that cannot be read hold nothing."""
+    from dippm.measure.sampler_file import read
+
+    found: dict[tuple[str, str], Readings] = {}
+    for file in files:
+        try:
+            samples = read(file)
+        except MeasurementError:
+            continue
+        device = file.stem.split("-", 3)[-1] if file.stem.count("-") >= 3 else "host"
+        for name, series in samples.series.items():
+            place = device if device != "host" and name not in ("tree", "host", "rapl") else ""
+            reasons = {quantity: reason for _, quantity, reason in series.reasons}
+            for quantity, column in series.values.items():
+                key = (f"{name}.{quantity}", place)
+                before = found.get(key, Readings())
+                pairs = [
+                    (t, v) for t, v in zip(series.time_ns, column, strict=True) if v is not None
+                ]
+                both = sorted([*zip(before.time_ns, before.values, strict=True), *pairs])
+                reason = reasons.get(quantity, before.reason)
+                found[key] = Readings([t for t, _ in both], [v for _, v in both], reason)
+    return found

@@ -1,0 +1,67 @@
+"""Runs in a store: how folders get there, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dippm.errors import RunError
+
+if TYPE_CHECKING:
+    from dippm.store.stored import StoredRun
+    from dippm.umlaut.rows import Readings, Row
+
+MOST_RUNS = 1000
+
+
+def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
+    """Bring folders into a store; return how many are there, and why the others wait."""
+    from dippm.store.attach import attach
+
+    count = 0
+    for folder in folders:
+        try:
+            attach(folder, store)
+        except RunError as error:
+            return count, f"{error.message}. {error.hint}".strip()
+        count += 1
+    return count, ""
+
+
+def stored_rows(store: str, uuid: str = "") -> list[Row]:
+    """Return the rows of runs in a store, those first that wait in the spool.
+
+    Args:
+        store: address.
+        uuid: of one run, or how it begins; "" for all.
+
+    Raises:
+        StoreError: if the store cannot be read.
+        RunError: if there is no such run.
+    """
+    from dippm.store.attach import attach_all
+    from dippm.store.runs import open_store
+    from dippm.umlaut.rows import rows_of
+
+    attach_all()
+    opened = open_store(store)
+    runs = [opened.run(uuid.replace("-", ""))] if uuid else opened.runs(limit=MOST_RUNS)
+    return [
+        row
+        for run in reversed(runs)
+        for row in rows_of(run.start, run.spans, run.values, _sampled(run))
+    ]
+
+
+def _sampled(run: StoredRun) -> dict[tuple[str, str], Readings]:
+    from dippm.umlaut.rows import Readings
+
+    found = {}
+    for column in run.columns:
+        pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)
+        there = [(at, value) for at, value in pairs if value == value]
+        reason = column.reasons[-1][1] if column.reasons else ""
+        readings = Readings([at for at, _ in there], [value for _, value in there], reason)
+        found[column.series, ""] = readings
+    return found

@@ -1,0 +1,55 @@
+"""`BenchmarkSupervisor`: a decorator, or a block, that makes every call a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from dippm.tracking.decorator import tracked
+from dippm.tracking.run import SpanBlock
+from dippm.umlaut.benchmark import Benchmark
+from dippm.umlaut.metric import Metric
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BenchmarkSupervisor:
+    """Measures every call of what it decorates, or a block of a `with` statement.
+
+    Functions, methods, generators, and async functions and generators keep what they are.
+
+    Args:
+        metrics: to measure; with none, calls are still told apart and failures kept.
+        benchmark: the run.
+        name: of the rows, by default the function's.
+    """
+
+    def __init__(
+        self, metrics: Iterable[Metric], benchmark: Benchmark, name: str | None = None
+    ) -> None:
+        self.metrics = tuple(sorted(metrics, key=lambda metric: -metric.priority))
+        self.benchmark = benchmark
+        self.name = name
+        self._entered: ContextVar[tuple[SpanBlock, ...]] = ContextVar("entered", default=())
+
+    def __call__(self, function: F) -> F:
+        """Return the function, supervised."""
+        held = getattr(function, "__func__", function)  # of a static or class method
+        name = self.name or str(getattr(held, "__name__", type(held).__name__))
+        metrics = self.benchmark.bound(name, self.metrics)
+        supervised: F = tracked(name=name, metrics=metrics, run=self.benchmark.run)(function)
+        return supervised
+
+    def __enter__(self) -> BenchmarkSupervisor:
+        name = self.name or "block"
+        metrics = self.benchmark.bound(name, self.metrics)
+        block = self.benchmark.run.span(name, metrics=metrics)
+        self._entered.set((*self._entered.get(), block))
+        block.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        *rest, block = self._entered.get()
+        self._entered.set(tuple(rest))
+        block.__exit__(kind, error, traceback)

@@ -1,0 +1,144 @@
+"""Trackers: what the workload knows of itself and tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dippm.umlaut.plain_data import plain
+
+if TYPE_CHECKING:
+    from dippm.umlaut.benchmark import Benchmark
+
+
+class _Tracker:
+    def __init__(self, benchmark: Benchmark) -> None:
+        self.benchmark = benchmark
+
+
+class ConfusionMatrixTracker(_Tracker):
+    """Keeps confusion matrices."""
+
+    def track(self, matrix: Any, labels: Any, description: str = "confusion matrix") -> None:
+        """Keep a matrix; rows are what was predicted, columns what is true, as in UMLAUT.
+
+        Args:
+            matrix: square, of numbers.
+            labels: of the classes.
+            description: its name.
+        """
+        data = {"matrix": plain(matrix), "labels": plain(labels)}
+        self.benchmark.run.tell(description, "confusion_matrix", data)
+
+
+class HyperparameterTracker(_Tracker):
+    """Keeps sets of hyperparameters with what they led to; a context manager, or `close`."""
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        description: str,
+        hyperparameters: Sequence[str],
+        target: str,
+        low_means_good: bool = True,
+    ) -> None:
+        super().__init__(benchmark)
+        self.description = description
+        self.hyperparameters = list(hyperparameters)
+        self.target = target
+        self.low_means_good = low_means_good
+        self.rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> HyperparameterTracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def track(self, measurement: Mapping[str, Any]) -> None:
+        """Keep a set.
+
+        Raises:
+            ValueError: if the target or a hyperparameter is missing.
+        """
+        wanted = [*self.hyperparameters, self.target]
+        missing = [name for name in wanted if name not in measurement]
+        if missing:
+            raise ValueError(f"the measurement has no {', '.join(missing)}")
+        self.rows.append({name: plain(measurement[name]) for name in wanted})
+
+    def close(self) -> None:
+        """Store the sets; nothing happens the second time."""
+        rows, self.rows = self.rows, []
+        if not rows:
+            return
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        data = {
+            "hyperparameters": self.hyperparameters,
+            "target": self.target,
+            "low_means_good": self.low_means_good,
+            "columns": columns,
+        }
+        self.benchmark.run.tell(self.description, "hyperparameters", data)
+
+
+class LossTracker(_Tracker):
+    """Keeps losses, one per epoch."""
+
+    def track(self, loss_values: Any, description: str = "loss") -> None:
+        """Keep a list of losses."""
+        self.benchmark.run.tell(description, "loss", _listed(loss_values), unit="loss")
+
+
+class TTATracker(_Tracker):
+    """Keeps accuracies, one per epoch."""
+
+    def track(self, accuracies: Any, description: str = "time to accuracy") -> None:
+        """Keep a list of accuracies."""
+        self.benchmark.run.tell(
+            description, "time_to_accuracy", _listed(accuracies), unit="accuracy"
+        )
+
+
+class TimedTTATracker(_Tracker):
+    """Keeps the time from its making to each accuracy, and to the one that is wanted.
+
+    Attributes:
+        seconds: to the target; None before it was reached.
+    """
+
+    def __init__(
+        self, benchmark: Benchmark, target_acc: float, description: str = "time to accuracy"
+    ) -> None:
+        super().__init__(benchmark)
+        self.target_acc = float(target_acc)
+        self.description = description
+        self.seconds: float | None = None
+        self._began_ns = time.monotonic_ns()
+        self._step = 0
+
+    def track(self, accuracy: Any) -> None:
+        """Keep an accuracy with the time that has passed."""
+        reached, number = (time.monotonic_ns() - self._began_ns) / 1e9, plain(accuracy)
+        while isinstance(number, list) and len(number) == 1:
+            number = number[0]
+        if not isinstance(number, int | float):
+            raise ValueError(f"an accuracy is one number, not {accuracy!r}")
+        if self.seconds is None and number >= self.target_acc:
+            self.seconds = reached
+        data = {
+            "accuracy": number,
+            "seconds": reached,
+            "target": self.target_acc,
+            "seconds_to_target": self.seconds,
+        }
+        self.benchmark.run.tell(
+            self.description, "timed_time_to_accuracy", data, unit="s", step=self._step
+        )
+        self._step += 1
+
+
+def _listed(data: Any) -> list[Any]:
+    found = plain(data)
+    return found if isinstance(found, list) else [found]

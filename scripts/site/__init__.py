@@ -1,0 +1,1 @@
+"""The documentation site: what is made while it is built. Start reading at `mkdocs.yml`."""

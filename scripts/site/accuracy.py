@@ -1,0 +1,204 @@
+"""The accuracy pages: every number comes from the `metrics.json` of a shipped checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dippm.pretrained.model_card import table
+from dippm.pretrained.store import DEFAULT, CheckpointInfo, available, read_metrics
+from scripts.accuracy_table import QUESTIONS, Line, rows, shipped
+from scripts.site.links import copy_of
+
+COLUMNS = {
+    "gpu": "GPU",
+    "data": "measured",
+    "phase": "phase",
+    "n": "n",
+    "median_ape": "median APE %",
+    "mape": "MAPE %",
+    "mape_ci95": "95 % interval of MAPE",
+    "p90": "90th percentile %",
+    "acc10": "within 10 %",
+    "log_bias": "log bias",
+    "worst_family": "worst family, MAPE %",
+    "bare_roofline_mape": "bare roofline, MAPE %",
+    "constant_share_of_limit_mape": "constant power, MAPE %",
+}
+"""Columns of a checkpoint's errors that the page shows, in this order; the card has the others."""
+
+TARGETS = {
+    "latency_ms": "Latency",
+    "latency": "Latency",
+    "memory_mb": "Memory",
+    "power_w": "Power",
+    "energy_j": "Energy",
+}
+SPLITS = """\
+| split | held out together | says how far off an answer is for |
+|---|---|---|
+| S0 | nothing: rows at random | another batch of a measured model; not to be read alone |
+| S1 | all rows of an architecture, on every GPU, under every name | a new model of a known kind |
+| S2 | all architectures of a family | a new kind of model |
+| S3a | all rows of a GPU and its variants | a GPU never measured |
+| S6 | the largest models | larger than anything seen |
+| model held out | all rows of a model | memory of a new model |
+| operators and models held out | these; others of their laboratory train | power of a new model |
+| source held out | all that a laboratory measured | somebody else's bench |
+"""
+INTRODUCTION = """\
+# Accuracy
+
+How far off predictions are, on what was held out of training. Each row names its split. All numbers
+on this page are made from the `metrics.json` of the shipped checkpoints while the site is built.
+
+APE is the absolute percentage error of one point, MAPE its mean. Where several GPUs or tables
+answer a question, the range of theirs stands. Rows of a measured GPU are predicted with what is
+known of their table, the launch time of its machine among it; a GPU never measured has nothing of
+the kind.
+"""
+CHART = (
+    "<!-- chart errors: Mean absolute percentage error of latency of whole models, by table and "
+    "split, checkpoint {name}. S1: architecture held out. S2: family held out. S3a: GPU held out. "
+    "Command: make docs -->"
+)
+
+
+def pages() -> dict[str, tuple[str, str]]:
+    """Return path on the site → (title, Markdown)."""
+    names = sorted({info.name for info in available()}, key=lambda name: (name != DEFAULT, name))
+    newest = {name: next(info for info in available() if info.name == name) for name in names}
+    found = {"accuracy/index.md": ("By question", _questions(list(newest.values())))}
+    for info in newest.values():
+        found[f"accuracy/{info.name}.md"] = (f"{info.name} {info.version}", _checkpoint(info))
+    return found
+
+
+def _questions(infos: Sequence[CheckpointInfo]) -> str:
+    lines = list(shipped())
+    asked = [
+        {**row, "split": _splits(line for line in lines if question.is_answered_by(line))}
+        for question in QUESTIONS
+        for row in rows(lines, [question])
+    ]
+    links = [f"* [{info.name} {info.version}]({info.name}.md): {info.summary}" for info in infos]
+    parts = [
+        INTRODUCTION,
+        CHART.format(name=DEFAULT),
+        "## By question",
+        table(_numbered(asked)),
+        "## The splits",
+        SPLITS,
+        "## Checkpoints",
+        "\n".join(links),
+        "What no error here covers is on the page of [limits](../limits.md).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _numbered(asked: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return the rows with "the same, ..." spelled out, since each stands beside its split."""
+    found, before = [], ""
+    for row in asked:
+        text = row["asked"]
+        if text.startswith("the same"):
+            text = before + text.removeprefix("the same")
+        elif text.endswith(", likewise"):
+            text = text.removesuffix(", likewise") + ", all that its laboratory measured unseen"
+        before = text.partition(",")[0]
+        first = {"asked": text, "split": row["split"]}
+        found.append(first | {key: value for key, value in row.items() if key not in first})
+    return found
+
+
+def _splits(lines: Iterator[Line]) -> str:
+    return "; ".join(dict.fromkeys(str(line["split"]) for line in lines))
+
+
+def _checkpoint(info: CheckpointInfo) -> str:
+    card = info.config.get("card", {})
+    metrics = dict(read_metrics(info.path))
+    summary = metrics.pop("summary", [])
+    parts = [f"# {info.name} {info.version}", info.summary, *_errors(summary)]
+    for key, title in (("limits", "Limits"), ("never_measured", "Never measured")):
+        if card.get(key):
+            parts += [f"## {title}", "\n".join(f"* {item}" for item in card[key])]
+    parts.append("## More")
+    for title, content in metrics.items():
+        parts.append(_folded(title, content))
+    if card.get("command"):
+        parts += ["The numbers of this page come from:", f"```text\n{card['command']}\n```"]
+    parts.append(f"The whole card: [README.md](../{_card(info)}).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _card(info: CheckpointInfo) -> str:
+    return copy_of(f"checkpoints/{info.name}/{info.version}/README.md")
+
+
+def _errors(summary: Sequence[Line]) -> Iterator[str]:
+    """Yield a table for each target and split."""
+    seen = dict.fromkeys((str(line["target"]), str(line["split"])) for line in summary)
+    for target in dict.fromkeys(target for target, _ in seen):
+        yield f"## {TARGETS.get(target, target)}"
+        for split in sorted(split for other, split in seen if other == target):
+            lines = [line for line in summary if (line["target"], line["split"]) == (target, split)]
+            shown = [key for key in COLUMNS if any(line.get(key) is not None for line in lines)]
+            yield f"### {TARGETS.get(target, target)}, {split}"
+            yield table([{COLUMNS[key]: line.get(key) for key in shown} for line in lines])
+
+
+def _folded(title: str, content: Any) -> str:
+    """Return further metrics, to fold out."""
+    if isinstance(content, str):
+        return f"* {title.replace('_', ' ')}: {content}"
+    if isinstance(content, Mapping):
+        content = [{"what": key, "is": value} for key, value in content.items()]
+    body = "\n".join(f"    {line}" for line in table(content).splitlines())
+    name = title.replace("_", " ").replace('"', "'")
+    return f'??? note "{name[:1].upper()}{name[1:]}"\n\n{body}'
+
+
+WHOLE_MODELS = ("timm tables", "pytorch_gpu", "hwgpt", "migperf (fp32, MIG")
+SHOWN_SPLITS = {"S1": "#3b6fb6", "S2": "#d1495b", "S3a": "#8d99ae"}
+
+
+def error_figure() -> Any:
+    """Return errors of whole models by table, a dot for each split."""
+    import plotly.graph_objects as go
+
+    lines = [
+        line
+        for line in shipped()
+        if line["checkpoint"] == DEFAULT
+        and line["target"] == "latency_ms"
+        and any(word in str(line["data"]) for word in WHOLE_MODELS)
+    ]
+    figure = go.Figure()
+    for split, colour in SHOWN_SPLITS.items():
+        own = [line for line in lines if str(line["split"]).split()[0] == split]
+        figure.add_scatter(
+            x=[line["mape"] for line in own],
+            y=[_label(line) for line in own],
+            mode="markers",
+            name=str(own[0]["split"]).partition(",")[0],
+            marker={"size": 11, "color": colour},
+            text=[
+                f"{line['split']}, n = {line['n']:,}, median {line['median_ape']} %" for line in own
+            ],
+            hovertemplate="%{y}<br>%{text}<br>MAPE %{x:.1f} %<extra></extra>",
+        )
+    figure.update_xaxes(title="MAPE of latency, %", rangemode="tozero")
+    figure.update_yaxes(automargin=True, autorange="reversed", tickfont={"size": 10})
+    return figure.update_layout(
+        template="plotly_white",
+        height=480,
+        margin={"l": 10, "r": 10, "t": 40, "b": 40},
+        legend={"orientation": "h", "y": 1.08, "x": 0},
+    )
+
+
+def _label(line: Line) -> str:
+    name, _, rest = str(line["data"]).partition(" (")
+    detail = ", ".join(rest.rstrip(")").split(", ")[:3])
+    return f"{line['gpu']}<br>{name.removesuffix(' tables')}: {detail}"

@@ -1,0 +1,291 @@
+"""The code blocks of the pages, run.
+
+Run: python -m scripts.site.blocks [PAGE ...]     # write anew what console blocks say is printed
+
+* `python`: runs, all blocks of a page one after the other in one namespace.
+* `console`: each line is a command, or each line that begins with "$ "; what follows such a line is
+  what it prints, see `scripts.site.loose`. `dippm` runs in this process.
+* A block with `title="NAME"` is a file: it is written beside the models, and commands find it.
+* `<!-- not run: REASON -->` above a console block: commands are looked up, with every option.
+* `text` is not code. Any other language has to have a title.
+
+Pages of docs/tracking start and end processes, which this process would take for its own: here only
+their commands are looked up, and `tests/unit/tracking/test_docs.py` runs what can be run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sybil import Document, Example, Region
+from sybil.evaluators.python import PythonEvaluator
+from sybil.region import Lexeme
+
+from scripts.site.links import ROOT
+from scripts.site.loose import ELISION, difference
+
+DOCS = ROOT / "docs"
+PROCESSES = DOCS / "tracking"
+FENCE = re.compile(
+    r"^(?P<above><!-- not run: [^\n]* -->\n)?```(?P<language>\w*)(?P<info>[^\n]*)\n"
+    r"(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+TITLE = re.compile(r'title="(?P<name>[^"]+)"')
+COLUMNS = "80"
+SHELL = ("cat", "ls", "head")
+"""Other commands that a page may run."""
+
+
+class BlockError(AssertionError):
+    """A block of a page does not do what the page says."""
+
+
+def pages() -> list[Path]:
+    """Return the pages that people write."""
+    return sorted(DOCS.rglob("*.md"))
+
+
+def run(page: Path) -> int:
+    """Run the blocks of a page in the current folder, and return how many there were.
+
+    Raises:
+        BlockError: if a command fails, prints something else, or does not exist.
+    """
+    document = Document.parse(str(page), regions)
+    examples = list(document.examples())
+    for example in examples:
+        example.evaluate()
+    return len(examples)
+
+
+def regions(document: Document) -> Iterator[Region]:
+    """Yield the blocks of a page with what runs them; a parser of Sybil."""
+    starts_processes = Path(document.path).is_relative_to(PROCESSES)
+    for match in FENCE.finditer(document.text):
+        language, title = match["language"], TITLE.search(match["info"])
+        if starts_processes:
+            if language == "console":
+                commands = list(own_commands(match["body"]))
+                yield Region(match.start(), match.end(), commands, looked_up)
+            continue
+        lexeme = Lexeme(match["body"], match.start("body") - match.start(), 0)
+        if title:
+            yield Region(match.start(), match.end(), (title["name"], match["body"]), write_file)
+        elif language == "python":
+            yield Region(match.start(), match.end(), lexeme, PythonEvaluator())
+        elif language == "console":
+            commands = list(parsed(match["body"]))
+            look = looked_up if match["above"] else ran
+            yield Region(match.start(), match.end(), commands, look)
+        elif language != "text":
+            line = document.text.count("\n", 0, match.start()) + 1
+            raise BlockError(f"{document.path}:{line}: a block of '{language}' that nobody runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a page.
+
+    Attributes:
+        words: with the program first.
+        output: what it prints, by the page; None if the page does not say.
+    """
+
+    words: tuple[str, ...]
+    output: str | None
+
+
+def parsed(body: str) -> Iterator[Command]:
+    """Yield the commands of a console block."""
+    body = re.sub(r" *\\\n\s*(?!#)", " ", body)
+    if not re.search(r"^\$ ", body, re.MULTILINE):
+        for line in body.splitlines():
+            if words := shlex.split(line, comments=True):
+                yield Command(tuple(words), None)
+        return
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        line, _, output = part.partition("\n")
+        yield Command(tuple(shlex.split(line, comments=True)), output if output.strip() else None)
+
+
+def own_commands(body: str) -> Iterator[Command]:
+    """Yield the commands of ours in a block of shell, up to the command that each is given."""
+    for line in re.findall(r"^\$ (dippm .*)$", body, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        ends = [words.index(mark) for mark in ("--", "|", ";") if mark in words]
+        yield Command(tuple(words[: min(ends, default=len(words))]), None)
+
+
+def write_file(example: Example) -> None:
+    """Write a block that is a file."""
+    name, text = example.parsed
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text, encoding="utf-8")
+
+
+def ran(example: Example) -> None:
+    """Run the commands of a block, and hold what they print against what the page says."""
+    for command in example.parsed:
+        printed = output_of(command.words)
+        found = command.output and difference(command.output, printed)
+        if found:
+            raise BlockError(
+                f"{example.path}:{example.line}: {shlex.join(command.words)}\n{found}\n"
+                f"Write it anew: python -m scripts.site.blocks {Path(example.path).name}"
+            )
+
+
+def output_of(words: tuple[str, ...]) -> str:
+    """Run a command and return what it prints.
+
+    Raises:
+        BlockError: if it fails, or is none that pages run.
+    """
+    if words[0] == "dippm":
+        from typer.testing import CliRunner
+
+        from dippm.cli.app import app
+
+        done = CliRunner().invoke(app, words[1:], env={"COLUMNS": COLUMNS}, prog_name="dippm")
+        if done.exit_code:
+            raise BlockError(f"{shlex.join(words)}: exit code {done.exit_code}\n{done.output}")
+        return done.stdout
+    if words[0] not in SHELL:
+        raise BlockError(f"{shlex.join(words)}: pages run dippm, {', '.join(SHELL)}")
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def looked_up(example: Example) -> None:
+    """Check that the commands of a block exist, with every option that it names."""
+    for command in example.parsed:
+        look_up(command.words)
+
+
+def look_up(words: tuple[str, ...]) -> None:
+    """Check that a command exists, with every option that it names, without running it.
+
+    Raises:
+        BlockError: if it does not.
+    """
+    program, rest = words[0].removeprefix(".venv/bin/"), words[1:]
+    if program == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        missing = set(rest) - set(targets)
+    elif program == "pip":
+        missing = _extras(" ".join(rest)) - _known_extras()
+    elif program == "dippm":
+        missing = _options(rest) - set(
+            re.findall(r"--[\w-]+", output_of((*_verb(words), "--help")))
+        )
+    elif program.startswith("python") and rest[0] == "-m":
+        missing = _options(rest[1:]) - set(re.findall(r"--[\w-]+", _help(rest[1])))
+    else:
+        raise BlockError(f"{shlex.join(words)}: nobody knows how to look this up")
+    if missing:
+        raise BlockError(f"{shlex.join(words)}: there is no {', '.join(sorted(missing))}")
+
+
+def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
+    return words[:3] if words[1] == "selftest" else words[:2]
+
+
+def _options(words: tuple[str, ...]) -> set[str]:
+    return {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def _extras(text: str) -> set[str]:
+    return {name for found in re.findall(r"\[([\w,]+)\]", text) for name in found.split(",")}
+
+
+def _known_extras() -> set[str]:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return set(project["project"]["optional-dependencies"])
+
+
+def _help(module: str) -> str:
+    """Return what `python -m module --help` prints."""
+    printed, before = io.StringIO(), sys.argv
+    sys.argv = [module, "--help"]
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            runpy.run_module(module, run_name="__main__", alter_sys=False)
+    except ImportError as error:
+        raise BlockError(f"python -m {module}: {error}") from None
+    finally:
+        sys.argv = before
+    return printed.getvalue()
+
+
+def filled(text: str, path: Path) -> str:
+    """Return a page's text with what its commands print made anew, its other blocks run."""
+    document = Document(text, str(path))
+    for region in list(regions(document)):
+        document.add(region)
+    parts, end = [], 0
+    for example in document.examples():
+        region = example.region
+        if region.evaluator is ran and any(command.output for command in region.parsed):
+            block = text[region.start : region.end]
+            parts += [text[end : region.start], _printed(block, region.parsed)]
+            end = region.end
+        else:
+            example.evaluate()
+    return "".join(parts) + text[end:]
+
+
+def _printed(block: str, commands: list[Command]) -> str:
+    """Return a console block with the output of its commands, where it had any."""
+    asked = re.findall(r"^\$ .*(?:\\\n.*)*$", block, re.MULTILINE)
+    lines = [block.partition("\n")[0]]
+    for line, command in zip(asked, commands, strict=True):
+        lines.append(line)
+        if command.output:
+            printed = output_of(command.words).strip("\n").splitlines()
+            lines += shortened([part.rstrip() for part in printed], command.output.splitlines())
+    return "\n".join([*lines, "```"])
+
+
+def shortened(printed: list[str], said: list[str]) -> list[str]:
+    """Return what is printed with as much left out in its middle as the page left out."""
+    if ELISION not in said:
+        return printed
+    first = said.index(ELISION)
+    last = len("\n".join(said[first + 1 :]).strip("\n").splitlines())
+    return [*printed[:first], ELISION, *printed[max(first, len(printed) - last) :]]
+
+
+def main() -> int:
+    """Write the pages anew, all or those that are named."""
+    import tempfile
+
+    from scripts.site.scene import build
+
+    wanted = sys.argv[1:]
+    os.environ.pop("COLUMNS", None)
+    for page in pages():
+        if wanted and page.relative_to(DOCS).as_posix() not in wanted:
+            continue
+        text = page.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(build(Path(folder))):
+            new = filled(text, page)
+        if new != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} written anew")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

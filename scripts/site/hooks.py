@@ -1,0 +1,80 @@
+"""What mkdocs calls while it builds the site; each job has a file of its own beside this one.
+
+Generated pages are Markdown like the others, so links, anchors and the search know them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from scripts.site import accuracy, charts, commands, formulas, links, notebooks, project, reference
+
+MAKERS = {
+    "Accuracy": accuracy.pages,
+    "Reference": lambda: {**reference.pages(), **commands.pages()},
+    "Notebooks": notebooks.pages,
+    "Project": project.pages,
+}
+"""Section of `nav` → what makes its pages: path on the site → (title, Markdown)."""
+
+_found: dict[str, dict[str, tuple[str, str]]] = {}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Make the pages, and put them first into their sections."""
+    _found.clear()
+    _found.update({section: make() for section, make in MAKERS.items()})
+    for section, pages in _found.items():
+        entries = _section(config.nav or [], section)
+        entries[:0] = [{title: path} for path, (title, _) in pages.items()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages, the script of the charts, and files of the repository that pages link to."""
+    for pages in _found.values():
+        for path, (_, text) in pages.items():
+            files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, charts.SCRIPT, content=charts.script()))
+    for path, content in notebooks.pictures().items():
+        files.append(File.generated(config, path, content=content))
+    texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    for source in sorted(links.wanted(texts)):
+        content = (links.ROOT / source).read_bytes()
+        files.append(File.generated(config, links.copy_of(source), content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links into the repository to the site's own pages and copies, and place the charts."""
+    path = page.file.src_uri
+    text = links.rewritten(markdown, path, {file.src_uri for file in files})
+    return charts.placed(text, posixpath.relpath(charts.SCRIPT, posixpath.dirname(path) or "."))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn formulas into MathML."""
+    return formulas.rendered(html)
+
+
+def _section(nav: list[Any], name: str) -> list[Any]:
+    """Return the entries of a section, wherever it is in the navigation.
+
+    Raises:
+        KeyError: if there is no such section.
+    """
+    for entry in nav:
+        for title, below in entry.items() if isinstance(entry, dict) else ():
+            if title == name:
+                return below
+            if isinstance(below, list):
+                try:
+                    return _section(below, name)
+                except KeyError:
+                    continue
+    raise KeyError(name)

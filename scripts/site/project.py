@@ -1,0 +1,21 @@
+"""Pages that are files of the repository elsewhere: contributing, data set, training, changes."""
+
+from __future__ import annotations
+
+from scripts.site.links import BECAME, ROOT
+
+TITLES = {
+    "CONTRIBUTING.md": "Contributing",
+    "dataset/README.md": "The data set",
+    "dataset/collect/README.md": "The collector",
+    "training/README.md": "Training",
+    "CHANGELOG.md": "Changes",
+}
+
+
+def pages() -> dict[str, tuple[str, str]]:
+    """Return path on the site → (title, Markdown)."""
+    return {
+        BECAME[source]: (title, (ROOT / source).read_text(encoding="utf-8"))
+        for source, title in TITLES.items()
+    }

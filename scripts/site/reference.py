@@ -1,0 +1,76 @@
+"""The reference of the Python API: every public name, by the package that it comes from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+GROUPS = {
+    "predict": (
+        "Predict",
+        "One model under some conditions.",
+        ("api", "conditions", "prediction", "graph", "devices"),
+    ),
+    "many": (
+        "Compare and sweep",
+        "Many models, batches, precisions, devices and power limits.",
+        ("candidates", "comparison", "batch_sweep", "power_sweep"),
+    ),
+    "choose": ("Choose", "GPUs and MIG slices, ranked under limits and prices.", ("choice",)),
+    "explain": (
+        "Explain",
+        "Where time, energy and memory go; differences, what-ifs, many GPUs.",
+        ("explanation", "parallel"),
+    ),
+    "explore": ("Explore", "Design spaces, searched.", ("exploration",)),
+    "language": ("Language models", "What serving one costs, by its configuration.", ("language",)),
+    "measure": (
+        "Measure and calibrate",
+        "Measured beside predicted, and predictions that fit your GPU.",
+        ("measure", "verification", "calibration"),
+    ),
+    "errors": (
+        "Errors and the rest",
+        "The tree of errors, and helpers.",
+        ("errors", "vision_operators"),
+    ),
+}
+"""Page → title, what it is about, stages of the package. A new stage has a page of its own."""
+
+EXTRA = {"errors": ["dippm.errors"], "explore": ["dippm.exploration"]}
+"""Modules that are shown whole beside the public names, with what they offer."""
+
+
+def pages() -> dict[str, tuple[str, str]]:
+    """Return path on the site → (title, Markdown) of every page."""
+    names = names_by_page()
+    found = {}
+    for page in [*(p for p in GROUPS if p in names), *sorted(set(names) - set(GROUPS))]:
+        title, about, _ = GROUPS.get(page, (page.replace("_", " ").capitalize(), "", ()))
+        blocks = [f"::: dippm.{name}" for name in names[page]]
+        blocks += [_module(module) for module in EXTRA.get(page, ())]
+        text = "\n\n".join([f"# {title}", about, *blocks])
+        found[f"reference/{page}.md"] = (title, text + "\n")
+    return found
+
+
+def names_by_page() -> dict[str, list[str]]:
+    """Return the names of `dippm.__all__` by page, functions first."""
+    import dippm
+
+    of_stage = {stage: page for page, (_, _, stages) in GROUPS.items() for stage in stages}
+    found = defaultdict(list)
+    for name in sorted(dippm.__all__, key=lambda name: (name[:1].isupper(), name)):
+        stage = _home(name).split(".")[1]
+        found[of_stage.get(stage, stage)].append(name)
+    return dict(found)
+
+
+def _home(name: str) -> str:
+    """Return the module that a public name comes from."""
+    import dippm
+
+    return dippm._HOMES.get(name) or getattr(dippm, name).__module__
+
+
+def _module(name: str) -> str:
+    return f"::: {name}\n    options:\n      heading_level: 2\n      show_root_toc_entry: true\n"

@@ -1,0 +1,110 @@
+"""`dippm runs` and `dippm plot`: as processes, and the menus on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pexpect
+import pytest
+
+from dippm.store.runs import open_store
+from tests.run_folders import make_run
+
+DOWN, SPACE, ENTER, CTRL_C = "\x1b[B", " ", "\r", "\x03"
+
+
+@pytest.fixture
+def home(store_file, tmp_path):
+    """Variables of a user whose store has two runs, and whose spool has one."""
+    store = open_store(str(store_file))
+    for number, name in enumerate(("first", "second")):
+        store.attach(make_run(tmp_path / "made", name=name, number=number, ticks=50))
+    make_run(tmp_path / "spool", name="spooled", number=2, ticks=20, status="failed")
+    return {
+        **os.environ,
+        "MLFLOW_TRACKING_URI": str(store_file),
+        "DIPPM_SPOOL": str(tmp_path / "spool"),
+        "COLUMNS": "200",
+        "TERM": "xterm-256color",
+    }
+
+
+def dippm(home, *words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "dippm", *words], capture_output=True, text=True, env=home, cwd=cwd
+    )
+
+
+def test_runs_and_plots_of_a_user(home, tmp_path):
+    done = dippm(home, "runs", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["runs"]
+    assert [run["name"] for run in found] == ["spooled", "second", "first"]  # attached on the way
+    uuids = {run["name"]: run["uuid"] for run in found}
+    table = dippm(home, "runs", "--status", "failed").stdout
+    assert "spooled" in table
+    assert "first" not in table
+    one = dippm(home, "runs", uuids["first"][:10]).stdout
+    assert "tree.rss_mb" in one
+    assert "no sensor of power here" in one
+    assert dippm(home, "runs", "--attach").stdout == "nothing waits\n"
+    wrong = dippm(home, "runs", "--where", "nothing", "--json")
+    assert wrong.returncode == 1
+    assert json.loads(wrong.stdout)["error"]["type"] == "RunError"
+
+    both = f"{uuids['first']},{uuids['second'][:12]}"
+    plain = dippm(home, "plot", "-u", both, "-t", "tree.rss_mb,time_s", "-d", "forward")
+    assert plain.returncode == 0, plain.stderr
+    assert "elapsed time (s)" in plain.stdout
+    assert "n = 3" in plain.stdout
+    chart = json.loads(dippm(home, "plot", "-u", both, "-t", "loss", "-p", "json").stdout)
+    assert {line["run"] for line in chart["charts"][0]["lines"]} == {"first", "second"}
+    for back_end, name in (("plotly", "runs.html"), ("matplotlib", "runs.png")):
+        done = dippm(home, "plot", "-u", both, "-p", back_end, cwd=tmp_path)
+        assert done.stderr.endswith(f"written: {name}\n")
+        assert (tmp_path / name).stat().st_size > 10_000
+    rows = dippm(home, "plot", "-u", uuids["first"], "-t", "time_s", "-p", "csv").stdout
+    assert rows.splitlines()[1] == "bars,time_s,first,forward,,0.5,0.5,0.5,3,"
+    unknown = dippm(home, "plot", "-u", uuids["first"], "-t", "tree.rss")
+    assert unknown.returncode == 1
+    assert "tree.rss_mb" in unknown.stderr
+    assert dippm(home, "plot").returncode == 2  # no terminal to choose on
+
+
+def test_runs_are_chosen_on_a_terminal(home):
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "dippm", "plot"],
+        env=home,
+        encoding="utf-8",
+        timeout=300,
+        dimensions=(60, 120),
+    )
+    child.expect("Runs:")
+    child.expect("first")
+    child.send(SPACE + DOWN + SPACE + ENTER)
+    child.expect("Types:")
+    child.expect("tree.rss_mb")
+    child.send("a" + ENTER)
+    child.expect("Descriptions:")
+    child.expect("forward")
+    child.send("a" + ENTER)
+    child.expect("elapsed time")
+    child.expect("confusion|cat")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_leaving_the_menu_draws_nothing(home):
+    child = pexpect.spawn(
+        sys.executable, ["-m", "dippm", "plot"], env=home, encoding="utf-8", timeout=300
+    )
+    child.expect("first")
+    child.send(CTRL_C)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130

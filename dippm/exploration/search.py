@@ -219,7 +219,7 @@ def _nothing(found: Exploration) -> NoFeasibleDesignError:
         most, count = max(reasons.items(), key=lambda item: item[1])
         return NoFeasibleDesignError(
             f"{tried} could be predicted; {count:,} of them: {most}",
-            "`error.exploration`, or --csv of the command, has the reason of each. Mend the "
+            "`error.exploration`, or csv=FILE of the command, has the reason of each. Mend the "
             "function or the space; another search needs another name=... .",
             found,
         )
@@ -230,7 +230,7 @@ def _nothing(found: Exploration) -> NoFeasibleDesignError:
         more = "That was the whole space: widen it, or loosen"
     return NoFeasibleDesignError(
         f"{tried} meets the constraints; the nearest is {nearest.design}: {nearest.outcome.reason}",
-        f"{more} the constraints under another name=... . `error.exploration`, or --csv and --html "
-        "of the command, have all of them.",
+        f"{more} the constraints under another name=... . `error.exploration`, or csv=FILE and "
+        "html=FILE of the command, have all of them.",
         found,
     )

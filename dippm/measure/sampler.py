@@ -67,7 +67,7 @@ def parse(words: Sequence[str]) -> Order:
     if unknown:
         raise ValueError(f"unknown option {', '.join(sorted(unknown))}")
     if not {"--pid", "--out"} <= set(given):
-        raise ValueError("--pid and --out are needed")
+        raise ValueError("a process (PID) and a new file (FILE) are needed")
     hz = float(given.get("--hz", "10"))
     if not 0 < hz <= 1000:
         raise ValueError("hz must be above 0 and at most 1000")

@@ -29,6 +29,7 @@ SILENT_S = 15.0
 """A run without an end whose process is gone is lost once it was silent for so long."""
 KEEP_S = 3600.0
 """How long a folder stays after it was attached, for whoever still reads it."""
+STAY = "They wait in the spool; the next `dippm runs` attaches them."
 USAGE = "usage: python -m dippm.store.attach (FOLDER | --all) [--store URI]\n"
 
 
@@ -153,7 +154,7 @@ def main(words: Sequence[str]) -> int:
         if given[0] == "--all":
             waiting = attach_all(store=store).waiting
             if waiting:
-                raise RunError("; ".join(waiting.values()))
+                raise RunError("; ".join(waiting.values()), STAY)
         else:
             attach(Path(given[0]), store)
     except DippmError as error:

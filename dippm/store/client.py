@@ -83,7 +83,7 @@ def _make_file(path: Path, artifacts: str) -> None:
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(16) != b"SQLite format 3\0":
-                raise StoreError(f"{path} is no SQLite file", "Name another file: --store runs.db")
+                raise StoreError(f"{path} is no SQLite file", "Name another file: store=runs.db")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with (

@@ -51,7 +51,7 @@ def accept(
     if untold:
         raise RunError(
             f"run {run.uuid[:8]} did not tell its {' and '.join(untold)}: it is no row",
-            'Tell what runs: run.params({"batch": 32, "precision": "fp32"}), or --param batch=32.',
+            'Tell what runs: run.params({"batch": 32, "precision": "fp32"}), or as params of it.',
         )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:

@@ -127,7 +127,9 @@ def words_of_the_command_line():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
                 for part in ast.walk(node):
-                    if isinstance(part, ast.Constant) and pattern.search(str(part.value)):
+                    if not isinstance(part, ast.Constant):
+                        continue
+                    if pattern.search(re.sub("`python -m [^`]*`", "", str(part.value))):
                         yield f"{file.relative_to(PACKAGE)}:{part.lineno}: {part.value}"
 
 

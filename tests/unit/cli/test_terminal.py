@@ -265,7 +265,7 @@ def test_long_commands_tell_their_stages(onnx_file, checkpoint_folder):
         "loading the model",
         "warming up",
         "timing 2 steps",
-        "repetition 1 of 1",
+        "step 3 of 3: sleep, sampled at 100 Hz",
     ):
         assert stage_name in words
 

@@ -231,7 +231,7 @@ def test_memory_stays_below_its_target(workload, out):
     ("words", "message"),
     [
         (["--pid"], "has no value"),
-        (["--pid", "1"], "are needed"),
+        (["--pid", "1"], "needed"),
         (["--pid", "1", "--out", "x", "--hz", "0"], "--hz"),
         (["--pid", "1", "--out", "x", "--nice", "3"], "unknown option --nice"),
         (["--pid", "x", "--out", "x"], "invalid literal"),

@@ -69,7 +69,9 @@ def test_a_compiled_program(tmp_path):
     source.write_text("int main(int n, char **w) { return n + w[1][0]; }")
     subprocess.run([compiler, "-o", tmp_path / "work", source], check=True)
     assert run(tmp_path / "spool", str(tmp_path / "work"), "\x05").returncode == 7
-    assert "no Python program" in ended(tmp_path / "spool").start.environment["absent.packages"]
+    spool = tmp_path / "spool"
+    commands.until(lambda: ended(spool).start.environment, "what the keeper reads meanwhile")
+    assert "no Python program" in ended(spool).start.environment["absent.packages"]
 
 
 def test_a_container_s_client(tmp_path):

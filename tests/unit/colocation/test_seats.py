@@ -42,6 +42,7 @@ def test_without_a_gpu_a_seat_changes_nothing(tmp_path, device):
         assert [(seat.environment, seat.devices, seat.sharing) for seat in seats] == [
             ({}, (), "")
         ] * 3
+        assert seats[0].visible == ()
     assert not (tmp_path / "journal").exists()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import os
 import secrets
 import signal
@@ -57,6 +58,7 @@ class Team:
         found = programs()
         if found is None:
             raise RuntimeError("there is no PostgreSQL")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
         self.page = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._postgres = PostgresServer(found)

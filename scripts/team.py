@@ -30,7 +30,7 @@ from tests.postgres import PostgresServer, programs
 ROOT = Path(__file__).parents[1]
 START_S = 180.0
 BUCKET = "runs"
-PAGE = "dippm.ui"
+PAGE = ("dippm.ui", "dash")
 
 
 class Team:
@@ -74,7 +74,7 @@ class Team:
             }
             self.database = self._postgres.address(self._postgres.make_database())
             self.address = self._start_mlflow(python)
-            if page and find_spec(PAGE) is not None:
+            if page and all(map(find_spec, PAGE)):
                 self.page = self._start_page()
         except BaseException:
             self.close()

@@ -28,7 +28,7 @@ from dippm.process import follow_parent
 from tests.postgres import PostgresServer, programs
 
 ROOT = Path(__file__).parents[1]
-START_S = 180.0
+START_S = 420.0
 BUCKET = "runs"
 PAGE = ("dippm.ui", "dash")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import os
 import secrets
 import signal
@@ -27,9 +28,9 @@ from dippm.process import follow_parent
 from tests.postgres import PostgresServer, programs
 
 ROOT = Path(__file__).parents[1]
-START_S = 180.0
+START_S = 420.0
 BUCKET = "runs"
-PAGE = "dippm.ui"
+PAGE = ("dippm.ui", "dash")
 
 
 class Team:
@@ -57,6 +58,7 @@ class Team:
         found = programs()
         if found is None:
             raise RuntimeError("there is no PostgreSQL")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
         self.page = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._postgres = PostgresServer(found)
@@ -72,7 +74,7 @@ class Team:
             }
             self.database = self._postgres.address(self._postgres.make_database())
             self.address = self._start_mlflow(python)
-            if page and find_spec(PAGE) is not None:
+            if page and all(map(find_spec, PAGE)):
                 self.page = self._start_page()
         except BaseException:
             self.close()

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ def team():
         pytest.skip("MLflow's server is not installed: make setup-team")
     if programs() is None:
         pytest.skip("there is no PostgreSQL")
-    team = Team(python, page=False)
+    team = Team(python)
     yield team
     team.close()
 
@@ -199,6 +200,14 @@ def test_a_run_reaches_the_team_and_comes_back_whole(team, tmp_path):
     held_keys = [item["Key"] for item in client.list_objects_v2(Bucket="runs")["Contents"]]
     for name in ("run.json", "samples/tree.parquet", "artifacts/work.py"):
         assert any(key.endswith(f"{run.id}/artifacts/{name}") for key in held_keys), name
+
+
+@pytest.mark.slow
+def test_the_page_shows_the_runs_of_the_team(team):
+    if not team.page:
+        pytest.skip("the page is not installed: pip install 'dippm[ui]'")
+    with urllib.request.urlopen(team.page, timeout=60) as answer:
+        assert answer.status == 200
 
 
 @pytest.mark.slow

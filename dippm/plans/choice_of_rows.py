@@ -11,7 +11,9 @@ from dippm.plans.orders import arguments_of, command_of
 from dippm.plans.row import Row
 from dippm.plans.status import Process
 from dippm.plans.workload import Workload, shares_a_device
-from dippm.tracking.listeners import sources_of
+from dippm.tracking.listeners import sources_of, split_profiler
+from dippm.tracking.order import FIRST_PROFILED
+from dippm.tracking.profilers import check_profiler
 
 MOST_SHOWN = 10
 
@@ -61,7 +63,16 @@ def metrics_of(row: Row) -> tuple[str, ...]:
     Raises:
         ListenerError: if one cannot work here; `UnknownNameError` if there is none of a name.
     """
-    return sources_of(row.listeners, devices=row.devices or ("0",))
+    listeners, _ = split_profiler(row.listeners)
+    return sources_of(listeners, devices=row.devices or ("0",))
+
+
+def _profiler_works(row: Row, beside: Path | None) -> None:
+    """Raise if the profiler among a row's listeners cannot work here."""
+    _, profiler = split_profiler(row.listeners)
+    if profiler:
+        command = command_of(row.file, arguments_of(row), beside)
+        check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
 
 
 def check(rows: Sequence[Row], plan: Path | None) -> None:
@@ -95,6 +106,7 @@ def _wrong(
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
         ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
+        ("profiler", row.listeners, row.file): lambda: _profiler_works(row, beside),
         ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
     }
     for what, step in steps.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dippm.plans.orders import ALWAYS, command_of
 from dippm.plans.row import read_listeners, settings_of
-from dippm.tracking.listeners import sources_of
+from dippm.tracking.listeners import sources_of, split_profiler
 from dippm.tracking.order import RunOrder, checked
 
 GPU = "nvml"
@@ -45,8 +45,9 @@ def order_of_words(
         PlanError: if there is no such file or program.
         ListenerError: if a listener cannot work here; `UnknownNameError` if there is none.
     """
-    if listeners:
-        metrics = sources_of(read_listeners(listeners), devices=devices or ("0",))
+    named, profiler = split_profiler(read_listeners(listeners))
+    if listeners and (named or not profiler):
+        metrics = sources_of(named, devices=devices or ("0",))
     else:
         metrics = _working(devices)
     tags = {"workload": workload, "devices": "+".join(devices), "collocation": sharing}
@@ -63,6 +64,7 @@ def order_of_words(
             tags={name: text for name, text in tags.items() if text},
             timeout_s=timeout_s,
             json=json,
+            profile=profiler,
         )
     )
 

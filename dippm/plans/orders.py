@@ -14,6 +14,7 @@ from dippm.errors import PlanError
 from dippm.plans.plan import is_plan
 from dippm.plans.row import Row, as_options, settings_of, words_of
 from dippm.plans.workload import Workload, shares_a_device
+from dippm.tracking.listeners import split_profiler
 from dippm.tracking.order import RunOrder
 
 ALWAYS = ("tree",)
@@ -112,6 +113,7 @@ def order_of(
         params=settings_of(arguments),
         tags={name: text for name, text in tags.items() if text},
         timeout_s=timeout_s,
+        profile=split_profiler(row.listeners)[1],
     )
 
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from dippm.tracking.listeners.asking import sources_of
+from dippm.tracking.listeners.asking import sources_of, split_profiler
 from dippm.tracking.listeners.table import LISTENERS, NAMES, PROFILERS, Listener
 from dippm.tracking.listeners.view import Named, named_series
 
-__all__ = ["LISTENERS", "NAMES", "PROFILERS", "Listener", "Named", "named_series", "sources_of"]
+__all__ = [
+    "LISTENERS",
+    "NAMES",
+    "PROFILERS",
+    "Listener",
+    "Named",
+    "named_series",
+    "sources_of",
+    "split_profiler",
+]

@@ -15,6 +15,7 @@ BETWEEN_S = 0.1
 """Between two readings, where a source compares them; dcgmi takes a moment to begin."""
 TRIES = 20
 APPLE = "macmon"
+ATTACHED = "ncuattach"
 SHORT = len("GPU-01234567")
 
 
@@ -46,6 +47,26 @@ def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tupl
     return tuple(f"{source}{at_hz}" for source, at_hz in chosen.items())
 
 
+def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the listeners among radT's names, and the profiler, "" for none.
+
+    Raises:
+        ListenerError: if there are several profilers, or one that DIPPM does not offer.
+    """
+    words = tuple(_words(names))
+    profilers = [word.casefold() for word in words if word.casefold() in PROFILERS]
+    if len(profilers) > 1:
+        raise ListenerError(
+            f"{' and '.join(profilers)} cannot both look at one run", "Give each a run of its own."
+        )
+    if profilers == [ATTACHED]:
+        raise ListenerError(
+            f"{ATTACHED} attaches to a process of others, which DIPPM does not do",
+            "Name ncu: it starts the command.",
+        )
+    return tuple(word for word in words if word.casefold() not in PROFILERS), "".join(profilers)
+
+
 def _words(names: Sequence[str]) -> Iterable[str]:
     for word in names:
         yield from (part for piece in word.split("+") if (part := piece.strip()) not in ("", "-"))
@@ -57,7 +78,7 @@ def _known(name: str) -> str:
     if folded in PROFILERS:
         raise ListenerError(
             f"{name} is a profiler, and no listener: it slows what it looks at",
-            'Ask for it in a run of its own: profile="nsys", on the command line --profile.',
+            'Ask for it in a run of its own: profile="nsys".',
         )
     if folded == APPLE:
         raise ListenerError(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
-from dippm.errors import ProfilerError, UnknownNameError
+from dippm.errors import ListenerError, ProfilerError, UnknownNameError
 from dippm.store.runs import open_store
+from dippm.tracking.listeners import split_profiler
 from dippm.tracking.order import RunOrder, checked
 from dippm.tracking.run_comparison import compare_run
 from tests.run_folders import make_run
@@ -144,3 +147,34 @@ def test_a_profiled_run_is_no_measurement(tmp_path, store_file):
     )
     assert refused.exit_code == 1
     assert json.loads(refused.stdout)["error"]["type"] == "ProfilerError"
+
+
+def test_a_row_of_a_plan_names_its_profiler_among_its_listeners(nsight, tmp_path):
+    plan = tmp_path / "plan.csv"
+    plan.write_text(
+        "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+        "1,1,,,-,-,work.sh,top+nsysraw,\n"
+    )
+    (tmp_path / "work.sh").write_text("#!/bin/sh\necho worked\n")
+    (tmp_path / "work.sh").chmod(0o755)
+    held = {**os.environ, **commands.environment(tmp_path / "spool")}
+    held["XDG_STATE_HOME"] = str(tmp_path / "state")
+    words = [sys.executable, "-m", "dippm", "plan", "run", str(plan)]
+    made = subprocess.run(words, env=held, capture_output=True, text=True, timeout=240)
+    assert made.returncode == 0, made.stderr
+    told = commands.ended(tmp_path / "spool")
+    assert told.start.tags["profiled"] == "nsysraw"
+    assert (told.path / "artifacts" / "profile" / "nsysraw.nsys-rep").exists()
+    plan.write_text(plan.read_text().replace("FINISHED", "").replace("nsysraw", "ncu"))
+    (tmp_path / "bin" / "ncu").unlink()
+    refused = subprocess.run(words, env=held, capture_output=True, text=True, timeout=240)
+    assert refused.returncode == 1
+    assert "ncu is not installed" in refused.stderr
+
+
+def test_two_profilers_and_one_that_attaches_are_refused():
+    assert split_profiler(["top+nsys", "-"]) == (("top",), "nsys")
+    with pytest.raises(ListenerError, match="cannot both"):
+        split_profiler(["nsys", "ncu"])
+    with pytest.raises(ListenerError, match="attaches"):
+        split_profiler(["ncuattach"])

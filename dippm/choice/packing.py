@@ -129,6 +129,13 @@ class Packing:
         several = f"{len(self.placed)} of {len(self.models)} models"
         return printable(" · ".join(filter(None, (self.device.name, several, self.conditions))))
 
+    @property
+    def footer(self) -> str:
+        """The checkpoints that answered, in one printable line."""
+        predictions = [m.contender.prediction for m in self.placed if m.contender]
+        names = dict.fromkeys(p.provenance.checkpoint for p in predictions if p)
+        return printable(", ".join(names))
+
 
 def pack(
     sources: Sequence[Any],

@@ -23,12 +23,33 @@ def compare_run(
         Path | None,
         typer.Option("--accept", metavar="FOLDER", help="Also make it a row of a collected set."),
     ] = None,
+    co_located: Annotated[
+        bool,
+        typer.Option(
+            "--co-located",
+            help="Hold it, and the runs that shared its devices, against runs of the same work "
+            "alone instead.",
+        ),
+    ] = False,
+    alone: Annotated[
+        list[str] | None,
+        typer.Option("--alone", metavar="RUN", help="With --co-located: takes this run; repeat."),
+    ] = None,
+    idle_w: Annotated[
+        float | None,
+        typer.Option("--idle-w", min=0, help="With --co-located: power of the idle boards, W."),
+    ] = None,
     store: Annotated[
         str | None, typer.Option("--store", help="Of the runs; the usual one by default.")
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Hold a run against the prediction beside it: latency, energy and memory of its steps."""
+    if co_located:
+        _co_located(uuid, alone or [], span=span, idle_w=idle_w, store=store, json=json)
+        return
+    if alone or idle_w is not None:
+        raise typer.BadParameter("--alone and --idle-w are for --co-located")
     with errors_reported(as_json=json):
         from dippm.store.attach import attach_all
         from dippm.store.runs import open_store
@@ -58,3 +79,35 @@ def compare_run(
         say(f" ! {warning}")
     if warnings:
         say(f"   {HINT}")
+
+
+def _co_located(
+    uuid: str,
+    alone: list[str],
+    *,
+    span: str | None,
+    idle_w: float | None,
+    store: str | None,
+    json: bool,
+) -> None:
+    """Say how much longer runs took together than alone."""
+    with errors_reported(as_json=json):
+        from dippm.colocation.slowdown import DOCUMENT, slowdown
+        from dippm.store.attach import attach_all
+        from dippm.store.runs import open_store
+
+        attach_all(store=store)
+        opened = open_store(store)
+        run = opened.run(uuid)
+        found = slowdown(
+            run,
+            opened.runs(limit=EARLIER),
+            alone=[opened.run(each) for each in alone],
+            span=span,
+            idle_w=idle_w,
+        )
+        opened.keep(run, DOCUMENT, found.to_dict(), found.key_figures())
+    if json:
+        print_json(found.to_dict())
+    else:
+        say(str(found))

@@ -28,7 +28,7 @@ USAGE = (
 FLUSH_NS = 500_000_000
 LOOK_NS = 100_000_000
 """The end of the watched process is noticed at once, at more than 10 Hz after so long."""
-OF_THE_KERNEL = {"tree", "cores", "host", "disks", "rapl"}
+OF_THE_KERNEL = {"tree", "processes", "cores", "host", "disks", "rapl"}
 """Sources that need no installed package; the others are looked for where packages are."""
 
 

@@ -27,7 +27,7 @@ def packing_table(packing: Packing) -> Fitted:
         *[Column("why not", folds=True)] * left,
     ]
     rows = [_cells(model) + [printable(model.reason)] * left for model in packing.models]
-    return Fitted(columns, rows, " " + packing.title, "")
+    return Fitted(columns, rows, " " + packing.title, " " + packing.footer)
 
 
 def remarks(packing: Packing) -> Iterator[str]:

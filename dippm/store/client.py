@@ -30,6 +30,10 @@ PATIENCE = {
 INSTALL = "Install it: pip install 'dippm[track]'."
 DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
 """What some places need besides."""
+LOCKS = {
+    "postgresql": "SELECT pg_advisory_lock(7227716)",
+    "mysql": "SELECT GET_LOCK('dippm', 60)",
+}
 LATER = "The run is kept; `dippm runs --attach` tries again."
 
 
@@ -55,9 +59,9 @@ def connect(place: Place) -> Any:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
         if place.file is not None:
             _make_file(place.file, place.artifacts or "")
-        elif place.artifacts is not None:
-            _reach(place.uri)
-        return MlflowClient(tracking_uri=place.uri)
+        is_database = place.file is None and place.artifacts is not None
+        with _alone_in(place.uri) if is_database else contextlib.nullcontext():
+            return MlflowClient(tracking_uri=place.uri)  # which makes the tables
 
 
 @contextlib.contextmanager
@@ -106,12 +110,19 @@ def _make_tables(uri: str, artifacts: str) -> None:
     SqlAlchemyStore(uri, artifacts).engine.dispose()
 
 
-def _reach(uri: str) -> None:
-    """Connect once: MLflow itself tries for minutes."""
-    from sqlalchemy import create_engine
+@contextlib.contextmanager
+def _alone_in(uri: str) -> Iterator[None]:
+    """Keep others from making the tables at the same moment, where the database has such locks.
+
+    It connects first, and once: MLflow itself tries for minutes.
+    """
+    from sqlalchemy import create_engine, text
 
     engine = create_engine(uri)
     try:
-        engine.connect().close()
+        with engine.connect() as connection:
+            if lock := LOCKS.get(engine.dialect.name):
+                connection.execute(text(lock))  # held until the connection is closed
+            yield
     finally:
         engine.dispose()

@@ -63,5 +63,7 @@ def _sampled(run: StoredRun) -> dict[tuple[str, str], Readings]:
         there = [(at, value) for at, value in pairs if value == value]
         reason = column.reasons[-1][1] if column.reasons else ""
         readings = Readings([at for at, _ in there], [value for _, value in there], reason)
-        found[column.series, ""] = readings
+        source, _, quantity = column.series.partition(".")
+        source, _, device = source.partition(":")  # which it has where there are several
+        found[f"{source}.{quantity}", device] = readings
     return found

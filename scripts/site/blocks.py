@@ -197,7 +197,8 @@ def look_up(words: tuple[str, ...]) -> None:
 
 
 def _verb(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[:3] if words[1] in ("selftest", "plan") else words[:2]
+    is_group = words[1] in ("selftest", "plan") or words[1:3] == ("mig", "plan")
+    return words[:3] if is_group else words[:2]
 
 
 def _own(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ BUILT_IN = {
     "cuda_allocator": "dippm.measure.sources.cuda_allocator:open_cuda_allocator",
     "rapl": "dippm.measure.sources.rapl:open_rapl",
     "tree": "dippm.measure.sources.tree:open_tree",
+    "processes": "dippm.measure.sources.processes:open_processes",
     "cores": "dippm.measure.sources.cores:open_cores",
     "host": "dippm.measure.sources.host:open_host",
     "disks": "dippm.measure.sources.disks:open_disks",
@@ -30,7 +31,7 @@ BUILT_IN = {
 }
 NAMES = tuple(BUILT_IN)
 OF_A_GPU = frozenset({"nvml", "nvml_processes", "mig", "gpm", "dcgm"})
-OF_A_TREE = frozenset({"tree", "cores"})
+OF_A_TREE = frozenset({"tree", "processes", "cores"})
 SETTLE_S = 0.6
 """Some quantities are means over half a second."""
 
@@ -48,7 +49,7 @@ def open_source(name: str, **where: Any) -> Source:
     Args:
         name: one of `NAMES`, or of another distribution.
         where: arguments of its opener: `device` of nvml, nvml_processes, mig, gpm, dcgm and
-            cuda_allocator; `pid` of tree, cores and nvml_processes; `path` of recorded.
+            cuda_allocator; `pid` of tree, processes, cores and nvml_processes; `path` of recorded.
 
     Returns:
         The source; where the machine lacks it, one whose every quantity is absent with a reason.

@@ -130,7 +130,7 @@ LISTENERS = {
     "top": Listener((("tree",), ("host",)), ("tree",), TOP),
     "free": Listener((("host",),), ("host",), FREE),
     "iostat": Listener((("disks",), ("tree",)), ("disks",), IOSTAT),
-    "ps": Listener((("cores",), ("tree",), ("host",)), ("cores",), PS),
+    "ps": Listener((("cores",), ("processes",), ("tree",), ("host",)), ("cores",), PS),
 }
 ALSO = {"dcgm": "dcgmi", "nvidia-smi": "smi"}
 """Spellings that radT's documents have besides."""

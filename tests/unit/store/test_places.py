@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from dippm.errors import StoreError
@@ -9,6 +13,7 @@ from dippm.store.folder import read_folder
 from dippm.store.runs import open_store
 from tests.run_folders import make_run
 
+ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "\0\x1b[31m'; DROP TABLE runs; -- \udcff"
 
 
@@ -27,6 +32,38 @@ def test_runs_in_postgresql_with_samples_in_s3(postgres_address, s3_bucket, monk
     store.keep(run, "comparison", {"verdict": "equal"})
     assert store.run(run.uuid[:10]).comparison == {"verdict": "equal"}
     assert list(tmp_path.glob("*")) == [folder]  # nothing was written here
+
+
+OPEN = """
+import sys
+import mlflow.tracking, sqlalchemy
+from dippm.store.runs import open_store
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(open_store(sys.argv[1]).runs()))
+"""
+
+
+@pytest.mark.slow
+def test_two_that_open_an_empty_database_together_make_its_tables_once(
+    postgres_address, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("MLFLOW_DEFAULT_ARTIFACT_ROOT", tmp_path.as_uri())
+    words = [sys.executable, "-c", OPEN, postgres_address]
+    pipe = subprocess.PIPE
+    openers = [
+        subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
+        for _ in range(3)
+    ]
+    for opener in openers:
+        assert opener.stdout.readline() == "ready\n"
+    for opener in openers:
+        opener.stdin.write("\n")
+        opener.stdin.flush()
+    said = [opener.communicate() for opener in openers]
+    assert [(out, opener.returncode) for (out, _), opener in zip(said, openers, strict=True)] == [
+        ("0\n", 0)
+    ] * 3, said
 
 
 def test_samples_in_s3_of_runs_in_a_file(store_file, s3_bucket, monkeypatch, tmp_path):

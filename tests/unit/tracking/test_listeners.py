@@ -88,7 +88,7 @@ def test_names_become_sources():
     assert sources_of(["top", "free"]) == ("tree", "host")
     assert sources_of(["TOP@2", "tree", "host@1"]) == ("tree@2", "host@2")
     assert sources_of([" top+free ", "-", ""]) == ("tree", "host")
-    assert sources_of(["iostat", "ps"]) == ("disks", "tree", "cores", "host")
+    assert sources_of(["iostat", "ps"]) == ("disks", "tree", "cores", "processes", "host")
     assert sources_of([]) == ()
 
 

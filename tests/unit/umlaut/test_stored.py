@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from dippm.umlaut import Benchmark, BenchmarkSupervisor, LossTracker, MemoryMetric, TimeMetric
+from dippm.measure.readings import Quantity, Readings
+from dippm.measure.sampler_writer import Writer
+from dippm.store.folder import RunFolder
+from dippm.store.record import End, Moment, Span, Start
+from dippm.umlaut import (
+    Benchmark,
+    BenchmarkSupervisor,
+    GPUMemoryMetric,
+    LossTracker,
+    MemoryMetric,
+    TimeMetric,
+)
+from dippm.umlaut.descriptions import DESCRIPTIONS, described
 from dippm.umlaut.importing import import_database
+from dippm.umlaut.rows import rows_of_folder
 from dippm.umlaut.stored import attach_now
 
 from .test_import import ROWS, UUID, made
@@ -35,6 +49,29 @@ def test_rows_are_the_same_in_the_store(here: Path) -> None:
     assert after == before
     one = Benchmark("KAI.db", mode="r").query(uuid=benchmark.uuid, measure_type="time")
     assert [row.value for row in one] == [r.value for r in before if r.measure_type == "time"]
+
+
+def test_metrics_of_two_gpus_keep_their_own_readings_in_the_store(here: Path) -> None:
+    metrics = [GPUMemoryMetric("first", id=0), GPUMemoryMetric("second", id=1)]
+    tags = {DESCRIPTIONS: json.dumps({"step": described(metrics)})}
+    start = Start("ab" * 16, "gpus", "tests", Moment.now(), tags=tags, store=f"{here}/gpus.db")
+    folder = RunFolder.create(start)
+    begun = start.at.monotonic_ns
+    folder.span(Span(1, "step", begun, begun + 10**9))
+    for device, used_mb in (("0", 100.0), ("1", 200.0)):
+        writer = Writer(folder.path / f"samples-7-1-{device}.dippm", [_Gpu()], {"pid": 1, "hz": 10})
+        writer.add(0, Readings(begun + 10**8, {"memory_used_mb": used_mb}, {}))
+        writer.close({"end": "the watched process has ended", "missed": 0, "cpu_s": 0.0})
+    folder.end(End("finished", Moment.now()))
+    folder.close()
+    before = rows_of_folder(folder.path)
+    assert [(row.description, row.value) for row in before] == [("first", 100), ("second", 200)]
+    assert attach_now([folder.path], None) == (1, "")
+    assert Benchmark("gpus.db", mode="r").query() == before
+
+
+class _Gpu:
+    name, quantities = "nvml", (Quantity("memory_used_mb", "MiB", "device", "memory in use"),)
 
 
 def test_an_imported_database_is_in_the_store_once(here: Path) -> None:

@@ -1,0 +1,110 @@
+"""The processes of the run's tree one by one: the first eight of them, each in a place of its own.
+
+A place belongs to one process for good, and its number says to which. What a process is called
+is on none of them: programs may change it, and it may hold what is nobody's to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.calls import Call, Calls, NotHere, spaced
+from dippm.measure.sources.tree import descendants
+from dippm.measure.sources.tree_process import Process
+
+PLACES = 8
+EMPTY = "the run had no such process yet"
+ENDED = "the process has ended"
+
+
+class ProcessesSource:
+    """CPU time and memory of single processes of a tree."""
+
+    name = "processes"
+
+    def __init__(self, root: int, exclude: Collection[int]) -> None:
+        self.quantities = QUANTITIES
+        self._root = root
+        self._exclude = frozenset(exclude)
+        self._places: list[Process] = []
+        self._gone: set[Process] = set()
+        self._looked = spaced(self._look)
+        calls = [Call(QUANTITIES[-1:], self._count)]
+        calls += [
+            Call(QUANTITIES[3 * place : 3 * place + 3], self._of(place)) for place in range(PLACES)
+        ]
+        self._calls = Calls(self.name, calls)
+
+    def read(self) -> Readings:
+        """Read every process that has a place, and give places to new ones."""
+        return self._calls.read()
+
+    def close(self) -> None:
+        """Let go of the processes."""
+        self._calls.drop("the source is closed")
+        for process in self._places:
+            process.close()
+
+    def _count(self) -> tuple[float, ...]:
+        return self._looked()
+
+    def _look(self) -> tuple[float, ...]:
+        known = {process.pid for process in self._places if process not in self._gone}
+        living = descendants(self._root) - self._exclude
+        for pid in sorted(living - known):
+            if len(self._places) == PLACES:
+                break
+            try:
+                self._places.append(Process(pid))
+            except OSError:  # it has just ended
+                continue
+        held = {process.pid for process in self._places if process not in self._gone}
+        return (float(len(living - held)),)
+
+    def _of(self, place: int) -> _Reader:
+        return _Reader(self._places, self._gone, place)
+
+
+class _Reader:
+    """Reads the process in a place."""
+
+    def __init__(self, places: list[Process], gone: set[Process], place: int) -> None:
+        self._places = places
+        self._gone = gone
+        self._place = place
+
+    def __call__(self) -> tuple[float, ...]:
+        if self._place >= len(self._places):
+            raise NotHere(EMPTY)
+        process = self._places[self._place]
+        if process not in self._gone and (not process.update() or process.zombie):
+            self._gone.add(process)
+        if process in self._gone:
+            raise NotHere(ENDED)
+        return float(process.pid), process.own_s, process.rss_mb
+
+
+def open_processes(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:
+    """Open the processes of a tree.
+
+    Args:
+        pid: its root, by default this process.
+        exclude: processes that do not count.
+    """
+    if not Path("/proc/self").exists():
+        return AbsentSource(ProcessesSource.name, QUANTITIES, "there is no /proc here")
+    return ProcessesSource(pid or os.getpid(), exclude)
+
+
+def _quantities() -> Iterator[Quantity]:
+    for place in range(1, PLACES + 1):
+        yield Quantity(f"process_{place}_pid", "", "tree", "its number")
+        yield Quantity(f"process_{place}_cpu_s", "s", "tree", "CPU time of it", counter=True)
+        yield Quantity(f"process_{place}_rss_mb", "MiB", "tree", "resident memory of it")
+    yield Quantity("more", "processes", "tree", "alive, and without a place")
+
+
+QUANTITIES = tuple(_quantities())

@@ -57,10 +57,10 @@ def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
             audience.say(remark)
         if rows:
             chosen.append((workload, rows))
-    rows = [row for _, rows in chosen for row in rows]
+    wanted = [row for _, rows in chosen for row in rows]
     if terms.ray:  # devices and listeners are those of the nodes, which look for themselves
-        rows = [row._replace(devices=(), sharing="", listeners=()) for row in rows]
-    check(rows, plan.path)
+        wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
+    check(wanted, plan.path)
     return chosen
 
 

@@ -171,7 +171,7 @@ class CarriedOut:
         if self._passed:
             self._book.write({one.row.number: (status, one.run)})
             self._audience.became(one.row, status, time.monotonic() - self._began)
-        elif not self._asked:
+        elif not self._asked and not one.ready:  # the others are sent away, and wait for next time
             self._audience.say(f"row {one.row.number} could not be prepared: {status}")
             self._book.write({one.row.number: (Status("LOST"), "")})
         self._journal.write(row=one.row.number, ended=str(status))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from dippm.errors import PlanError
@@ -129,12 +131,13 @@ def _on_nodes(
     ]
     if not errands:
         return []
-    cluster = Cluster(terms.ray)
-    try:
-        cluster.check(errands)
-        return cluster.carry_out(errands, book, interrupts, audience)
-    finally:
-        cluster.leave()
+    with redirect_stdout(sys.stderr):  # Ray talks on stdout
+        cluster = Cluster(terms.ray)
+        try:
+            cluster.check(errands)
+            return cluster.carry_out(errands, book, interrupts, audience)
+        finally:
+            cluster.leave()
 
 
 def _group(plan: Plan, workload: Workload) -> str:

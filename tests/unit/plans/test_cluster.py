@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from dippm.plans.cluster import on_devices
 from dippm.plans.table import read_table
 from dippm.plans.workload import workloads
 from tests.unit.plans.desks import HEADER, interrupt, lines, told
-from tests.unit.tracking.commands import until
+from tests.unit.tracking import commands
+from tests.unit.tracking.commands import alive, until
 
 pytest.importorskip("ray", reason="clusters need the extra ray")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A cluster takes a minute to come up where others compute."""
+    monkeypatch.setattr(commands, "PATIENCE_S", 300.0)
 
 
 def test_devices_are_those_that_the_node_gave():
@@ -62,11 +72,28 @@ def test_ctrl_c_ends_what_the_nodes_run(desk, times):
     until(lambda: (desk.folder / "begun").exists(), "the row")
     for _ in range(times):
         interrupt(process)
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate(timeout=300)
     assert told(out)[-1]["signal"]
     assert desk.statuses() == ["INTERRUPTED"]
     (path,) = until(lambda: list(desk.spool.glob("*/end.json")), "the end of the run")
     assert desk.recorded(path.parent.name).end.status == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost(desk):
+    """The process that Ray runs a workload in is killed: its row ends, and runs again next time."""
+    desk.rows("1,1,,,-,-,sh -c,-,'echo $PPID > row; test -e go || exec sleep 1000'")
+    process = desk.start(ray="local")
+    said = desk.folder / "row"
+    row = int(until(lambda: said.exists() and said.read_text(), "the row"))
+    with open(f"/proc/{row}/stat", encoding="utf-8") as file:
+        os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert told(out)[-1]["well"] is False
+    assert desk.statuses() == ["LOST"]
+    until(lambda: not alive(row), "the end of the row")
+    (desk.folder / "go").touch()
+    assert desk.run()[-1]["well"] is True
 
 
 def test_an_address_where_no_cluster_is(desk):

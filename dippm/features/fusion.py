@@ -12,22 +12,29 @@ def fuse(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Merge kernels that read from each other and only stream memory.
 
     A group holds at most one reduction-like kernel, reads what comes from outside and writes what
-    is read outside; what passes between its members stays in registers. Upsampling is generated
-    code, so it does not walk serially.
+    is read outside; what passes between its members stays in registers. A kernel that reads two
+    groups joins both, such as the sum of two normalised branches. Upsampling is generated code, so
+    it does not walk serially.
 
     Args:
         kernels: in execution order, with their sources.
     """
     groups: list[list[int]] = []
     group_of: list[int] = []
-    for position, kernel in enumerate(kernels):
-        joined = _group_to_join(kernel, kernels, groups, group_of)
+    for position in range(len(kernels)):
+        joined = _group_to_join(position, kernels, groups, group_of)
         if joined is None:
             groups.append([])
             joined = len(groups) - 1
+        else:
+            for other in _branches(position, joined, kernels, groups, group_of):
+                groups[joined] = sorted(groups[joined] + groups[other])
+                for member in groups[other]:
+                    group_of[member] = joined
+                groups[other] = []
         groups[joined].append(position)
         group_of.append(joined)
-    order = sorted(range(len(groups)), key=lambda g: groups[g][-1])
+    order = sorted((g for g in range(len(groups)) if groups[g]), key=lambda g: groups[g][-1])
     rank = {g: i for i, g in enumerate(order)}
     read_outside = _read_outside(kernels, group_of)
     merged = []
@@ -39,17 +46,81 @@ def fuse(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def _group_to_join(
-    kernel: Kernel, kernels: Sequence[Kernel], groups: list[list[int]], group_of: list[int]
+    position: int, kernels: Sequence[Kernel], groups: list[list[int]], group_of: list[int]
 ) -> int | None:
-    """Return the group of what the kernel reads last, if it can take the kernel."""
-    if not _is_fusible(kernel) or not kernel.sources:
+    """Return the latest group that the kernel reads and that can take it."""
+    kernel = kernels[position]
+    if not _is_fusible(kernel):
         return None
-    latest = max((group_of[s] for s in kernel.sources), key=lambda g: groups[g][-1])
-    members = [kernels[at] for at in groups[latest]]
-    if not all(map(_is_fusible, members)):
-        return None
-    two_anchors = _is_anchor(kernel) and any(map(_is_anchor, members))
-    return None if two_anchors else latest
+    read = {group_of[source] for source in kernel.sources}
+    for group in sorted(read, key=lambda g: -groups[g][-1]):
+        members = [kernels[at] for at in groups[group]]
+        two_anchors = _is_anchor(kernel) and any(map(_is_anchor, members))
+        if not all(map(_is_fusible, members)) or two_anchors:
+            continue
+        if not _waits_for([position], set(groups[group]), kernels):
+            return group
+    return None
+
+
+def _branches(
+    position: int,
+    joined: int,
+    kernels: Sequence[Kernel],
+    groups: list[list[int]],
+    group_of: list[int],
+) -> list[int]:
+    """Return the other groups that a kernel reads and that can become part of the one it joins.
+
+    Nobody else reads such a group yet, it does not wait for the joined one, and what is read of it
+    has as many elements as the kernel writes: one loop serves all.
+    """
+    kernel, taken = kernels[position], set(groups[joined])
+    anchored = _is_anchor(kernel) or any(_is_anchor(kernels[at]) for at in taken)
+    found: list[int] = []
+    for source in kernel.sources:
+        group = group_of[source]
+        members = groups[group]
+        if group == joined or group in found or not _same_loop(kernels[source], kernel):
+            continue
+        if not all(_is_fusible(kernels[at]) for at in members):
+            continue
+        anchors = any(_is_anchor(kernels[at]) for at in members)
+        read = _is_read_by_others(set(members), kernels[:position])
+        if (anchored and anchors) or read or _waits_for(members, taken, kernels):
+            continue
+        found.append(group)
+        taken |= set(members)
+        anchored = anchored or anchors
+    return found
+
+
+def _same_loop(source: Kernel, kernel: Kernel) -> bool:
+    return source.write_bytes * kernel.out_bytes == kernel.write_bytes * source.out_bytes
+
+
+def _is_read_by_others(members: set[int], before: Sequence[Kernel]) -> bool:
+    first = min(members)
+    return any(
+        not members.isdisjoint(kernel.sources)
+        for at, kernel in enumerate(before[first:], first)
+        if at not in members
+    )
+
+
+def _waits_for(members: Sequence[int], others: set[int], kernels: Sequence[Kernel]) -> bool:
+    """Tell whether members read, through kernels of neither group, what others write."""
+    first, seen = min(others), {*members, *others}
+    stack = list(members)
+    while stack:
+        at = stack.pop()
+        for source in kernels[at].sources:
+            if source in others and at not in members:
+                return True
+            if source >= first and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return False
 
 
 def _is_fusible(kernel: Kernel) -> bool:

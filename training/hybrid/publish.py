@@ -286,7 +286,8 @@ def _card(examples: Examples) -> dict[str, Any]:
             "than 0.1 points. How far a network may leave the trees was chosen on S1; other "
             "settings were looked at on two of the ten folds of S2.",
             "Of the depthwise convolutions PyTorch's choice for a batch above one is taken.",
-            "Two members, one seed for each held-out fold.",
+            "Two members. One seed for each held-out fold, two where a GPU is held out; what a "
+            "calibration is worth there was tried with the first.",
         ],
         "never_measured": [
             "Whole vision models on GPUs other than those listed under rows by source.",

@@ -25,7 +25,7 @@ from dippm.graph.operators import operator
 from dippm.graph.rules.quantised import BYTES
 from dippm.progress import counted
 
-KERNEL_VERSION = "8"
+KERNEL_VERSION = "9"
 
 Rule = Callable[[Run, Call], None]
 BY_NAME: Mapping[str, Rule] = {

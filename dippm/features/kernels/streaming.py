@@ -43,7 +43,7 @@ def pass_over_memory(run: Run, call: Call) -> None:
     read, written = _elements(run, call, operands, row)
     strides = _result_strides(run, call, operands)
     length = row_length(run, kind, source, out.shape)
-    indices = INDEX_WIDTH * written if call.op == "max_pool" and len(call.outputs) == 1 else 0.0
+    indices = INDEX_WIDTH * written if _writes_unread_indices(run, call) else 0.0
     elements = read if row.axis == "reduced" else written
     flops = operator(call.op).flops_per_output * elements + 2.0 * macs(run, call)
     kernel = Kernel(
@@ -72,6 +72,11 @@ def pass_over_memory(run: Run, call: Call) -> None:
     for p in call.outputs:
         same = run.tensor(p).shape == out.shape
         run.make(p, _width_of(run, call, p, width), strides if same else None, widened=widened)
+
+
+def _writes_unread_indices(run: Run, call: Call) -> bool:
+    """Tell whether a call writes positions that nobody reads: a compiler leaves them out."""
+    return call.op == "max_pool" and len(call.outputs) == 1 and not run.compiled
 
 
 def _made_ready(run: Run, call: Call, operands: list[int]) -> int:

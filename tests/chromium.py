@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.browser import CHROMIUM
 
-PATIENCE_S = 60.0
+PATIENCE_S = 25.0
 
 
 class Chromium:
@@ -99,6 +99,13 @@ class Chromium:
             "Input.dispatchKeyEvent", type="keyDown", **shared, **({"text": text} if text else {})
         )
         self.call("Input.dispatchKeyEvent", type="keyUp", **shared)
+
+    def give(self, selector: str, path: Path) -> None:
+        """Choose a file in an input of files."""
+        found = self.call(
+            "Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})"
+        )
+        self.call("DOM.setFileInputFiles", files=[str(path)], objectId=found["result"]["objectId"])
 
     def size(self, width: int, height: int, *, scheme: str = "light") -> None:
         """Set how large the window is, in pixels, and which colours the user likes."""

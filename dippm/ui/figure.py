@@ -61,7 +61,7 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
         if len(pairs) <= MOST_TRACES
         else _joined(pairs, looks, factor)
     )
-    shapes, notes = _levels(view.chart.levels, looks)
+    shapes, notes = _levels(view.chart.levels, looks, log=wanted.log)
     shapes += _stretches(view.chart.stretches, looks, factor)
     axis = {"gridcolor": looks.grid, "zerolinecolor": looks.grid, "linecolor": looks.grid}
     layout = {
@@ -153,18 +153,25 @@ def _joined(
     return traces
 
 
-def _levels(levels: Sequence[Level], looks: Scheme) -> tuple[list[Any], list[Any]]:
-    """Return lines and bands over the whole width, and what they are called."""
+def _levels(levels: Sequence[Level], looks: Scheme, *, log: bool) -> tuple[list[Any], list[Any]]:
+    """Return lines and bands over the whole width, and what they are called.
+
+    On a logarithmic axis plotly wants the height of a shape as it is, and that of a text as its
+    power of ten.
+    """
+    import math
+
     shapes: list[Any] = []
     notes = []
     for level in levels:
+        if log and level.value <= 0:
+            continue
         if level.low is not None and level.high is not None:
             band = {"type": "rect", "y0": level.low, "y1": level.high, "line": {"width": 0}}
             shapes.append({**band, **ACROSS, "fillcolor": looks.text, "opacity": 0.12})
         line = {"color": looks.text, "width": 1.5, "dash": "dash"}
-        shapes.append(
-            {"type": "line", "y0": level.value, "y1": level.value, "line": line, **ACROSS}
-        )
+        height = {"y0": level.value, "y1": level.value}
+        shapes.append({"type": "line", "line": line, **height, **ACROSS, "layer": "above"})
         notes.append(
             {
                 "text": f"predicted {show(level.value)}",
@@ -172,7 +179,7 @@ def _levels(levels: Sequence[Level], looks: Scheme) -> tuple[list[Any], list[Any
                 "x": 1,
                 "xanchor": "right",
                 "yref": "y",
-                "y": level.value,
+                "y": math.log10(level.value) if log else level.value,
                 "yanchor": "bottom",
                 "showarrow": False,
                 "bgcolor": looks.background,

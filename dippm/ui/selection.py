@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dippm.store.query import Condition, holds
 
+Name = TypeVar("Name", bound=Hashable)
 ALONE = "(none)"
 """How the workload is called of runs that belong to none."""
 
@@ -69,9 +71,9 @@ def filtered(
     ]
 
 
-def counted(names: Iterable[str]) -> list[tuple[str, int]]:
+def counted(names: Iterable[Name]) -> list[tuple[Name, int]]:
     """Return each name with how often it stands there, in the order of its first."""
-    found: dict[str, int] = {}
+    found: dict[Name, int] = {}
     for name in names:
         found[name] = found.get(name, 0) + 1
     return list(found.items())
@@ -92,15 +94,9 @@ def within(
     ]
 
 
-def changed(selected: Sequence[str], offered: Iterable[str], ticked: Iterable[str]) -> list[str]:
-    """Return the selection after a person ticked some of the runs that a list offers.
-
-    What the list does not offer (runs of other experiments) stays selected; the order is that of
-    selection.
-    """
-    on, shown = list(ticked), set(offered)
-    kept = [run for run in selected if run not in shown or run in set(on)]
-    return kept + [run for run in on if run not in set(kept)]
+def joined(selected: Iterable[str], more: Iterable[str]) -> list[str]:
+    """Return a selection with further runs, in the order of selection."""
+    return list(dict.fromkeys([*selected, *more]))
 
 
 def labels(runs: Sequence[Listed]) -> dict[str, str]:

@@ -56,7 +56,12 @@ MOST_ABSENT = 6
 
 
 def exploration_of_page(
-    settings: dict[str, Any], charts: tuple[ChartView, ...] = (), **listed: str
+    settings: dict[str, Any],
+    charts: tuple[ChartView, ...] = (),
+    *,
+    search: str = "",
+    status: str = "",
+    condition: str = "",
 ) -> Exploration:
     """Return what is set on the page."""
     shown = settings["show"] or ()
@@ -70,7 +75,9 @@ def exploration_of_page(
         rates="rates" in shown,
         spans="spans" in shown,
         prediction="prediction" in shown,
-        **listed,
+        search=search,
+        status=status,
+        condition=condition,
     )
 
 

@@ -30,7 +30,7 @@ def layout(library: Library) -> html.Div:
                     html.H1("DIPPM runs"),
                     html.P(printable(library.place), id="place"),
                     _choice(
-                        "scheme", "colours", {"auto": "auto", "light": "light", "dark": "dark"}
+                        "scheme", "Colours", {"auto": "auto", "light": "light", "dark": "dark"}
                     ),
                 ]
             ),
@@ -128,7 +128,7 @@ def _drawn() -> html.Section:
                         ]
                     ),
                     html.Div(
-                        className="row",
+                        className="row wide",
                         children=[
                             html.Button("Save exploration", id="save"),
                             dcc.Upload(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
 from dippm.errors import RunError
 from dippm.figures import show
@@ -14,7 +15,7 @@ from dippm.printable import printable
 from dippm.ui.exploration import Exploration
 from dippm.ui.figure import SCHEMES
 from dippm.ui.library import Library
-from dippm.ui.selection import Listed, changed, counted, filtered, within
+from dippm.ui.selection import Listed, counted, filtered, joined, within
 from dippm.ui.streams import listed_streams
 from dippm.ui.view import keys_of
 
@@ -37,58 +38,39 @@ def answer_lists(app: Dash, library: Library) -> None:
             return no_update, no_update, no_update
         return library.version, printable(library.trouble, keep="\n"), printable(library.place)
 
+    filters = {
+        "search": Input("search", "value"),
+        "status": Input("status", "value"),
+        "condition": Input("condition", "value"),
+        "experiments": Input("experiments", "value"),
+        "workloads": Input("workloads", "value"),
+    }
+    for box, store in (("runs", "selected"), ("legend", "hidden")):
+        # In the browser: on the way to the server a tick would be lost to the next one.
+        app.clientside_callback(
+            ClientsideFunction("page", f"tick_{box}"),
+            Input(box, "value"),
+            State(box, "options"),
+            State(store, "data"),
+            prevent_initial_call=True,
+        )
+
     @app.callback(
         Output("experiments", "options"),
         Output("workloads", "options"),
         Output("runs", "options"),
         Output("runs", "value"),
-        Output("selected", "data"),
         Output("runs-note", "children"),
         Output("condition-trouble", "children"),
-        Input("version", "data"),
-        Input("search", "value"),
-        Input("status", "value"),
-        Input("condition", "value"),
-        Input("experiments", "value"),
-        Input("workloads", "value"),
-        Input("runs", "value"),
-        Input("select-all", "n_clicks"),
-        Input("select-none", "n_clicks"),
-        Input("loaded", "data"),
-        State("runs", "options"),
-        State("selected", "data"),
+        inputs={
+            "filters": filters,
+            "selected": Input("selected", "data"),
+            "version": Input("version", "data"),
+        },
     )
-    def _list(
-        _: int,
-        search: str | None,
-        status: str | None,
-        condition: str | None,
-        experiments: list[str],
-        workloads: list[str],
-        ticked: list[str],
-        __: int,
-        ___: int,
-        loaded: dict[str, Any] | None,
-        offered: list[dict[str, Any]],
-        selected: list[str],
-    ) -> tuple[Any, ...]:
-        trouble, every = "", library.runs()
-        try:
-            found = filtered(every, search or "", status or "", condition or "")
-        except RunError as error:
-            found, trouble = [], str(error)
-        pairs = [(w[0], w[1]) for w in map(json.loads, workloads)]
-        of_them = within(found, experiments)
-        listed = within(of_them, (), [pair for pair in pairs if _stands(pair, experiments)])
-        cause = ctx.triggered_id
-        if cause == "runs":
-            selected = changed(selected, [option["value"] for option in offered], ticked)
-        elif cause == "select-all":
-            selected = changed(selected, (), [run.uuid for run in listed])
-        elif cause == "select-none":
-            selected = []
-        elif cause == "loaded" and loaded:
-            selected = list(loaded["runs"])
+    def _list(filters: dict[str, Any], selected: list[str], version: int) -> tuple[Any, ...]:
+        every = library.runs()
+        found, of_them, listed, trouble = _filtered(every, filters)
         rows = listed[:MOST_ROWS]
         on = set(selected)
         note = f"{len(listed):,} of {len(every):,}; {len(selected):,} selected"
@@ -101,14 +83,36 @@ def answer_lists(app: Dash, library: Library) -> None:
             ],
             [
                 {"label": f"{_text(pair[1])} ({count:,})", "value": json.dumps(pair)}
-                for pair, count in counted(run.workload for run in of_them)  # type: ignore[arg-type]
+                for pair, count in counted(run.workload for run in of_them)
             ],
             [{"label": _row(run), "value": run.uuid} for run in rows],
             [run.uuid for run in rows if run.uuid in on],
-            selected if cause in CHANGERS else no_update,
             note,
             trouble,
         )
+
+    @app.callback(
+        Output("selected", "data"),
+        inputs={
+            "clicks": [Input("select-all", "n_clicks"), Input("select-none", "n_clicks")],
+            "loaded": Input("loaded", "data"),
+            "filters": {n: State(o.component_id, o.component_property) for n, o in filters.items()},
+            "selected": State("selected", "data"),
+        },
+        prevent_initial_call=True,
+    )
+    def _select(
+        clicks: list[int | None],
+        loaded: dict[str, Any] | None,
+        filters: dict[str, Any],
+        selected: list[str],
+    ) -> Any:
+        if ctx.triggered_id == "loaded":
+            return loaded["runs"] if loaded else no_update
+        if ctx.triggered_id == "select-none":
+            return []
+        _, _, listed, _ = _filtered(library.runs(), filters)
+        return joined(selected, (run.uuid for run in listed))
 
     @app.callback(
         Output("streams", "options"),
@@ -131,72 +135,82 @@ def answer_lists(app: Dash, library: Library) -> None:
     @app.callback(
         Output("legend", "options"),
         Output("legend", "value"),
-        Output("hidden", "data"),
         Output("lines-summary", "children"),
         Output("lines", "style"),
-        Input("legend", "value"),
+        Input("hidden", "data"),
         Input("selected", "data"),
         Input("grouping", "value"),
-        Input("show-all", "n_clicks"),
-        Input("hide-all", "n_clicks"),
-        Input("loaded", "data"),
         Input("dark", "data"),
         Input("version", "data"),
-        State("legend", "options"),
-        State("hidden", "data"),
     )
     def _legend(
-        shown: list[str],
-        selected: list[str],
-        grouping: str,
-        _: int,
-        __: int,
-        loaded: dict[str, Any] | None,
-        scheme: str,
-        ___: int,
-        offered: list[dict[str, Any]],
-        hidden: list[str],
+        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int
     ) -> tuple[Any, ...]:
-        named = keys_of(
-            runs_of(library, selected), Exploration.model_validate({"grouping": grouping})
-        )
-        cause = ctx.triggered_id
-        if cause == "legend":
-            keys = [option["value"] for option in offered]
-            hidden = [key for key in hidden if key not in set(keys)]
-            hidden += [key for key in keys if key not in set(shown)]
-        elif cause == "show-all":
-            hidden = [key for key in hidden if key not in named]
-        elif cause == "hide-all":
-            hidden = list(dict.fromkeys([*hidden, *named]))
-        elif cause == "loaded" and loaded:
-            hidden = list(loaded["hidden"])
+        named = _named(library, selected, grouping)
         off = set(hidden)
         rows = list(named.items())[:MOST_NAMED]
         summary = f"Lines: {sum(key not in off for key in named):,} of {len(named):,} shown"
         if len(named) > len(rows):
             summary += f" (the first {len(rows)} are listed)"
+        colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
         return (
             [{"label": _text(label), "value": key} for key, label in rows],
             [key for key, _ in rows if key not in off],
-            hidden if cause in HIDERS else no_update,
             summary,
-            {f"--line-{place}": drawn for place, drawn in enumerate(SCHEMES[scheme].lines)},
+            {f"--line-{place}": drawn for place, drawn in enumerate(colours)},
         )
 
+    @app.callback(
+        Output("hidden", "data"),
+        Input("show-all", "n_clicks"),
+        Input("hide-all", "n_clicks"),
+        Input("loaded", "data"),
+        State("hidden", "data"),
+        State("selected", "data"),
+        State("grouping", "value"),
+        prevent_initial_call=True,
+    )
+    def _hide(
+        _: int,
+        __: int,
+        loaded: dict[str, Any] | None,
+        hidden: list[str],
+        selected: list[str],
+        grouping: str,
+    ) -> Any:
+        if ctx.triggered_id == "loaded":
+            return loaded["hidden"] if loaded else no_update
+        named = _named(library, selected, grouping)
+        if ctx.triggered_id == "show-all":
+            return [key for key in hidden if key not in named]
+        return joined(hidden, named)
 
-CHANGERS = ("runs", "select-all", "select-none", "loaded")
-HIDERS = ("legend", "show-all", "hide-all", "loaded")
+
+def _named(library: Library, selected: list[str], grouping: str) -> dict[str, str]:
+    exploration = Exploration.model_validate({"grouping": grouping})
+    return keys_of(runs_of(library, selected), exploration)
+
+
+def _filtered(
+    every: Sequence[Listed], filters: dict[str, Any]
+) -> tuple[list[Listed], list[Listed], list[Listed], str]:
+    """Return runs by words, by experiment too, by workload too, and what is wrong with a filter."""
+    texts = (filters[name] or "" for name in ("search", "status", "condition"))
+    try:
+        found = filtered(every, *texts)
+    except RunError as error:
+        return [], [], [], str(error)
+    experiments = filters["experiments"]
+    pairs = [(pair[0], pair[1]) for pair in map(json.loads, filters["workloads"])]
+    pairs = [pair for pair in pairs if not experiments or pair[0] in experiments]
+    of_them = within(found, experiments)
+    return found, of_them, within(of_them, (), pairs), ""
 
 
 def runs_of(library: Library, selected: list[str]) -> list[Listed]:
     """Return those of the selected runs that there are, in the order of selection."""
     known = {run.uuid: run for run in library.runs()}
     return [known[uuid] for uuid in selected if uuid in known]
-
-
-def _stands(pair: tuple[str, str], experiments: list[str]) -> bool:
-    return not experiments or pair[0] in experiments
 
 
 def _row(run: Listed) -> str:

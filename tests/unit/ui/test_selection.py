@@ -8,7 +8,7 @@ import pytest
 
 from dippm.errors import RunError
 from dippm.ui.exploration import ChartView, Exploration, ExplorationError, exploration_of
-from dippm.ui.selection import changed, counted, filtered, labels, within
+from dippm.ui.selection import counted, filtered, joined, labels, within
 from tests.unit.ui.runs_in_memory import listed
 
 RUNS = [
@@ -52,11 +52,8 @@ def test_counting_keeps_order():
     assert counted(run.experiment for run in RUNS) == [("vision", 2), ("text", 1)]
 
 
-def test_a_selection_goes_across_experiments():
-    selected = changed([], offered=["a1", "b2"], ticked=["b2"])
-    selected = changed(selected, offered=["c3"], ticked=["c3"])
-    assert selected == ["b2", "c3"]
-    assert changed(selected, offered=["a1", "b2"], ticked=["a1"]) == ["c3", "a1"]
+def test_a_selection_grows_in_its_order():
+    assert joined(["b2", "a1"], ["a1", "c3"]) == ["b2", "a1", "c3"]
 
 
 def test_labels_tell_runs_of_one_name_apart():

@@ -194,6 +194,15 @@ def test_the_figure_draws_mean_range_spans_and_prediction():
     assert "predicted 900" in figure["layout"]["annotations"][0]["text"]
 
 
+def test_what_was_predicted_stands_right_on_a_logarithmic_axis():
+    runs, held = two(spans=CALLS, prediction=PREDICTION)
+    wanted = ChartView(stream=RSS.stream, log=True)
+    layout = figure_of(view(runs, held, Exploration(), wanted), wanted, "light")["layout"]
+    assert layout["annotations"][0]["y"] == pytest.approx(np.log10(900))
+    (line,) = [shape for shape in layout["shapes"] if shape["type"] == "line"]
+    assert line["y0"] == 900
+
+
 def test_hostile_names_reach_plotly_as_text():
     runs = [listed("a", name=HOSTILE)]
     held = {"a": opened("a", column(f"tree.{HOSTILE}", [1.0, 2.0]))}

@@ -45,8 +45,9 @@
       if (relayout[name + ".autorange"]) {
         found[axis] = null;
         news = true;
-      } else if (relayout[name + ".range[0]"] !== undefined) {
-        found[axis] = [seconds(relayout[name + ".range[0]"]), seconds(relayout[name + ".range[1]"])];
+      } else if (relayout[name + ".range"] || relayout[name + ".range[0]"] !== undefined) {
+        const ends = [relayout[name + ".range[0]"], relayout[name + ".range[1]"]];
+        found[axis] = (relayout[name + ".range"] || ends).map(seconds);
         news = true;
       }
     }
@@ -80,6 +81,31 @@
     return clicks;
   }
 
+  function keep(store, before, now) {
+    if (JSON.stringify(before) !== JSON.stringify(now)) {
+      window.dash_clientside.set_props(store, { data: now });
+    }
+  }
+
+  // What the list does not offer, runs of other experiments, stays selected.
+  function tick_runs(ticked, options, selected) {
+    const offered = new Set((options || []).map((option) => option.value));
+    const on = new Set(ticked);
+    const kept = selected.filter((run) => !offered.has(run) || on.has(run));
+    const held = new Set(kept);
+    keep("selected", selected, kept.concat(ticked.filter((run) => !held.has(run))));
+  }
+
+  function tick_legend(shown, options, hidden) {
+    const on = new Set(shown);
+    const offered = (options || []).map((option) => option.value);
+    const known = new Set(offered);
+    const off = offered.filter((key) => !on.has(key));
+    const kept = hidden.filter((key) => !known.has(key) || !on.has(key));
+    const held = new Set(kept);
+    keep("hidden", hidden, kept.concat(off.filter((key) => !held.has(key))));
+  }
+
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   function scheme(chosen) {
@@ -98,6 +124,6 @@
   document.documentElement.dataset.scheme = dark.matches ? "dark" : "light";
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
-    page: { zoom, picture, scheme },
+    page: { zoom, picture, scheme, tick_runs, tick_legend },
   });
 })();

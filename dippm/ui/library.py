@@ -23,6 +23,8 @@ MOST_RUNS = 5000
 LIST_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
 MOST_BYTES = 2**30
+GROWING_SHARE = 0.1
+"""A run that goes on for hours takes seconds to read: it is not read all the time."""
 
 
 class Library:
@@ -39,6 +41,7 @@ class Library:
         spool: Path | None = None,
         *,
         most_bytes: int = MOST_BYTES,
+        growing_share: float = GROWING_SHARE,
         opener: Callable[[str | None], RunStore] = open_store,
     ) -> None:
         """Prepare to read; `start` begins.
@@ -47,12 +50,13 @@ class Library:
             store: as `open_store` takes it.
             spool: where runs are that go on, by default that of the user.
             most_bytes: of samples that are held in memory; what was not looked at goes first.
+            growing_share: of the time that a run may be read anew while it grows.
             opener: of the store.
         """
         self.version = 0
         self.trouble = ""
         self._store, self._spool, self._opener = store, spool, opener
-        self._most_bytes = most_bytes
+        self._most_bytes, self._growing_share = most_bytes, growing_share
         self._source: RunStore | None = None
         self._stored: dict[str, StoredRun] = {}
         self._running: dict[str, Running] = {}
@@ -61,6 +65,8 @@ class Library:
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._read_with: dict[str, int] = {}
         self._failed: dict[str, str] = {}
+        self._grown: set[str] = set()
+        self._rests_until: dict[str, float] = {}
         self._listed_at = -LIST_EVERY_S
         self._turn = threading.Condition()
         self._ended = False
@@ -150,10 +156,14 @@ class Library:
     def _look_at_running(self) -> None:
         found = running_runs(self._running, self._spool)
         with self._turn:
+            news = (uuid for uuid, run in found.items() if self._running.get(uuid) != run)
+            self._grown.update(uuid for uuid in news if uuid in self._opened)
+            now = time.monotonic()
+            ready = {uuid for uuid in self._grown if self._rests_until.get(uuid, now) <= now}
+            self._asked.update(dict.fromkeys(ready))
+            self._grown -= ready
             if found == self._running:
                 return
-            news = [uuid for uuid, run in found.items() if self._running.get(uuid) != run]
-            self._asked.update((uuid, None) for uuid in news if uuid in self._opened)
             ended = self._running.keys() - found.keys()
             for uuid in ended:
                 self._opened.pop(uuid, None)  # the store has the whole of it
@@ -190,6 +200,7 @@ class Library:
 
     def _read(self, uuid: str, running: Running | None, stored: StoredRun | None) -> None:
         reason, opened = "it is not in this store", None
+        began = time.monotonic()
         try:
             if running is not None:
                 opened = opened_of_folder(running.recorded())
@@ -198,7 +209,10 @@ class Library:
                 self._source.forget(stored)
         except (DippmError, OSError) as error:
             reason = str(error)
+        ended = time.monotonic()
         with self._turn:
+            if running is not None:
+                self._rests_until[uuid] = ended + (ended - began) * (1 / self._growing_share - 1)
             if opened is None:
                 if running is None and (self._stored or self.trouble == ""):
                     self._failed[uuid] = reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_visitor_who_asked_is_told_by_the_version(store_file, spool, tmp_path)
 
 def test_a_run_that_goes_on_grows_and_then_stands_in_the_store(store_file, spool):
     folder = make_training(spool, name="live", workload="w", ticks=10, ended=False)
-    library = Library(str(store_file), spool)
+    library = Library(str(store_file), spool, growing_share=1)
     library.look()
     (run,) = library.runs()
     assert run.status == "running"
@@ -92,6 +93,24 @@ def test_a_run_that_goes_on_grows_and_then_stands_in_the_store(store_file, spool
     assert library.opened([run.uuid]) == {}
     library.look()
     assert len(library.opened([run.uuid])[run.uuid].streams["told: loss"].values) == 3
+
+
+def test_a_run_that_grows_is_not_read_all_the_time(store_file, spool, monkeypatch):
+    folder = make_training(spool, name="live", workload="w", ticks=10, ended=False)
+    library = Library(str(store_file), spool, growing_share=1e-6)
+    library.look()
+    uuid = library.runs()[0].uuid
+    library.opened([uuid])
+    library.look()
+    read_at = library.read_at(uuid)
+    write_samples(folder, 30, name="samples-2.dippm")
+    library.look()
+    library.look()
+    assert library.read_at(uuid) == read_at
+    later = time.monotonic() + 1e6
+    monkeypatch.setattr("dippm.ui.library.time.monotonic", lambda: later)
+    library.look()
+    assert library.read_at(uuid) > read_at
 
 
 def test_a_run_that_ended_and_waits_for_its_store_is_there(store_file, spool):

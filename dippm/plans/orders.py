@@ -109,7 +109,7 @@ def order_of(
         store=store,
         metrics=(*ALWAYS, *(name for name in metrics if name not in ALWAYS)),
         hz=hz,
-        device=(seat.devices or row.devices or ("0",))[0],
+        device=(seat.visible or row.devices or ("0",))[0],
         params=settings_of(arguments),
         tags={name: text for name, text in tags.items() if text},
         timeout_s=timeout_s,

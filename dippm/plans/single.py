@@ -47,7 +47,7 @@ def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
         seated(devices, sharing, journal=journal.seats()) as (seat,),
     ):
         order = order._replace(
-            device=(seat.devices or (order.device,))[0], tags={**order.tags, **seat.facts}
+            device=(seat.visible or (order.device,))[0], tags={**order.tags, **seat.facts}
         )
         return _in_the_foreground(order, {**os.environ, **seat.environment})
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.browser import CHROMIUM
 
-PATIENCE_S = 25.0
+PATIENCE_S = 60.0
 
 
 class Chromium:

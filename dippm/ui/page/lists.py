@@ -66,9 +66,12 @@ def answer_lists(app: Dash, library: Library) -> None:
             "filters": filters,
             "selected": Input("selected", "data"),
             "version": Input("version", "data"),
+            "ticked": State("runs", "value"),
         },
     )
-    def _list(filters: dict[str, Any], selected: list[str], version: int) -> tuple[Any, ...]:
+    def _list(
+        filters: dict[str, Any], selected: list[str], version: int, ticked: list[str]
+    ) -> tuple[Any, ...]:
         every = library.runs()
         found, of_them, listed, trouble = _filtered(every, filters)
         rows = listed[:MOST_ROWS]
@@ -86,7 +89,7 @@ def answer_lists(app: Dash, library: Library) -> None:
                 for pair, count in counted(run.workload for run in of_them)
             ],
             [{"label": _row(run), "value": run.uuid} for run in rows],
-            [run.uuid for run in rows if run.uuid in on],
+            _news([run.uuid for run in rows if run.uuid in on], ticked),
             note,
             trouble,
         )
@@ -142,9 +145,10 @@ def answer_lists(app: Dash, library: Library) -> None:
         Input("grouping", "value"),
         Input("dark", "data"),
         Input("version", "data"),
+        State("legend", "value"),
     )
     def _legend(
-        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int
+        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int, shown: list[str]
     ) -> tuple[Any, ...]:
         named = _named(library, selected, grouping)
         off = set(hidden)
@@ -155,7 +159,7 @@ def answer_lists(app: Dash, library: Library) -> None:
         colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
         return (
             [{"label": _text(label), "value": key} for key, label in rows],
-            [key for key, _ in rows if key not in off],
+            _news([key for key, _ in rows if key not in off], shown),
             summary,
             {f"--line-{place}": drawn for place, drawn in enumerate(colours)},
         )
@@ -184,6 +188,11 @@ def answer_lists(app: Dash, library: Library) -> None:
         if ctx.triggered_id == "show-all":
             return [key for key in hidden if key not in named]
         return joined(hidden, named)
+
+
+def _news(value: list[str], before: list[str]) -> Any:
+    """Return what is ticked only if it changed: a tick on its way here must not be undone."""
+    return no_update if value == before else value
 
 
 def _named(library: Library, selected: list[str], grouping: str) -> dict[str, str]:

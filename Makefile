@@ -40,6 +40,7 @@ benchmark:
 	$(RUN) benchmarks.conversion
 	$(RUN) benchmarks.exploration
 	$(RUN) benchmarks.run_store
+	$(RUN) benchmarks.page
 
 docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict

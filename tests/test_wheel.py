@@ -29,6 +29,7 @@ def test_the_wheel_holds_what_predicting_needs(tmp_path):
     members = set(zipfile.ZipFile(wheel).namelist())
     assert {"dippm/devices/catalog.toml", "dippm/py.typed"} <= members
     assert "dippm/report/templates/collected.html.jinja" in members
+    assert {"dippm/ui/page/assets/page.js", "dippm/ui/page/assets/page.css"} <= members
     for info in available():
         place = f"dippm/checkpoints/{info.path.parent.name}/{info.path.name}"
         for name in ("model.safetensors", "config.json", "metrics.json", "README.md"):

@@ -10,7 +10,6 @@ must be at the same path on every node.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from dataset.collect.runner import Runner
 from dataset.collect.session import Keep, make_folder, run
 from dataset.collect.supervisor import interruptible
 from dataset.plan.configuration import Job, Point
+from dippm.process.cluster import join
 
 LOSSES = 5
 """Stations lost in a row, without a row between them, before the cluster counts as lost."""
@@ -251,23 +251,11 @@ class _Crew:
 
 def _connect(address: str) -> Any:
     try:
-        import ray
+        return join(address, CHECKOUT)
     except ImportError as error:
         raise CollectError("Ray is not installed", "pip install 'dippm[ray]'") from error
-    path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    try:
-        ray.init(
-            address=address,
-            runtime_env={"env_vars": {"PYTHONPATH": path}},
-            log_to_driver=False,
-            configure_logging=False,
-            **({"include_dashboard": False} if address == "local" else {}),
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise CollectError(
-            f"no Ray cluster at {address!r}: {error}", 'Start one, or use --ray "local".'
-        ) from error
-    return ray
+    except ConnectionError as error:
+        raise CollectError(str(error), 'Start one, or use --ray "local".') from error
 
 
 def _places(ray: Any, options: Options) -> list[dict[str, Any]]:

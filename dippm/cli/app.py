@@ -39,6 +39,7 @@ from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
 from dippm.cli.trace import export_trace, verify_trace
 from dippm.cli.track import track
+from dippm.cli.ui import ui
 from dippm.cli.what_if import what_if
 
 app = typer.Typer(
@@ -67,6 +68,7 @@ for command in (
     report,
     runs,
     plot,
+    ui,
     devices,
     hosts,
     models,

@@ -36,6 +36,10 @@ def run(
     store: Annotated[
         str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
     ] = "",
+    ray: Annotated[
+        str,
+        typer.Option("--ray", help="Address of a Ray cluster: auto, local; a task per workload."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check it, and show what would be run.")
     ] = False,
@@ -50,7 +54,7 @@ def run(
     with errors_reported(as_json=json):
         from dippm.plans.terms import Terms
 
-        terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store)
+        terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store, ray=ray)
         if dry_run:
             show_what_would_be_run(file, terms, as_json=json)
         else:

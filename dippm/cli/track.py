@@ -58,8 +58,17 @@ def track(
         from dippm.plans.plan import is_plan
 
         if is_plan(command[0]) and Path(command[0]).exists():
+            from dippm.plans.row import of_a_plan_only
             from dippm.plans.terms import Terms
 
+            of_a_plan_only(
+                experiment=experiment,
+                workload=workload,
+                devices=devices,
+                collocation=collocation.strip("-"),
+                listeners=listeners,
+                name=name,
+            )
             terms = Terms(rerun_failed=rerun, timeout_s=timeout_s, hz=hz, store=store)
             carry_out(Path(command[0]), terms, as_json=json, quiet=False)
             return

@@ -64,6 +64,8 @@ class Neighbour(NamedTuple):
 def boards(devices: Sequence[str]) -> Iterator[tuple[Board, ...]]:
     """Open GPUs by index or UUID, see `nvml_session.locate`.
 
+    Where CUDA_VISIBLE_DEVICES is set an index counts what it shows, as in any program of CUDA.
+
     Raises:
         CollocationError: if there is no such GPU, or one is named twice.
     """
@@ -141,8 +143,10 @@ def refused(error: Exception, what: str) -> CollocationError:
 
 
 def _board(nvml: Any, device: str) -> Board:
+    # What a scheduler of a cluster has given away to others is not ours to count in.
+    counted = device.isdigit() and "CUDA_VISIBLE_DEVICES" in os.environ
     try:
-        place = locate(nvml, device)
+        place = locate(nvml, f"cuda:{device}" if counted else device)
         uuid, visible = (nvml.nvmlDeviceGetUUID(h) for h in (place.board, place.handle))
         name = nvml.nvmlDeviceGetName(place.handle)
     except (NotHere, ValueError) as missing:

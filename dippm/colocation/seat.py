@@ -24,3 +24,12 @@ class Seat(NamedTuple):
     slice: str
     sharing: str
     facts: Mapping[str, str]
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """UUIDs of what the run sees: its GPUs, or its slice; what is to be sampled for it.
+
+        Of a slice NVML and GPM tell the memory and the activity of its own, and the board's power.
+        """
+        shown = self.environment.get("CUDA_VISIBLE_DEVICES", "")
+        return tuple(shown.split(",")) if shown else ()

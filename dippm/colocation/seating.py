@@ -36,8 +36,9 @@ def seated(
     of its own); after a SIGKILL or a crash `undo` does it.
 
     Args:
-        devices: index of NVML, or UUID, of each GPU that every run uses; a MIG slice that someone
-            else made goes by its UUID. ("",) or ("-",) is no GPU, where a seat changes nothing.
+        devices: index of NVML (where CUDA_VISIBLE_DEVICES is set: of what it shows), or UUID, of
+            each GPU that every run uses; a MIG slice that someone else made goes by its UUID.
+            ("",) or ("-",) is no GPU, where a seat changes nothing.
         sharing: as `Sharing.parse` takes it; a sequence gives each run its own MIG profile.
         count: how many runs share the devices.
         journal: a folder, made where it is missing: each side effect is written there before it

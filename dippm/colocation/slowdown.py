@@ -160,14 +160,7 @@ def _slowed(
     shared = together.shared_time(run, others)
     first, last = together.stretch(run)
     overlap = sum(end - begin for begin, end in shared) / max(1, last - first)
-    solo = list(given) or [
-        other
-        for other in every
-        if other.uuid != run.uuid
-        and together.same_work(run, other)
-        and together.counts(other)
-        and together.was_alone(other, every)
-    ]
+    solo = list(given) or _alone(run, every)
     what, mine, error, reason = _time(run, span, shared, overlap)
     if not together.counts(run):
         mine, reason = None, f"its times do not count: it is {run.status}, or was profiled"
@@ -195,6 +188,26 @@ def _slowed(
         overlap,
         reason if mine is None or not times else "",
     )
+
+
+def _alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the runs of the same work alone: of the same experiment, or else of any.
+
+    What the store lists decides first, since the record of a run has to be fetched.
+    """
+    finished = [o for o in every if o.uuid != run.uuid and o.status == run.status]
+    for mine in (True, False):
+        found = [
+            other
+            for other in finished
+            if (other.experiment == run.experiment) is mine
+            and together.same_work(run, other)
+            and together.counts(other)
+            and together.was_alone(other, every)
+        ]
+        if found:
+            return found
+    return []
 
 
 def _time(

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from dippm.exploration.crew import Lost, Outcomes
 from dippm.exploration.errors import ExploreError, ExploreNotInstalledError
 from dippm.exploration.evaluation import Evaluator
 from dippm.exploration.question import Question, Task
+from dippm.process.cluster import join
 
 
 class Station:
@@ -107,25 +106,13 @@ def _connect(address: str, workers: int | None) -> tuple[Any, bool]:
         ) from error
     if ray.is_initialized():
         return ray, False
-    package = str(Path(dippm.__file__).resolve().parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    local = {"include_dashboard": False, "num_cpus": workers} if address == "local" else {}
+    package = Path(dippm.__file__).resolve().parents[1]
     try:
-        with redirect_stdout(sys.stderr):  # Ray talks on stdout, which is the caller's
-            ray.init(
-                address=address,
-                runtime_env={"env_vars": environment},
-                log_to_driver=False,
-                configure_logging=False,
-                **local,
-            )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ExploreError(
-            f"no Ray cluster at {address!r}: {error}",
-            'Start one (`ray start --head`), or use cluster="local".',
-        ) from error
-    return ray, True
+        environment = {"OMP_NUM_THREADS": "1"}
+        return join(address, package, environment=environment, processors=workers), True
+    except ConnectionError as error:
+        hint = 'Start one (`ray start --head`), or use cluster="local".'
+        raise ExploreError(str(error), hint) from error
 
 
 def _words(error: Exception) -> str:

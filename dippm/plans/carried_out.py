@@ -11,7 +11,6 @@ from pathlib import Path
 
 from dippm.colocation import Seat, seated
 from dippm.errors import DippmError
-from dippm.plans.book import Book
 from dippm.plans.choice_of_rows import metrics_of
 from dippm.plans.gate import Gate
 from dippm.plans.interrupts import Interrupts
@@ -20,11 +19,12 @@ from dippm.plans.orders import order_of
 from dippm.plans.row import Row
 from dippm.plans.running import RunningRow, environment_of
 from dippm.plans.status import Status
-from dippm.plans.terms import Audience, Terms
+from dippm.plans.terms import Audience, Noted, Terms
 from dippm.plans.workload import Workload
 
 PATIENCE_S = 20.0
 """A row that was asked to end has time for SIGINT, SIGTERM and SIGKILL; then it is asked again."""
+LOOK_S = 1.0
 NOT_SEATED = Status("FAILED", "devices")
 
 
@@ -46,7 +46,7 @@ class CarriedOut:
         plan: Path | None,
         group: str,
         terms: Terms,
-        book: Book,
+        book: Noted,
         journal: Journal,
         interrupts: Interrupts,
         audience: Audience,
@@ -153,9 +153,11 @@ class CarriedOut:
 
     def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():
-            wait_s = max(0.0, self._ask_again - time.monotonic())
-            for key, _ in self._selector.select(None if wait_s == float("inf") else wait_s):
+            wait_s = max(0.0, min(LOOK_S, self._ask_again - time.monotonic()))
+            for key, _ in self._selector.select(wait_s):
                 key.data()
+            if self._interrupts.count > self._asked:  # one that made nothing readable
+                self._ask()
             if time.monotonic() >= self._ask_again:
                 self._ask()
 
@@ -169,7 +171,7 @@ class CarriedOut:
         if self._passed:
             self._book.write({one.row.number: (status, one.run)})
             self._audience.became(one.row, status, time.monotonic() - self._began)
-        elif not self._asked:
+        elif not self._asked and not one.ready:  # the others are sent away, and wait for next time
             self._audience.say(f"row {one.row.number} could not be prepared: {status}")
             self._book.write({one.row.number: (Status("LOST"), "")})
         self._journal.write(row=one.row.number, ended=str(status))

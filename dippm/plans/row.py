@@ -97,6 +97,18 @@ def read_row(number: int, cells: Mapping[str, str]) -> Row:
     )
 
 
+def of_a_plan_only(**given: str) -> None:
+    """Refuse what a command line says of rows beside a plan, which says it of each row.
+
+    Raises:
+        PlanError: naming what was given.
+    """
+    names = [name for name, text in given.items() if text]
+    if names:
+        hint = "Write it into the rows, or give a script in place of the plan."
+        raise PlanError(f"a plan says for each row its {' and '.join(names)}", hint)
+
+
 def read_devices(text: str) -> tuple[str, ...]:
     """Return the devices of a cell, "1+2"; none of "-", "" and "cpu".
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from dippm.errors import PlanError
@@ -56,7 +59,10 @@ def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
             audience.say(remark)
         if rows:
             chosen.append((workload, rows))
-    check([row for _, rows in chosen for row in rows], plan.path)
+    wanted = [row for _, rows in chosen for row in rows]
+    if terms.ray:  # devices and listeners are those of the nodes, which look for themselves
+        wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
+    check(wanted, plan.path)
     return chosen
 
 
@@ -72,14 +78,16 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
     finished = False
     try:
         with Interrupts() as interrupts:
-            for workload, rows in chosen:
+            if terms.ray:
+                ran = _on_nodes(plan, chosen, terms, book, interrupts, audience)
+            for workload, rows in [] if terms.ray else chosen:
                 if interrupts.count:
                     break
                 ran += CarriedOut(
                     workload,
                     rows,
                     plan=plan.path,
-                    group=f"{plan.path.stem}/{workload.experiment}/{workload.name}",
+                    group=_group(plan, workload),
                     terms=terms,
                     book=book,
                     journal=journal,
@@ -98,3 +106,39 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
         signal=interrupts.last,
         seconds=time.monotonic() - began,
     )
+
+
+def _on_nodes(
+    plan: Plan,
+    chosen: Chosen,
+    terms: Terms,
+    book: Book,
+    interrupts: Interrupts,
+    audience: Audience,
+) -> list[int]:
+    from dippm.plans.cluster import Cluster, Errand
+
+    errands = [
+        Errand(
+            workload,
+            tuple(row.number for row in rows),
+            plan.path,
+            _group(plan, workload),
+            os.getcwd(),
+            terms,
+        )
+        for workload, rows in chosen
+    ]
+    if not errands:
+        return []
+    with redirect_stdout(sys.stderr):  # Ray talks on stdout
+        cluster = Cluster(terms.ray)
+        try:
+            cluster.check(errands)
+            return cluster.carry_out(errands, book, interrupts, audience)
+        finally:
+            cluster.leave()
+
+
+def _group(plan: Plan, workload: Workload) -> str:
+    return f"{plan.path.stem}/{workload.experiment}/{workload.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from dippm.plans.row import Row
@@ -16,12 +17,21 @@ class Terms(NamedTuple):
         timeout_s: a row is ended after so long; 0 for no limit.
         hz: samples per second.
         store: URI of the store; "" for the usual one.
+        ray: address of a Ray cluster whose nodes do the work; "" for this machine alone.
     """
 
     rerun_failed: bool = False
     timeout_s: float = 0.0
     hz: float = 10.0
     store: str = ""
+    ray: str = ""
+
+
+class Noted(Protocol):
+    """Who writes what became of rows."""
+
+    def write(self, changes: Mapping[int, tuple[Status, str]]) -> None:
+        """Write status and uuid of some rows."""
 
 
 class Audience(Protocol):

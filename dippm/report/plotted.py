@@ -7,6 +7,7 @@ from typing import Any
 
 from dippm.errors import DippmError
 from dippm.figures import show
+from dippm.printable import printable
 
 BASE = "plotted.html.jinja"
 """The template that every such page extends: it has the blocks "head" and "body"."""
@@ -60,6 +61,13 @@ def render(template: str, **values: Any) -> str:
     environment.filters["number"] = _number
     page: str = environment.from_string(template).render(plotly=Markup(get_plotlyjs()), **values)
     return page
+
+
+def safe(text: str) -> str:
+    """Return text that plotly shows as it is: it draws tags such as links."""
+    from html import escape
+
+    return escape(printable(text), quote=False)
 
 
 def sized(figure: Any, height: int) -> Any:

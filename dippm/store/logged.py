@@ -8,7 +8,7 @@ from typing import Any
 
 from dippm.store.gathered import Gathered, points
 from dippm.store.names import LONGEST_PARAM, LONGEST_TAG, keys, text, texts
-from dippm.store.query import ABOUT, SUMMARY
+from dippm.store.query import ABOUT, GROUP, SUMMARY
 from dippm.store.record import Start
 
 
@@ -73,7 +73,7 @@ def logged_tags(gathered: Gathered) -> list[Any]:
         ABOUT: json.dumps(shown),
     }
     if start.group:
-        tags["dippm.group"] = text(start.group, LONGEST_TAG)
+        tags[GROUP] = text(start.group, LONGEST_TAG)
     return [RunTag(name, value) for name, value in tags.items()]
 
 

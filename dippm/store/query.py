@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +13,17 @@ from dippm.errors import RunError
 from dippm.store.names import key
 from dippm.store.summary import NUMBERS
 
-UUID, COMPLETE, ABOUT = "dippm.uuid", "dippm.complete", "dippm.run"
+UUID, COMPLETE, ABOUT, GROUP = "dippm.uuid", "dippm.complete", "dippm.run", "dippm.group"
+SEARCHED = ("uuid", "name", "experiment", "group", "description")
 SUMMARY = "summary/"
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 _CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)\s*")
 
 
@@ -47,6 +58,11 @@ class Condition:
             hint = "Write a metric, a relation and a number: tree.rss_mb.max > 100."
             raise RunError(f"{text!r} is no condition", hint) from None
 
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether a run of these metrics fulfils it; one without the metric does not."""
+        value = metrics.get(self.metric)
+        return value is not None and RELATIONS[self.relation](value, self.number)
+
     def filter(self) -> str:
         """Return it in MLflow's language."""
         series, _, number = self.metric.rpartition(".")
@@ -61,7 +77,7 @@ def described(run: Any) -> dict[str, Any]:
     metrics = {
         _shown(name): value for name, value in run.data.metrics.items() if name[:7] != "system/"
     }
-    return {
+    found = {
         "uuid": run.data.tags[UUID],
         "name": "",
         "experiment": "",
@@ -71,16 +87,17 @@ def described(run: Any) -> dict[str, Any]:
         "description": "",
         **said,
         "metrics": metrics,
+        "group": run.data.tags.get(GROUP, ""),
     }
-
-
-def matches(run: Any, search: str) -> bool:
-    """Return whether a run holds all words, in any case."""
-    said = described(run)
     tags = (value for name, value in run.data.tags.items() if not name.startswith("dippm."))
-    texts = (said["uuid"], said["name"], said["experiment"], said["description"], *tags)
-    held = "\n".join((*texts, *run.data.params, *run.data.params.values())).casefold()
-    return all(word in held for word in search.casefold().split())
+    texts = (*(found[name] for name in SEARCHED), *tags)
+    held = "\n".join((*texts, *run.data.params, *run.data.params.values()))
+    return {**found, "words": held.casefold()}
+
+
+def holds(words: str, search: str) -> bool:
+    """Return whether the words of a run hold all that is searched, in any case."""
+    return all(word in words for word in search.casefold().split())
 
 
 def _shown(name: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from dippm.store.logged import logged_metrics, logged_params, logged_tags
 from dippm.store.names import text
 from dippm.store.parquet import write_samples
 from dippm.store.place import Place, place_of
-from dippm.store.query import COMPLETE, UUID, Condition, described, matches
+from dippm.store.query import COMPLETE, UUID, Condition, described, holds
 from dippm.store.record import BESIDE
 from dippm.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
@@ -90,10 +91,10 @@ class RunStore:
         with failures_of(self.place, "cannot read"):
             found = (
                 run
-                for run in self._search(" AND ".join(conditions), experiment)
-                if matches(run, search) and (status is None or described(run)["status"] == status)
+                for run in map(self._stored, self._search(" AND ".join(conditions), experiment))
+                if holds(run.words, search) and status in (None, run.status)
             )
-            return [self._stored(run) for run, _ in zip(found, range(limit), strict=False)]
+            return [run for run, _ in zip(found, range(limit), strict=False)]
 
     def run(self, uuid: str) -> StoredRun:
         """Return one run by its uuid, or by as much of its beginning as only it has.
@@ -140,6 +141,10 @@ class RunStore:
             self._client.log_artifact(run.id, str(file), DOCUMENTS)
             for key, value in (figures or {}).items():
                 self._client.log_metric(run.id, f"{name}/{key}", value)
+
+    def forget(self, run: StoredRun) -> None:
+        """Remove the local copies of a run's artifacts, for a program that reads many."""
+        shutil.rmtree(Path(self._fetched.name) / run.id, ignore_errors=True)
 
     def _write(self, gathered: Gathered, found: Any | None) -> None:
         start = gathered.recorded.start

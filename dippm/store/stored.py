@@ -36,6 +36,8 @@ class StoredRun:
         metrics: by name: "SERIES.NUMBER" of summaries, and the last of each metric it told.
         id: of MLflow.
         fetch: gives the path of an artifact, or None if there is no such.
+        group: runs that belong together, "" for none.
+        words: all texts that a search looks in, in lower case.
     """
 
     uuid: str
@@ -48,6 +50,8 @@ class StoredRun:
     metrics: Mapping[str, float]
     id: str
     fetch: Callable[[str], Path | None] = field(repr=False, compare=False)
+    group: str = ""
+    words: str = field(default="", repr=False)
 
     @cached_property
     def _record(self) -> dict[str, Any]:

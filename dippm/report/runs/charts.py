@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dippm.report.runs.thinning import extremes
+
 MOST_DRAWN = 2000
 """Points of a line that is drawn; csv and json get all."""
 
@@ -14,35 +16,67 @@ class Line:
     """One line.
 
     Attributes:
-        run: label of the run.
-        name: of the line; starts with the label of its run.
+        run: label of the run, or of the runs that it is the mean of.
+        name: of the line; starts with that label.
         x: float64, [n], rising.
         y: float64, [n]; NaN where there is no value.
+        low: least of what `y` is the mean of, [n]; None if it is of one run.
+        high: greatest of it.
+        n: of how many runs it is the mean.
     """
 
     run: str
     name: str
     x: Any
     y: Any
+    low: Any = None
+    high: Any = None
+    n: int = 1
 
     def thinned(self, most: int = MOST_DRAWN) -> Line:
         """Return the line with the least and greatest of each stretch, so that no peak is lost."""
-        import numpy as np
-
-        if len(self.y) <= most:
+        if len(self.y) <= most or self.low is not None:
             return self
-        edges = np.linspace(0, len(self.y), most // 2 + 1).astype(int)
-        kept = set()
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            part = self.y[first:last]
-            there = np.isfinite(part)
-            if not there.any():
-                kept.add(first)  # a gap stays a gap
-                continue
-            kept.add(first + int(np.where(there, part, np.inf).argmin()))
-            kept.add(first + int(np.where(there, part, -np.inf).argmax()))
-        rows = sorted(kept)
+        rows = extremes(self.y, most)
         return Line(self.run, self.name, self.x[rows], self.y[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A height that does not change, such as what was predicted, with its interval.
+
+    Attributes:
+        run: label of the run, or of the runs that share it.
+        name: what it is.
+        value: in the unit of the chart.
+        low: of the interval; None without one.
+        high: of the interval.
+        coverage: probability of the interval, 0 to 1.
+    """
+
+    run: str
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    coverage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the x axis with a name, such as a span.
+
+    Attributes:
+        run: label of the run.
+        name: of the span.
+        start: on the x axis.
+        end: on it.
+    """
+
+    run: str
+    name: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +88,16 @@ class Lines:
         x_label: with unit.
         y_label: with unit.
         lines: at least one.
+        levels: beside the lines.
+        stretches: behind the lines.
     """
 
     title: str
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
+    levels: tuple[Level, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

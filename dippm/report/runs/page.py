@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.printable import printable
-from dippm.report.plotted import BASE, OFFLINE, render, sized
+from dippm.report.plotted import BASE, OFFLINE, render, safe, sized
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
 
 TEMPLATE = (
@@ -53,14 +53,14 @@ def figure_of(chart: Chart) -> Any:
     if isinstance(chart, Lines):
         for line in (line.thinned() for line in chart.lines):
             mode = "lines+markers" if len(line.x) < 50 else "lines"
-            figure.add_scatter(x=line.x, y=line.y, name=_safe(line.name), mode=mode)
-        figure.update_xaxes(title=_safe(chart.x_label))
-        figure.update_yaxes(title=_safe(chart.y_label))
+            figure.add_scatter(x=line.x, y=line.y, name=safe(line.name), mode=mode)
+        figure.update_xaxes(title=safe(chart.x_label))
+        figure.update_yaxes(title=safe(chart.y_label))
     elif isinstance(chart, Bars):
         for run in dict.fromkeys(bar.run for bar in chart.bars):
             bars = [bar for bar in chart.bars if bar.run == run]
             figure.add_bar(
-                x=[_safe(bar.name) for bar in bars],
+                x=[safe(bar.name) for bar in bars],
                 y=[bar.mean for bar in bars],
                 error_y={
                     "array": [bar.high - bar.mean for bar in bars],
@@ -68,11 +68,11 @@ def figure_of(chart: Chart) -> Any:
                 },
                 customdata=[bar.n for bar in bars],
                 hovertemplate="%{y} (n = %{customdata})",
-                name=_safe(run),
+                name=safe(run),
             )
-        figure.update_yaxes(title=_safe(chart.y_label))
+        figure.update_yaxes(title=safe(chart.y_label))
     elif isinstance(chart, Heat):
-        words = [_safe(label) for label in chart.labels]
+        words = [safe(label) for label in chart.labels]
         places = list(range(len(chart.matrix)))
         ticks = {"tickvals": places, "ticktext": words}
         figure.add_heatmap(
@@ -82,7 +82,7 @@ def figure_of(chart: Chart) -> Any:
         figure.update_yaxes(**ticks, autorange="reversed")
     else:
         figure.add_trace(_parallel(chart))
-    figure.update_layout(title=_safe(chart.title), showlegend=True)
+    figure.update_layout(title=safe(chart.title), showlegend=True)
     return figure
 
 
@@ -92,22 +92,15 @@ def _parallel(chart: Parallel) -> Any:
     runs = list(dict.fromkeys(run for run, _ in chart.rows))
     dimensions = [
         {"label": "run", "values": [runs.index(run) for run, _ in chart.rows],
-         "tickvals": list(range(len(runs))), "ticktext": [_safe(run) for run in runs]}
+         "tickvals": list(range(len(runs))), "ticktext": [safe(run) for run in runs]}
     ]  # fmt: skip
     for axis, name in enumerate(chart.axes):
         places, ticks = chart.scale(axis)
-        own: dict[str, Any] = {"label": _safe(name), "values": places}
+        own: dict[str, Any] = {"label": safe(name), "values": places}
         if any(isinstance(row[axis], str) for _, row in chart.rows):
-            own |= {"tickvals": [t for t, _ in ticks], "ticktext": [_safe(w) for _, w in ticks]}
+            own |= {"tickvals": [t for t, _ in ticks], "ticktext": [safe(w) for _, w in ticks]}
         dimensions.append(own)
     colours = [runs.index(run) for run, _ in chart.rows]
     return graph_objects.Parcoords(
         line={"color": colours, "colorscale": "Viridis"}, dimensions=dimensions
     )
-
-
-def _safe(text: str) -> str:
-    """Return text that plotly shows as it is: it draws tags such as links."""
-    from markupsafe import escape
-
-    return str(escape(printable(text)))

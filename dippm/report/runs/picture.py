@@ -10,6 +10,8 @@ from dippm.printable import printable
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
 
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
+MOST_NAMED = 30
+"""Lines that a legend names; more would hide the chart."""
 
 
 def write_picture(drawn: Drawn, path: Path) -> None:
@@ -45,12 +47,7 @@ def _safe(text: str) -> str:
 
 def _draw(axes: Any, chart: Chart) -> None:
     if isinstance(chart, Lines):
-        for line in chart.lines:
-            drawn = line.thinned()
-            axes.plot(drawn.x, drawn.y, label=_safe(f"\u200b{drawn.name}"), marker=_marker(drawn.x))
-        axes.set_xlabel(_safe(chart.x_label))
-        axes.set_ylabel(_safe(chart.y_label))
-        axes.legend()
+        _lines(axes, chart)
     elif isinstance(chart, Bars):
         _bars(axes, chart)
     elif isinstance(chart, Heat):
@@ -61,6 +58,30 @@ def _draw(axes: Any, chart: Chart) -> None:
 
 def _marker(x: Any) -> str | None:
     return "o" if len(x) < 50 else None
+
+
+def _lines(axes: Any, chart: Lines) -> None:
+    for line in (line.thinned() for line in chart.lines):
+        label = _safe(f"\u200b{line.name}")
+        (drawn,) = axes.plot(line.x, line.y, label=label, marker=_marker(line.x))
+        if line.low is not None:
+            axes.fill_between(line.x, line.low, line.high, color=drawn.get_color(), alpha=0.2)
+    for level in chart.levels:
+        label = _safe(f"\u200b{level.name} of {level.run}")
+        axes.axhline(level.value, label=label, color="#555555", linestyle="--")
+        if level.low is not None:
+            axes.axhspan(level.low, level.high, color="#555555", alpha=0.15)
+    names = list(dict.fromkeys(stretch.name for stretch in chart.stretches))
+    for place, name in enumerate(names):
+        found = [(o.start, o.end - o.start) for o in chart.stretches if o.name == name]
+        axes.broken_barh(
+            found, (0, 1), color=f"C{place + 3}", alpha=0.15, label=_safe(f"\u200b{name}"),
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+    axes.set_xlabel(_safe(chart.x_label))
+    axes.set_ylabel(_safe(chart.y_label))
+    if len(chart.lines) + len(names) <= MOST_NAMED:
+        axes.legend()
 
 
 def _bars(axes: Any, chart: Bars) -> None:

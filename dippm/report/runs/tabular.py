@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
+from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 
 HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "absent")
 
@@ -41,10 +41,9 @@ def document(drawn: Drawn) -> dict[str, Any]:
 def _rows(chart: Chart) -> list[tuple[Any, ...]]:
     """Return (run, name, x, value, low, high, n)."""
     if isinstance(chart, Lines):
-        return [
-            (line.run, line.name, x, y, "", "", "")
-            for line in chart.lines
-            for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
+        return [row for line in chart.lines for row in _points(line)] + [
+            (o.run, o.name, "", o.value, _or_blank(o.low), _or_blank(o.high), "")
+            for o in chart.levels
         ]
     if isinstance(chart, Bars):
         return [(b.run, b.name, "", b.mean, b.low, b.high, b.n) for b in chart.bars]
@@ -61,6 +60,18 @@ def _rows(chart: Chart) -> list[tuple[Any, ...]]:
     ]
 
 
+def _points(line: Line) -> list[tuple[Any, ...]]:
+    points = list(zip(line.x.tolist(), line.y.tolist(), strict=True))
+    if line.low is None:
+        return [(line.run, line.name, x, y, "", "", "") for x, y in points]
+    ranges = zip(points, line.low.tolist(), line.high.tolist(), strict=True)
+    return [(line.run, line.name, x, y, low, high, line.n) for (x, y), low, high in ranges]
+
+
+def _or_blank(number: float | None) -> float | str:
+    return "" if number is None else number
+
+
 def _label(chart: Heat, place: int) -> str:
     return chart.labels[place] if place < len(chart.labels) else str(place)
 
@@ -73,17 +84,22 @@ def _fields(chart: Chart) -> dict[str, Any]:
             "rows": [{"run": run, "values": row} for run, row in chart.rows],
         }
     if isinstance(chart, Lines):
-        lines = [
-            {"run": o.run, "name": o.name, "x": o.x.tolist(), "y": o.y.tolist()}
-            for o in chart.lines
-        ]
         return {
             "title": chart.title,
             "x_label": chart.x_label,
             "y_label": chart.y_label,
-            "lines": lines,
+            "lines": [_line(line) for line in chart.lines],
+            **({"levels": [asdict(level) for level in chart.levels]} if chart.levels else {}),
+            **({"stretches": [asdict(o) for o in chart.stretches]} if chart.stretches else {}),
         }
     return asdict(chart)
+
+
+def _line(line: Line) -> dict[str, Any]:
+    found = {"run": line.run, "name": line.name, "x": line.x.tolist(), "y": line.y.tolist()}
+    if line.low is not None:
+        found |= {"low": line.low.tolist(), "high": line.high.tolist(), "n": line.n}
+    return found
 
 
 def _plain(item: Any) -> Any:

@@ -42,6 +42,7 @@ def test_without_a_gpu_a_seat_changes_nothing(tmp_path, device):
         assert [(seat.environment, seat.devices, seat.sharing) for seat in seats] == [
             ({}, (), "")
         ] * 3
+        assert seats[0].visible == ()
     assert not (tmp_path / "journal").exists()
 
 
@@ -62,3 +63,23 @@ with seated(("0", "1"), "-", 2, journal=journal) as seats:
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
     assert lines == [f"{visible} {uuids} {neighbours}, {neighbours}"] * 2
     assert machine.entries == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("1", SECOND_GPU_UUID),
+        (f"{SECOND_GPU_UUID},{GPU_UUID}", SECOND_GPU_UUID),
+        ("", "CollocationError: CUDA_VISIBLE_DEVICES='' shows no device 0"),
+    ],
+)
+def test_what_a_scheduler_hides_is_not_counted(machine, shown, told):
+    machine.say("gpus 2")
+    code = """
+try:
+    with seated(("0",), journal=journal) as (seat,):
+        print(*seat.devices)
+except colocation.CollocationError as error:
+    print("CollocationError:", error.message)
+"""
+    assert machine.run(code, CUDA_VISIBLE_DEVICES=shown).stdout == f"{told}\n"

@@ -15,7 +15,8 @@ THEIRS = ["gi 0 3 14 0 2", "ci 0 3 0 1 0 2"]  # 2g.10gb at 0
 SHOW = """
 with seated({given}, journal=journal) as seats:
     for seat in seats:
-        print(seat.environment["CUDA_VISIBLE_DEVICES"], seat.slice, seat.devices, seat.sharing)
+        assert seat.visible == (seat.environment["CUDA_VISIBLE_DEVICES"],)
+        print(*seat.visible, seat.slice, seat.devices, seat.sharing)
         print(seat.facts["mig.before"], "|", seat.facts["mig.slice"])
 """
 REFUSED = """

@@ -40,6 +40,7 @@ class Run:
     status: str = "finished"
     columns: tuple[Column, ...] = ()
     host: str = "here"
+    experiment: str = "e"
 
     @property
     def uuid(self) -> str:
@@ -130,6 +131,12 @@ def test_what_is_no_run_of_the_same_work_alone_is_not_taken(other):
     mine = slowdown(Run("a"), [Run("b"), other]).runs[0]
     assert (mine.alone, mine.slowdown, mine.verdict) == (None, None, "unknown")
     assert "no run of the same work alone" in mine.reason
+
+
+def test_runs_alone_are_those_of_the_experiment_or_else_of_any():
+    near, far = Run("c", at=10, ms=5.0, tags=SOLO), Run("d", at=20, tags=SOLO, experiment="other")
+    assert slowdown(Run("a"), [Run("b"), near, far]).runs[0].alone_runs == (near.uuid,)
+    assert slowdown(Run("a"), [Run("b"), far]).runs[0].alone_runs == (far.uuid,)
 
 
 def test_a_run_alone_may_be_named():

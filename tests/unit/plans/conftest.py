@@ -7,4 +7,6 @@ from tests.unit.plans.desks import Desk
 
 @pytest.fixture
 def desk(tmp_path):
-    return Desk(tmp_path)
+    made = Desk(tmp_path)
+    yield made
+    made.clear()

@@ -23,7 +23,7 @@ from dippm.plans.scheduler import run_plan
 from dippm.plans.terms import Terms
 
 def tell(**words):
-    print(json.dumps(words), flush=True)
+    print(json.dumps(words), file=sys.__stdout__, flush=True)
 
 class Audience:
     def line(self, name, text):
@@ -57,6 +57,7 @@ class Desk:
         self.plan = folder / "plan.csv"
         self.state = folder / "state"
         self.environment = {**environment(self.spool), "XDG_STATE_HOME": str(self.state)}
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def rows(self, *lines: str) -> Path:
         """Write the plan: rows below the usual header."""
@@ -69,17 +70,26 @@ class Desk:
 
     def start(self, before: str = "", **terms: Any) -> subprocess.Popen[bytes]:
         """Start a scheduler; `before` is a statement that it runs first."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", before + SCHEDULER, str(self.plan), json.dumps(terms)],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
+
+    def clear(self) -> None:
+        """End schedulers that a failed test has left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def run(self, before: str = "", **terms: Any) -> list[dict[str, Any]]:
         """Run a scheduler to its end; return what it told."""
-        out, _ = self.start(before, **terms).communicate(timeout=120)
+        out, _ = self.start(before, **terms).communicate(timeout=300)
         return told(out)
 
     def read(self) -> Plan:

@@ -78,5 +78,5 @@ def test_every_test_that_the_page_names_is_there():
 
 
 def test_there_are_examples():
-    assert len(SESSIONS) == 3
+    assert len(SESSIONS) == 4
     assert len(FILES) == 3

@@ -109,6 +109,25 @@ def test_no_run_of_a_workload_starts_before_all_are_prepared(desk):
     assert min(starts) > released
 
 
+def test_no_run_starts_without_those_that_it_was_to_start_with(desk):
+    """The process of the second row is killed while it prepares: the first is sent away."""
+    desk.rows("1,1,,,-,-,echo,-,first", "1,1,,,-,-,echo,-,second", "1,2,,,-,-,echo,-,third")
+    killed = (
+        "import os, dippm.plans.carried_out as c; original = c.CarriedOut._start\n"
+        "def start(self, row, seat, gate):\n"
+        "    original(self, row, seat, gate)\n"
+        "    if row.number == 2: os.kill(self._running[1].process.pid, 9)\n"
+        "c.CarriedOut._start = start\n"
+    )
+    heard = desk.run(killed)
+    assert lines(heard) == ["third"]
+    assert {"say": "row 2 could not be prepared: LOST"} in heard
+    assert (heard[-1]["ran"], heard[-1]["well"]) == ([3], False)
+    assert desk.statuses() == ["PENDING", "LOST", "FINISHED"]
+    assert sorted(lines(desk.run())) == ["first", "second"]
+    assert desk.statuses() == ["FINISHED", "FINISHED", "FINISHED"]
+
+
 def test_a_sweep_keeps_its_status_beside_it(desk):
     desk.plan = desk.folder / "sweep.yml"
     desk.plan.write_text("file: echo\nmethod: random\nparameters: {lr: [1, 2]}\n# kept\n")

@@ -85,6 +85,14 @@ def test_a_plan_is_carried_out_as_radts_command_line_does(desk):
     assert "1 of 2 rows were run" in again.stdout
 
 
+def test_what_a_plan_says_is_not_said_beside_it(desk):
+    desk.rows("1,1,,,-,-,echo,-,hello")
+    answer = dippm(desk, "track", "-d", "0", "-l", "top", "plan.csv")
+    assert answer.returncode == 1
+    assert "a plan says for each row its devices and listeners" in answer.stderr
+    assert desk.statuses() == ["PENDING"]
+
+
 def test_the_commands_on_a_plan(desk):
     desk.rows("1,1,,,-,-,echo,-,hello", "1,2,,,-,-,false,-,")
     shown = dippm(desk, "plan", "run", "--dry-run", "plan.csv")

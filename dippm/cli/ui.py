@@ -1,0 +1,46 @@
+"""`dippm ui`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from dippm.cli.output import errors_reported, say
+from dippm.cli.runs import Store
+
+
+def ui(
+    store: Store = None,
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Address to serve at; any but this machine's needs a token."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")
+    ] = 8050,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """Show runs on a page: compare, smooth, zoom, beside what was predicted, and take it along.
+
+    The token of a page that others reach is that of $DIPPM_UI_TOKEN, else it is made and printed.
+    """
+    with errors_reported(as_json=False):
+        from dippm.ui.library import Library
+        from dippm.ui.serving import TOKEN_VARIABLE, Served
+
+        library = Library(store)
+        served = Served(library, host, port, os.environ.get(TOKEN_VARIABLE, ""))
+        library.start()
+        say(f"runs at {served.address}")
+        sys.stdout.flush()
+        if browser:
+            typer.launch(served.shown)  # a token on a command line could be seen by others
+        try:
+            served.answer()
+        finally:
+            library.close()

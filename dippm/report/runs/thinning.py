@@ -1,0 +1,39 @@
+"""`extremes`: which points of a long line are drawn, so that no peak is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def extremes(values: Any, most: int) -> Any:
+    """Return the rows of a line that are drawn: least and greatest of each stretch, and its ends.
+
+    A stretch without any value keeps its first row, so that a gap stays a gap.
+
+    Args:
+        values: float64, [n]; NaN where there is none.
+        most: rows at most, at least 4.
+
+    Returns:
+        int64, rising, each once; all n if there are no more than `most`.
+
+    Raises:
+        ValueError: if `most` is below 4.
+    """
+    import numpy as np
+
+    if most < 4:
+        raise ValueError(f"a line needs 4 points to keep its extremes and its ends, not {most}")
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    size = -(-count // ((most - 2) // 2))
+    stretches = -(-count // size)
+    padded = np.full(stretches * size, np.nan)
+    padded[:count] = values
+    table = padded.reshape(stretches, size)
+    missing = np.isnan(table)
+    first = np.arange(stretches) * size
+    least = first + np.where(missing, np.inf, table).argmin(axis=1)
+    greatest = first + np.where(missing, -np.inf, table).argmax(axis=1)
+    return np.unique(np.concatenate(([0, count - 1], least, greatest)))

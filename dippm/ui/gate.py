@@ -1,0 +1,136 @@
+"""`Gate`: who may see the page, asked at every request, and what a browser may do with it.
+
+On this machine alone (loopback) nobody needs a token, but a request has to name this machine: a
+page elsewhere, whose name was turned to 127.0.0.1, is refused. On any other address each request
+needs the token, once by its form or address, then by a cookie that no script can read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, make_response, redirect, request
+
+from dippm.errors import DippmError
+
+COOKIE = "dippm-token"
+FIELD = "token"
+SHORTEST_TOKEN = 16
+FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM runs</title>
+<meta name="viewport" content="width=device-width"></head>
+<body><form method="post" action="token"><label>Token, as <code>dippm ui</code> printed it:
+<input type="password" name="token" autocomplete="current-password" autofocus></label>
+<button>Open</button></form></body></html>
+"""
+
+
+class TokenError(DippmError, ValueError):
+    """A token is none that keeps anybody out."""
+
+
+class Gate:
+    """Asks for the token, and tells browsers what this page may load.
+
+    Attributes:
+        token: what a visitor has to know; "" on this machine alone.
+    """
+
+    def __init__(self, token: str = "") -> None:
+        """Take a token.
+
+        Raises:
+            TokenError: if it could be guessed.
+        """
+        if token and (len(token) < SHORTEST_TOKEN or not token.isascii()):
+            raise TokenError(
+                f"the token has to have {SHORTEST_TOKEN} plain characters at least",
+                "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'.",
+            )
+        self.token = token
+
+    def stand_before(self, server: Flask, scripts: tuple[str, ...] = ()) -> None:
+        """Ask at every request to a server.
+
+        Args:
+            server: of the page.
+            scripts: hashes of the scripts that its pages hold, as a policy names them.
+        """
+        policy = "; ".join(
+            (
+                "default-src 'self'",
+                " ".join(("script-src 'self'", *scripts)),
+                "style-src 'self' 'unsafe-inline'",  # plotly and React set styles of elements
+                "img-src 'self' data: blob:",
+                "connect-src 'self'",
+                "object-src 'none'",
+                "base-uri 'none'",
+                "form-action 'self'",
+                "frame-ancestors 'none'",
+            )
+        )
+        server.before_request(self._ask)
+
+        @server.after_request
+        def _say(response: Response) -> Response:
+            response.headers["Content-Security-Policy"] = policy
+            response.headers["X-Content-Type-Options"] = "nosniff"
+            response.headers["Referrer-Policy"] = "same-origin"
+            response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+            if not request.path.startswith(("/_dash-component-suites/", "/assets/")):
+                response.headers["Cache-Control"] = "no-store"
+            return response
+
+    def _ask(self) -> Response | None:
+        """Return what a visitor gets who may not come in, None for one who may."""
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            return _refused("this page is not for other sites", 403)
+        if not self.token:
+            if is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+                return None
+            return _refused("this page is for this machine alone", 403)
+        if self._knows(request.cookies.get(COOKIE, "")) or self._knows(_bearer()):
+            return None
+        if request.path == "/token" and request.method == "POST":
+            return self._let_in(request.form.get(FIELD, ""))
+        if request.path == "/" and request.method == "GET" and FIELD in request.args:
+            return self._let_in(request.args[FIELD])
+        return _form()
+
+    def _let_in(self, given: str) -> Response:
+        if not self._knows(given):
+            return _form()
+        response = make_response(redirect("/", 303))
+        response.set_cookie(
+            COOKIE, given, httponly=True, samesite="Strict", secure=request.is_secure
+        )
+        return response
+
+    def _knows(self, given: str) -> bool:
+        """Return whether a token is the right one, in a time that tells nothing about it."""
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by a name that cannot lead elsewhere."""
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bearer() -> str:
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given.strip() if kind.casefold() == "bearer" else ""
+
+
+def _refused(reason: str, status: int) -> Response:
+    return Response(f"{reason}\n", status, mimetype="text/plain")
+
+
+def _form() -> Response:
+    return Response(FORM, 401, mimetype="text/html")

@@ -1,0 +1,245 @@
+"""`Library`: the runs of a store and those that go on, read by one thread for all visitors.
+
+A visitor never waits for the store: what is not at hand is asked for, and comes with a later look.
+`version` rises whenever something came.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dippm.errors import DippmError
+from dippm.store.runs import RunStore, open_store
+from dippm.store.stored import StoredRun
+from dippm.ui.opened import Opened, opened_of_folder, opened_of_store
+from dippm.ui.running import Running, running_runs
+from dippm.ui.selection import Listed
+
+MOST_RUNS = 5000
+LIST_EVERY_S = 15.0
+LOOK_EVERY_S = 1.0
+MOST_BYTES = 2**30
+GROWING_SHARE = 0.1
+"""A run that goes on for hours takes seconds to read: it is not read all the time."""
+
+
+class Library:
+    """Runs, whether they go on or stand in a store.
+
+    Attributes:
+        version: rises with every change.
+        trouble: why the store cannot be read at the moment, "" if it can.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        spool: Path | None = None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        growing_share: float = GROWING_SHARE,
+        opener: Callable[[str | None], RunStore] = open_store,
+    ) -> None:
+        """Prepare to read; `start` begins.
+
+        Args:
+            store: as `open_store` takes it.
+            spool: where runs are that go on, by default that of the user.
+            most_bytes: of samples that are held in memory; what was not looked at goes first.
+            growing_share: of the time that a run may be read anew while it grows.
+            opener: of the store.
+        """
+        self.version = 0
+        self.trouble = ""
+        self._store, self._spool, self._opener = store, spool, opener
+        self._most_bytes, self._growing_share = most_bytes, growing_share
+        self._source: RunStore | None = None
+        self._stored: dict[str, StoredRun] = {}
+        self._running: dict[str, Running] = {}
+        self._listed: tuple[Listed, ...] = ()
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._asked: OrderedDict[str, None] = OrderedDict()
+        self._read_with: dict[str, int] = {}
+        self._failed: dict[str, str] = {}
+        self._grown: set[str] = set()
+        self._rests_until: dict[str, float] = {}
+        self._listed_at = -LIST_EVERY_S
+        self._turn = threading.Condition()
+        self._ended = False
+
+    def start(self) -> None:
+        """Read in the background until `close`."""
+        threading.Thread(target=self._read_on, name="library", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        with self._turn:
+            self._ended = True
+            self._turn.notify_all()
+
+    @property
+    def place(self) -> str:
+        """Where the store is, for people."""
+        return self._source.place.shown() if self._source else self._store or "the store"
+
+    def runs(self) -> tuple[Listed, ...]:
+        """Return all runs, newest first."""
+        with self._turn:
+            return self._listed
+
+    def opened(self, uuids: Iterable[str]) -> dict[str, Opened]:
+        """Return those of the runs that were read; the others are asked for."""
+        found = {}
+        with self._turn:
+            for uuid in uuids:
+                if uuid in self._opened:
+                    self._opened.move_to_end(uuid)
+                    found[uuid] = self._opened[uuid]
+                elif uuid not in self._failed:
+                    self._asked[uuid] = None
+            if self._asked:
+                self._turn.notify_all()
+        return found
+
+    def failures(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return why runs cannot be read, by uuid."""
+        with self._turn:
+            return {uuid: self._failed[uuid] for uuid in uuids if uuid in self._failed}
+
+    def read_at(self, uuid: str) -> int:
+        """Return the version with which a run was last read, 0 if it is not at hand."""
+        with self._turn:
+            return self._read_with.get(uuid, 0) if uuid in self._opened else 0
+
+    def wait(self, version: int, timeout_s: float) -> int:
+        """Wait until the version is above this one; return it."""
+        with self._turn:
+            self._turn.wait_for(lambda: self.version > version or self._ended, timeout_s)
+            return self.version
+
+    def look(self) -> None:
+        """Read what changed, and what was asked for; the background does this all the time."""
+        self._look_at_running()
+        if time.monotonic() - self._listed_at >= LIST_EVERY_S:
+            self._list()
+        self._read_asked()
+
+    def _read_on(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception as error:  # a thread that ended would leave a page that never changes
+                self._say(f"reading failed: {type(error).__name__}: {error}")
+            with self._turn:
+                self._turn.wait_for(lambda: self._ended or self._asked, LOOK_EVERY_S)
+                if self._ended:
+                    return
+
+    def _list(self) -> None:
+        self._listed_at = time.monotonic()
+        trouble, stored = "", self._stored
+        try:
+            if self._source is None:
+                self._source = self._opener(self._store)
+            stored = {run.uuid: run for run in self._source.runs(limit=MOST_RUNS)}
+        except DippmError as error:
+            trouble = str(error)
+        with self._turn:
+            if (stored, trouble) != (self._stored, self.trouble):
+                self._stored, self.trouble = stored, trouble
+                self._changed()
+
+    def _look_at_running(self) -> None:
+        found = running_runs(self._running, self._spool)
+        with self._turn:
+            news = (uuid for uuid, run in found.items() if self._running.get(uuid) != run)
+            self._grown.update(uuid for uuid in news if uuid in self._opened)
+            now = time.monotonic()
+            ready = {uuid for uuid in self._grown if self._rests_until.get(uuid, now) <= now}
+            self._asked.update(dict.fromkeys(ready))
+            self._grown -= ready
+            if found == self._running:
+                return
+            ended = self._running.keys() - found.keys()
+            for uuid in ended:
+                self._opened.pop(uuid, None)  # the store has the whole of it
+            if ended:
+                self._listed_at = -LIST_EVERY_S
+            self._running = found
+            self._changed()
+
+    def _changed(self) -> None:
+        """Rise, and tell who waits; the lock is held."""
+        listed = [run.listed() for run in self._running.values()]
+        listed += [_listed(o) for uuid, o in self._stored.items() if uuid not in self._running]
+        self._listed = tuple(sorted(listed, key=lambda run: -run.wall_ns))
+        self._rise()
+
+    def _say(self, trouble: str) -> None:
+        with self._turn:
+            if trouble != self.trouble:
+                self.trouble = trouble
+                self._rise()
+
+    def _rise(self) -> None:
+        self.version += 1
+        self._turn.notify_all()
+
+    def _read_asked(self) -> None:
+        while True:
+            with self._turn:
+                if not self._asked or self._ended:
+                    return
+                uuid, _ = self._asked.popitem(last=False)
+                running, stored = self._running.get(uuid), self._stored.get(uuid)
+            self._read(uuid, running, stored)
+
+    def _read(self, uuid: str, running: Running | None, stored: StoredRun | None) -> None:
+        reason, opened = "it is not in this store", None
+        began = time.monotonic()
+        try:
+            if running is not None:
+                opened = opened_of_folder(running.recorded())
+            elif stored is not None and self._source is not None:
+                opened = opened_of_store(stored)
+                self._source.forget(stored)
+        except (DippmError, OSError) as error:
+            reason = str(error)
+        ended = time.monotonic()
+        with self._turn:
+            if running is not None:
+                self._rests_until[uuid] = ended + (ended - began) * (1 / self._growing_share - 1)
+            if opened is None:
+                if running is None and (self._stored or self.trouble == ""):
+                    self._failed[uuid] = reason
+            else:
+                self._opened[uuid] = opened
+                self._opened.move_to_end(uuid)
+                self._shrink()
+                self._read_with[uuid] = self.version + 1
+            self._rise()
+
+    def _shrink(self) -> None:
+        size_bytes = sum(opened.size_bytes for opened in self._opened.values())
+        while size_bytes > self._most_bytes and len(self._opened) > 1:
+            _, oldest = self._opened.popitem(last=False)
+            size_bytes -= oldest.size_bytes
+
+
+def _listed(run: StoredRun) -> Listed:
+    return Listed(
+        run.uuid,
+        run.name,
+        run.experiment,
+        run.group,
+        run.status,
+        run.wall_ns,
+        run.seconds,
+        run.description,
+        run.metrics,
+        run.words,
+    )

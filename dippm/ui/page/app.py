@@ -1,0 +1,44 @@
+"""`application`: the page as a program that answers HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dash import Dash
+from flask import Flask
+
+from dippm.ui.gate import Gate
+from dippm.ui.library import Library
+from dippm.ui.page.charts import answer_charts
+from dippm.ui.page.files import answer_files
+from dippm.ui.page.layout import INDEX, layout
+from dippm.ui.page.lists import answer_lists
+
+
+def application(library: Library, gate: Gate) -> Flask:
+    """Return the application; nothing of it comes from a network.
+
+    Args:
+        library: what it shows.
+        gate: asks who comes.
+    """
+    server = Flask("dippm")
+    server.config["MAX_CONTENT_LENGTH"] = 32 * 2**20
+    app = Dash(
+        "dippm",
+        server=server,
+        assets_folder=str(Path(__file__).with_name("assets")),
+        serve_locally=True,
+        index_string=INDEX,
+        title="DIPPM runs",
+        update_title="",
+        suppress_callback_exceptions=True,  # charts come and go
+        add_log_handler=False,
+        enable_mcp=False,
+    )
+    app.layout = lambda: layout(library)
+    answer_lists(app, library)
+    answer_charts(app, library)
+    answer_files(app, library)
+    gate.stand_before(server, tuple(app.csp_hashes()))
+    return server

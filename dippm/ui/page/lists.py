@@ -1,0 +1,225 @@
+"""The list of runs, what is selected in it, and the lines that are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+
+from dippm.errors import RunError
+from dippm.figures import show
+from dippm.printable import printable
+from dippm.ui.exploration import Exploration
+from dippm.ui.figure import SCHEMES
+from dippm.ui.library import Library
+from dippm.ui.selection import Listed, counted, filtered, joined, within
+from dippm.ui.streams import listed_streams
+from dippm.ui.view import keys_of
+
+MOST_ROWS = 200
+MOST_NAMED = 100
+
+
+def answer_lists(app: Dash, library: Library) -> None:
+    """Answer what a visitor does with the lists."""
+
+    @app.callback(
+        Output("version", "data"),
+        Output("trouble", "children"),
+        Output("place", "children"),
+        Input("clock", "n_intervals"),
+        State("version", "data"),
+    )
+    def _look(_: int, version: int) -> tuple[Any, Any, Any]:
+        if library.version == version:
+            return no_update, no_update, no_update
+        return library.version, printable(library.trouble, keep="\n"), printable(library.place)
+
+    filters = {
+        "search": Input("search", "value"),
+        "status": Input("status", "value"),
+        "condition": Input("condition", "value"),
+        "experiments": Input("experiments", "value"),
+        "workloads": Input("workloads", "value"),
+    }
+    for box, store in (("runs", "selected"), ("legend", "hidden")):
+        # In the browser: on the way to the server a tick would be lost to the next one.
+        app.clientside_callback(
+            ClientsideFunction("page", f"tick_{box}"),
+            Input(box, "value"),
+            State(box, "options"),
+            State(store, "data"),
+            prevent_initial_call=True,
+        )
+
+    @app.callback(
+        Output("experiments", "options"),
+        Output("workloads", "options"),
+        Output("runs", "options"),
+        Output("runs", "value"),
+        Output("runs-note", "children"),
+        Output("condition-trouble", "children"),
+        inputs={
+            "filters": filters,
+            "selected": Input("selected", "data"),
+            "version": Input("version", "data"),
+        },
+    )
+    def _list(filters: dict[str, Any], selected: list[str], version: int) -> tuple[Any, ...]:
+        every = library.runs()
+        found, of_them, listed, trouble = _filtered(every, filters)
+        rows = listed[:MOST_ROWS]
+        on = set(selected)
+        note = f"{len(listed):,} of {len(every):,}; {len(selected):,} selected"
+        if len(listed) > len(rows):
+            note += f". The newest {len(rows)} are shown: search for others, or select all"
+        return (
+            [
+                {"label": f"{_text(name)} ({count:,})", "value": name}
+                for name, count in counted(run.experiment for run in found)
+            ],
+            [
+                {"label": f"{_text(pair[1])} ({count:,})", "value": json.dumps(pair)}
+                for pair, count in counted(run.workload for run in of_them)
+            ],
+            [{"label": _row(run), "value": run.uuid} for run in rows],
+            [run.uuid for run in rows if run.uuid in on],
+            note,
+            trouble,
+        )
+
+    @app.callback(
+        Output("selected", "data"),
+        inputs={
+            "clicks": [Input("select-all", "n_clicks"), Input("select-none", "n_clicks")],
+            "loaded": Input("loaded", "data"),
+            "filters": {n: State(o.component_id, o.component_property) for n, o in filters.items()},
+            "selected": State("selected", "data"),
+        },
+        prevent_initial_call=True,
+    )
+    def _select(
+        clicks: list[int | None],
+        loaded: dict[str, Any] | None,
+        filters: dict[str, Any],
+        selected: list[str],
+    ) -> Any:
+        if ctx.triggered_id == "loaded":
+            return loaded["runs"] if loaded else no_update
+        if ctx.triggered_id == "select-none":
+            return []
+        _, _, listed, _ = _filtered(library.runs(), filters)
+        return joined(selected, (run.uuid for run in listed))
+
+    @app.callback(
+        Output("streams", "options"),
+        Output("streams-note", "hidden"),
+        Input("selected", "data"),
+        Input("version", "data"),
+        Input("streams", "value"),
+    )
+    def _streams(selected: list[str], _: int, chosen: list[str] | None) -> tuple[Any, bool]:
+        found = dict.fromkeys(chosen or ())
+        on = set(selected)
+        for run in library.runs():
+            if run.uuid in on:
+                found.update(dict.fromkeys(listed_streams(run.metrics)))
+        for opened in library.opened(selected[:MOST_NAMED]).values():
+            found.update(dict.fromkeys(opened.streams))
+        options = [{"label": _text(key), "value": key} for key in sorted(found)]
+        return options, bool(options)
+
+    @app.callback(
+        Output("legend", "options"),
+        Output("legend", "value"),
+        Output("lines-summary", "children"),
+        Output("lines", "style"),
+        Input("hidden", "data"),
+        Input("selected", "data"),
+        Input("grouping", "value"),
+        Input("dark", "data"),
+        Input("version", "data"),
+    )
+    def _legend(
+        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int
+    ) -> tuple[Any, ...]:
+        named = _named(library, selected, grouping)
+        off = set(hidden)
+        rows = list(named.items())[:MOST_NAMED]
+        summary = f"Lines: {sum(key not in off for key in named):,} of {len(named):,} shown"
+        if len(named) > len(rows):
+            summary += f" (the first {len(rows)} are listed)"
+        colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
+        return (
+            [{"label": _text(label), "value": key} for key, label in rows],
+            [key for key, _ in rows if key not in off],
+            summary,
+            {f"--line-{place}": drawn for place, drawn in enumerate(colours)},
+        )
+
+    @app.callback(
+        Output("hidden", "data"),
+        Input("show-all", "n_clicks"),
+        Input("hide-all", "n_clicks"),
+        Input("loaded", "data"),
+        State("hidden", "data"),
+        State("selected", "data"),
+        State("grouping", "value"),
+        prevent_initial_call=True,
+    )
+    def _hide(
+        _: int,
+        __: int,
+        loaded: dict[str, Any] | None,
+        hidden: list[str],
+        selected: list[str],
+        grouping: str,
+    ) -> Any:
+        if ctx.triggered_id == "loaded":
+            return loaded["hidden"] if loaded else no_update
+        named = _named(library, selected, grouping)
+        if ctx.triggered_id == "show-all":
+            return [key for key in hidden if key not in named]
+        return joined(hidden, named)
+
+
+def _named(library: Library, selected: list[str], grouping: str) -> dict[str, str]:
+    exploration = Exploration.model_validate({"grouping": grouping})
+    return keys_of(runs_of(library, selected), exploration)
+
+
+def _filtered(
+    every: Sequence[Listed], filters: dict[str, Any]
+) -> tuple[list[Listed], list[Listed], list[Listed], str]:
+    """Return runs by words, by experiment too, by workload too, and what is wrong with a filter."""
+    texts = (filters[name] or "" for name in ("search", "status", "condition"))
+    try:
+        found = filtered(every, *texts)
+    except RunError as error:
+        return [], [], [], str(error)
+    experiments = filters["experiments"]
+    pairs = [(pair[0], pair[1]) for pair in map(json.loads, filters["workloads"])]
+    pairs = [pair for pair in pairs if not experiments or pair[0] in experiments]
+    of_them = within(found, experiments)
+    return found, of_them, within(of_them, (), pairs), ""
+
+
+def runs_of(library: Library, selected: list[str]) -> list[Listed]:
+    """Return those of the selected runs that there are, in the order of selection."""
+    known = {run.uuid: run for run in library.runs()}
+    return [known[uuid] for uuid in selected if uuid in known]
+
+
+def _row(run: Listed) -> str:
+    """Return what stands beside a run's box: plain text, which no name can turn into a page."""
+    started = datetime.fromtimestamp(run.wall_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    status = "● running" if run.status == "running" else run.status
+    facts = f"{run.uuid[:8]} · {status} · {started} · {show(run.seconds)} s"
+    return f"{_text(run.name or run.uuid[:8])}\n{facts}"
+
+
+def _text(text: str) -> str:
+    return printable(text) or "–"

@@ -1,0 +1,121 @@
+"""What of a run is drawn over time: sampled series, numbers that it told, and how long calls took.
+
+A stream has a key that names it in menus, in addresses and in explorations:
+
+    tree.rss_mb         a sampled series
+    told: loss          a number that the run told
+    calls: forward      how long each span of this name took, in ms
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.store.columns import Column
+from dippm.store.record import Span, Start, Value
+from dippm.store.summary import NUMBERS
+
+TOLD, CALLS = "told: ", "calls: "
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Something over time.
+
+    Attributes:
+        key: see above.
+        unit: of the values, "" for none.
+        time_s: since the run started, float64, [n], rising.
+        values: float64, [n]; NaN where there is none.
+        counter: whether it only grows.
+        reason: why values are missing, "" if none is.
+    """
+
+    key: str
+    unit: str
+    time_s: Any
+    values: Any
+    counter: bool = False
+    reason: str = ""
+
+    def rate(self) -> Stream:
+        """Return how fast a counter grew, between readings that differ; any other as it is."""
+        import numpy as np
+
+        if not self.counter:
+            return self
+        there = np.isfinite(self.values)
+        time_s, values = self.time_s[there], self.values[there]
+        if len(values) < 2:
+            empty = np.empty(0)
+            reason = self.reason or "a rate needs two readings"
+            return Stream(self.key, f"{self.unit}/s", empty, empty, False, reason)
+        fresh = np.concatenate(([True], np.diff(values) != 0))
+        fresh[-1] = True  # a counter that stood still to the end took that time as well
+        steps_s, growth = np.diff(time_s[fresh]), np.diff(values[fresh])
+        rate = np.where((steps_s > 0) & (growth >= 0), growth / np.maximum(steps_s, 1e-9), np.nan)
+        return Stream(self.key, f"{self.unit}/s", time_s[fresh][1:], rate, False, self.reason)
+
+
+def streams(
+    start: Start, spans: Sequence[Span], values: Iterable[Value], columns: Iterable[Column]
+) -> dict[str, Stream]:
+    """Return the streams of a run by key: series first, then what it told, then calls."""
+    zero_ns = start.at.monotonic_ns
+    found = {
+        column.series: Stream(
+            column.series,
+            column.unit,
+            (column.time_ns - zero_ns) / 1e9,
+            column.values,
+            column.counter,
+            column.reasons[-1][1] if column.reasons else "",
+        )
+        for column in columns
+    }
+    told: dict[str, list[Value]] = {}
+    for value in values:
+        if value.kind == "metric" and _is_number(value.data):
+            told.setdefault(value.name, []).append(value)
+    for name, items in told.items():
+        points = [((item.time_ns - zero_ns) / 1e9, float(item.data)) for item in items]
+        found[TOLD + name] = _stream(TOLD + name, items[0].unit, points)
+    for name in dict.fromkeys(span.name for span in spans):
+        calls = [
+            ((span.start_ns - zero_ns) / 1e9, (span.end_ns - span.start_ns) / 1e6)
+            for span in spans
+            if span.name == name and span.end_ns is not None
+        ]
+        if calls:
+            found[CALLS + name] = _stream(CALLS + name, "ms", calls)
+    return found
+
+
+def listed_streams(metrics: Mapping[str, float]) -> list[str]:
+    """Return the keys that a list of runs knows before samples are read; calls are not among them.
+
+    Args:
+        metrics: of a `StoredRun`: "SERIES.NUMBER" of summaries, and what the run told.
+    """
+    found: dict[str, None] = {}
+    for name in metrics:
+        series, _, number = name.rpartition(".")
+        if number in NUMBERS and "." in series:
+            found[series] = None
+        elif "/" not in name:
+            found[TOLD + name] = None
+    return list(found)
+
+
+def _stream(key: str, unit: str, points: list[tuple[float, float]]) -> Stream:
+    import numpy as np
+
+    table = np.array(sorted(points), dtype=np.float64)
+    return Stream(key, unit, table[:, 0], table[:, 1])
+
+
+def _is_number(data: Any) -> bool:
+    return isinstance(data, int | float) and math.isfinite(data)

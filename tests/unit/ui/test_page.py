@@ -1,0 +1,343 @@
+"""The page in a real browser: what a visitor sees, does, takes along and brings back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("dash", reason="the page needs the extra ui")
+
+from dippm.store.folder import RunFolder
+from dippm.store.record import Span, Value
+from dippm.ui.library import Library
+from dippm.ui.serving import Served
+from tests.browser import NEEDS_CHROMIUM
+from tests.chromium import chromium
+from tests.page_runs import HOSTILE, make_exhibition, make_training
+from tests.run_folders import START_NS
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, NEEDS_CHROMIUM]
+GRAPH = "document.querySelector('.chart .js-plotly-plot')"
+TOKEN = "a-token-that-nobody-guesses"
+
+
+@pytest.fixture(scope="module")
+def spool(tmp_path_factory):
+    return tmp_path_factory.mktemp("spool")
+
+
+@pytest.fixture(scope="module")
+def served(_tables, tmp_path_factory, spool):
+    """A page over eight runs, one of them with a name that would be a script."""
+    folder = tmp_path_factory.mktemp("page")
+    store = shutil.copy(_tables, folder / "runs.db")
+    make_exhibition(spool)
+    make_training(spool, name=HOSTILE, workload=HOSTILE, experiment=HOSTILE, number=8, ticks=30)
+    for path in spool.iterdir():
+        writer = RunFolder(path)
+        writer.value(Value(HOSTILE, "metric", 1.0, START_NS))
+        writer.span(Span(7_000, HOSTILE, START_NS, START_NS + 10**9))
+        writer.close()
+    library = Library(str(store), spool)
+    library.start()
+    page = Served(library, "127.0.0.1", 0)
+    threading.Thread(target=page.answer, daemon=True).start()
+    yield page
+    page.close()
+    library.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("chromium")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser, served):
+    """A page that was just opened; what it said and asked for belongs to the test."""
+    browser.said.clear()
+    browser.asked.clear()
+    browser.size(1280, 1000)
+    browser.open("about:blank")
+    browser.open(served.address)
+    browser.wait("document.querySelectorAll('#runs input').length >= 8")
+    yield browser
+    assert [line for line in browser.said if not line.startswith(("log", "info", "debug"))] == []
+
+
+def choose(tab, experiment="co-location"):
+    """Select all runs of an experiment."""
+    tab.click(f"#experiments input[value='{experiment}']")
+    count = {"co-location": 6, "earlier": 1}[experiment]
+    tab.wait(f"document.querySelectorAll('#runs input').length == {count}")
+    tab.click("#select-all")
+    tab.wait(f"document.querySelector('#runs-note').innerText.includes('{count} selected')")
+
+
+def draw(tab, stream="tree.rss_mb", traces=6):
+    tab.click(f"#streams input[value='{stream}']")
+    tab.wait(f"{GRAPH} && {GRAPH}.querySelectorAll('.scatterlayer .trace').length == {traces}")
+
+
+def data(tab, what):
+    return tab.run(f"{GRAPH}.{what}")
+
+
+def test_runs_are_selected_across_experiments_and_drawn_offline(tab, served):
+    tab.click("#experiments input[value='earlier']")
+    tab.wait("document.querySelectorAll('#runs input').length == 1")
+    tab.click("#runs input")
+    tab.click("#experiments input[value='earlier']")
+    tab.click("#experiments input[value='co-location']")
+    tab.wait("document.querySelectorAll('#workloads input').length == 3")
+    tab.click("#workloads input[value*='two at once']")
+    tab.wait("document.querySelectorAll('#runs input').length == 2")
+    tab.click("#runs input")
+    tab.wait("document.querySelector('#runs-note').innerText.includes('2 selected')")
+    draw(tab, traces=2)
+    names = data(tab, "data.map(trace => trace.name).join()")
+    assert names == "baseline,resnet18 b"
+    assert data(tab, "_fullLayout.annotations.length") == 1
+    elsewhere = [a for a in tab.asked if not a.startswith((served.shown, "data:", "blob:"))]
+    assert [address for address in elsewhere if address != "about:blank"] == []
+
+
+def test_search_and_condition_filter_the_list(tab):
+    tab.type("#search", "baseline")
+    tab.wait("document.querySelectorAll('#runs input').length == 1")
+    tab.type("#condition", "nonsense")
+    tab.wait("document.querySelector('#condition-trouble').innerText.includes('no condition')")
+
+
+def test_workloads_as_mean_and_range_hidden_and_shown(tab):
+    choose(tab)
+    draw(tab)
+    tab.click("#grouping input[value='merged']")
+    tab.wait(f"{GRAPH}.data.length == 9")
+    assert data(tab, "data.filter(trace => trace.fill === 'tonexty').length") == 3
+    tab.click("#legend input[value*='alone']")
+    tab.wait(f"{GRAPH}.data.length == 6")
+    tab.click("#hide-all")
+    tab.wait(f"{GRAPH}.data.length == 0")
+    tab.click("#show-all")
+    tab.wait(f"{GRAPH}.data.length == 9")
+
+
+def test_smoothing_log_axis_spans_and_alignment(tab):
+    choose(tab)
+    draw(tab)
+    spread = "Math.max(...{g}.calcdata[0].map((p, i, all) => i ? Math.abs(p.y - all[i-1].y) : 0))"
+    rough = tab.run(spread.format(g=GRAPH))
+    tab.run("document.querySelector('.dash-slider-thumb').focus()")
+    for _ in range(20):
+        tab.press("ArrowRight")
+    tab.wait(f"{spread.format(g=GRAPH)} < {rough} / 1.15")
+    tab.click(".chart input[value='log']")
+    tab.wait(f"{GRAPH}._fullLayout.yaxis.type === 'log'")
+    tab.click("#show input[value='spans']")
+    tab.wait(f"{GRAPH}._fullLayout.shapes.length > 100")
+    tab.wait("document.querySelector('.note .spans').innerText.includes('validate')")
+    tab.click("#alignment input[value='workload']")
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.range[1] > 34")
+    tab.click("#alignment input[value='clock']")
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.type === 'date'")
+
+
+def test_zoom_by_hand_and_by_keyboard(tab):
+    choose(tab)
+    draw(tab)
+    ranges = "{'xaxis.range': [2, 6], 'yaxis.range': [700, 800]}"
+    tab.run(f"Plotly.relayout({GRAPH}, {ranges}).then(() => 1)")
+    tab.wait(f"{GRAPH}.calcdata[0].length < 60")
+    assert data(tab, "layout.yaxis.range.join()") == "700,800"
+    tab.run("document.querySelector('.chart button[title=\"Zoom in\"]').focus()")
+    tab.press("Enter")
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.range.join() === '3,5'")
+    tab.click(".chart button[title='Later']")
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.range.join() === '3.5,5.5'")
+    tab.click(".chart button[title='All']")
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.range[1] > 29")
+
+
+def fetched(folder, name):
+    """Wait for a download to be whole; return it."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        path = folder / name
+        if path.exists() and path.stat().st_size and not list(folder.glob("*.crdownload")):
+            return path
+        time.sleep(0.05)
+    raise AssertionError(f"{name} never came; there are {list(folder.iterdir())}")
+
+
+def test_a_chart_is_taken_along_as_picture_and_as_numbers(tab, tmp_path):
+    tab.downloads(tmp_path)
+    choose(tab)
+    draw(tab)
+    begins = {
+        "png": b"\x89PNG", "jpeg": b"\xff\xd8\xff", "svg": b"<svg", "pdf": b"%PDF",
+        "csv": b"chart,type,run", "json": b"{",
+    }  # fmt: skip
+    for kind, begin in begins.items():
+        tab.click(f".chart button[id*='take-{kind}']")
+        path = fetched(tmp_path, f"tree-rss_mb.{kind}")
+        assert path.read_bytes().startswith(begin)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "tree-rss_mb.csv").read_text())))
+    assert len([row for row in rows if row["name"] != "predicted"]) == 6 * 300
+    document = json.loads((tmp_path / "tree-rss_mb.json").read_text())
+    assert len(document["charts"][0]["lines"]) == 6
+    assert document["charts"][0]["levels"][0]["value"] == 900
+
+
+def test_an_exploration_is_saved_and_a_colleague_loads_it(tab, served, tmp_path):
+    tab.downloads(tmp_path)
+    choose(tab)
+    draw(tab)
+    tab.click("#grouping input[value='merged']")
+    tab.click("#show input[value='spans']")
+    tab.click("#legend input[value*='alone']")
+    tab.wait(f"{GRAPH}.data.length == 6")
+    tab.run(f"Plotly.relayout({GRAPH}, {{'xaxis.range': [2, 6]}}).then(() => 1)")
+    tab.wait(f"{GRAPH}.layout.xaxis.range.join() === '2,6' && !{GRAPH}.layout.xaxis.autorange")
+    tab.click("#save")
+    saved = fetched(tmp_path, "exploration.json")
+    held = json.loads(saved.read_text())
+    assert held["charts"] == [{"stream": "tree.rss_mb", "log": False, "x": [2, 6], "y": None}]
+    tab.open("about:blank")
+    tab.open(served.address)
+    tab.wait("document.querySelectorAll('#runs input').length >= 8")
+    held["runs"].append("f" * 32)
+    saved.write_text(json.dumps(held))
+    tab.give("#load input", saved)
+    tab.wait("document.querySelector('#message').innerText.includes('1 of them not in this store')")
+    tab.wait(f"{GRAPH} && {GRAPH}.data.length == 6")
+    tab.wait(f"{GRAPH}.layout.xaxis.range.join() === '2,6'")
+    assert tab.run("document.querySelector('#grouping input[value=merged]').checked")
+    assert tab.run("document.querySelectorAll('#legend input:checked').length") == 2
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}x")
+    tab.give("#load input", broken)
+    tab.wait("document.querySelector('#message').innerText.includes('no exploration')")
+
+
+def test_hostile_names_are_text(tab):
+    tab.click("#show input[value='spans']")
+    tab.click("#select-all")
+    tab.wait("document.querySelector('#runs-note').innerText.includes('8 selected')")
+    tab.wait("document.querySelectorAll('#streams input').length >= 6")
+    hostile = "[...document.querySelectorAll('#streams input')].filter(o => /script/.test(o.value))"
+    tab.run(f"{hostile}.forEach(o => o.click())")
+    tab.wait(f"document.querySelectorAll('.chart .main-svg').length >= 2 && {hostile}.length == 2")
+    tab.wait("document.querySelectorAll('.note .spans').length >= 1")
+    tab.click("#grouping input[value='merged']")
+    tab.wait("document.querySelector('#legend').innerText.includes('<script>')")
+    assert tab.run("document.title") == "DIPPM runs"
+    assert tab.run("document.querySelectorAll('#page script, #page img').length") == 0
+    assert "<script>" in tab.run("document.querySelector('#experiments').innerText")
+    assert "<script>" in tab.run(f"{GRAPH}.querySelector('.ytitle').textContent")
+
+
+def test_a_run_that_goes_on_is_drawn_as_it_grows(tab, spool):
+    folder = make_training(spool, name="live", workload="live", number=9, ticks=50, ended=False)
+    tab.type("#search", "live")
+    tab.wait("document.querySelectorAll('#runs input').length == 1")
+    tab.wait("document.querySelector('#runs').innerText.includes('running')")
+    tab.click("#runs input")
+    draw(tab, stream="told: loss", traces=1)
+    assert data(tab, "calcdata[0].length") == 10
+    writer = RunFolder(folder)
+    for step in range(10, 15):
+        writer.value(Value("loss", "metric", 0.1, START_NS + step * 10**9, step=step))
+    writer.close()
+    tab.wait(f"{GRAPH}.calcdata[0].length == 15")
+    shutil.rmtree(folder)
+    tab.wait("document.querySelectorAll('#runs input').length == 0")
+
+
+def test_everything_is_reached_by_keyboard(tab):
+    choose(tab)
+    draw(tab)
+    tab.run("document.activeElement.blur()")
+    reached = set()
+    for _ in range(120):
+        tab.press("Tab")
+        place = tab.run("(document.activeElement.closest('[id]') || {}).id || ''")
+        if place in reached and "take-json" in place:
+            break
+        reached.add(place)
+    wanted = {
+        "search", "condition", "status", "experiments", "workloads", "runs", "select-all",
+        "streams", "smoothing", "alignment", "grouping", "show", "save", "load", "show-all",
+        "legend",
+    }  # fmt: skip
+    assert {id_ for id_ in wanted if not any(id_ in at for at in reached)} == set()
+    in_card = [at for at in reached if at.startswith("{")]
+    for kind in ("log", "zoom-in", "zoom-reset", "take-png", "take-csv"):
+        assert any(kind in at for at in in_card), kind
+    tab.run("document.querySelector('#show input[value=\"spans\"]').focus()")
+    tab.press(" ")
+    tab.wait(f"{GRAPH}._fullLayout.shapes.length > 100")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_and_can_be_read(tab, width, scheme):
+    tab.size(width, 900, scheme=scheme)
+    choose(tab)
+    draw(tab)
+    back = {"light": "rgb(245, 247, 250)", "dark": "rgb(13, 17, 23)"}[scheme]
+    tab.wait(f"getComputedStyle(document.body).backgroundColor === '{back}'")
+    paper = {"light": "#ffffff", "dark": "#161b22"}[scheme]
+    tab.wait(f"{GRAPH}.layout.paper_bgcolor === '{paper}'")
+    tab.wait(f"Math.abs({GRAPH}.offsetWidth - {GRAPH}.querySelector('.main-svg').clientWidth) < 2")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run(f"{GRAPH}.offsetHeight") >= 300
+    contrast = tab.run(CONTRAST)
+    assert [found for found in contrast if found[1] < 4.5] == []
+
+
+CONTRAST = """(() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = parts(colour).slice(0, 3).map((v) => v / 255)
+      .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      const all = parts(colour);
+      if (all.length < 4 || all[3] === 1) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  return [...document.querySelectorAll('#page *')]
+    .filter((o) => !o.closest('svg') && !o.closest('.modebar') && o.offsetParent
+      && [...o.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+    .map((o) => {
+      const [a, b] = [light(getComputedStyle(o).color), light(behind(o))].sort((x, y) => y - x);
+      return [o.textContent.slice(0, 30), (a + 0.05) / (b + 0.05)];
+    });
+})()"""
+
+
+def test_a_page_for_others_asks_for_its_token(browser, store_file, tmp_path):
+    page = Served(Library(str(store_file), tmp_path / "spool"), "127.0.0.1", 0, TOKEN)
+    threading.Thread(target=page.answer, daemon=True).start()
+    try:
+        browser.open(page.shown)
+        browser.wait("!!document.querySelector('input[type=password]')")
+        browser.type("input[type=password]", TOKEN)
+        browser.press("Enter")
+        browser.wait("!!document.querySelector('#search')")
+        assert "token" not in browser.run("location.href")
+        assert TOKEN not in browser.run("document.cookie")
+    finally:
+        page.close()

@@ -1,0 +1,231 @@
+"""From runs and settings to a chart, and from there to plotly's figure and to files."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy", reason="the page needs the extra ui")
+
+from dippm.report.runs.charts import Drawn
+from dippm.report.runs.picture import write_picture
+from dippm.report.runs.tabular import csv_text, document
+from dippm.ui.expected import expected
+from dippm.ui.exploration import ChartView, Exploration
+from dippm.ui.figure import figure_of
+from dippm.ui.streams import listed_streams
+from dippm.ui.view import MOST_POINTS, MOST_STRETCHES, view, workload_key
+from tests.page_runs import HOSTILE, PREDICTION
+from tests.unit.ui.runs_in_memory import call, column, listed, opened, told
+
+RSS = ChartView(stream="tree.rss_mb")
+
+
+def two(**given):
+    runs = [listed("a", group="w"), listed("b", group="w", after_s=2.0)]
+    held = {
+        "a": opened("a", column("tree.rss_mb", [100.0] * 50), **given),
+        "b": opened("b", column("tree.rss_mb", [200.0] * 50), after_s=2.0, **given),
+    }
+    return runs, held
+
+
+def test_each_run_is_a_line_over_its_own_time():
+    found = view(*two(), Exploration(), RSS)
+    assert [line.name for line in found.chart.lines] == ["a", "b"]
+    assert [float(line.x[0]) for line in found.chart.lines] == [0.0, 0.0]
+    assert found.chart.y_label == "tree.rss_mb (MB)"
+
+
+def test_alignment_moves_the_lines():
+    aligned = view(*two(), Exploration(alignment="workload"), RSS)
+    assert [float(line.x[0]) for line in aligned.chart.lines] == [0.0, 2.0]
+    assert view(*two(), Exploration(alignment="clock"), RSS).clock
+
+
+def test_a_workload_is_one_line_with_its_range():
+    (line,) = view(*two(), Exploration(grouping="merged"), RSS).chart.lines
+    assert (line.name, line.n) == ("w", 2)
+    np.testing.assert_allclose(line.y, 150)
+    np.testing.assert_allclose((line.low[0], line.high[0]), (100, 200))
+
+
+def test_hidden_lines_are_not_drawn_and_the_others_keep_their_colour():
+    found = view(*two(), Exploration(hidden=("a",)), RSS)
+    assert [line.name for line in found.chart.lines] == ["b"]
+    assert found.colours == (1,)
+    runs, held = two()
+    key = workload_key(runs[0])
+    none = view(runs, held, Exploration(hidden=(key,), grouping="merged"), RSS)
+    assert none.chart.lines == ()
+
+
+def test_smoothing_is_of_every_sample_and_not_of_those_drawn():
+    values = np.random.default_rng(1).normal(size=20_000)
+    runs, held = [listed("a")], {"a": opened("a", column("tree.rss_mb", values))}
+    (line,) = view(runs, held, Exploration(smoothing=99), RSS).chart.lines
+    assert len(line.x) < 5000
+    assert np.abs(line.y[-100:]).max() < 0.5
+
+
+def test_zooming_in_gives_every_sample():
+    values = np.arange(100_000.0)
+    runs, held = [listed("a")], {"a": opened("a", column("tree.rss_mb", values))}
+    (whole,) = view(runs, held, Exploration(), RSS).chart.lines
+    assert len(whole.x) <= 4000
+    (part,) = view(runs, held, Exploration(), ChartView(stream=RSS.stream, x=(50, 60))).chart.lines
+    assert part.x.tolist() == pytest.approx(np.arange(499, 602) / 10)
+    (file,) = view(runs, held, Exploration(), RSS, whole=True).chart.lines
+    assert len(file.x) == 100_000
+
+
+def test_many_runs_share_the_points_of_a_chart():
+    runs = [listed(f"r{n}") for n in range(300)]
+    series = column("tree.rss_mb", np.random.default_rng(2).normal(size=1000))
+    found = view(runs, {run.uuid: opened(run.uuid, series) for run in runs}, Exploration(), RSS)
+    assert found.points == 300_000
+    assert sum(len(line.x) for line in found.chart.lines) <= MOST_POINTS
+    assert all(line.y.max() == series.values.max() for line in found.chart.lines)
+    figure = figure_of(found, RSS, "light")
+    assert len(figure["data"]) == 10
+
+
+def test_counters_are_drawn_as_their_growth():
+    series = column("tree.cpu_s", np.arange(10) / 5, unit="s", counter=True)
+    runs, held = [listed("a")], {"a": opened("a", series)}
+    wanted = ChartView(stream="tree.cpu_s")
+    growth = view(runs, held, Exploration(), wanted).chart
+    np.testing.assert_allclose(growth.lines[0].y, 2.0)
+    assert growth.y_label == "tree.cpu_s growth (s/s)"
+    raw = view(runs, held, Exploration(rates=False), wanted).chart
+    assert raw.lines[0].y[-1] == pytest.approx(1.8)
+
+
+def test_what_is_absent_says_why():
+    gone = column("tree.power_w", [np.nan] * 4, reasons=[(0, "no sensor")])
+    runs, held = [listed("a"), listed("b")], {"a": opened("a", gone), "b": opened("b")}
+    found = view(runs, held, Exploration(), ChartView(stream="tree.power_w"))
+    assert found.absent == (("a", "no sensor"), ("b", "it has no such stream"))
+
+
+def test_runs_that_are_not_read_yet_are_left_out():
+    runs, held = two()
+    del held["a"]
+    assert [line.name for line in view(runs, held, Exploration(), RSS).chart.lines] == ["b"]
+
+
+CALLS = [call(n, n, n + 0.3) for n in range(20)]
+
+
+def test_calls_and_what_was_told_are_streams():
+    values = [told("loss", 2.0, 1.0), told("loss", 1.0, 0.5), told("text", "x", 1)]
+    run = opened("a", spans=CALLS, values=values)
+    assert list(run.streams) == ["told: loss", "calls: forward"]
+    assert run.streams["told: loss"].values.tolist() == [1.0, 2.0]
+    np.testing.assert_allclose(run.streams["calls: forward"].values, 300)
+    metrics = {"tree.rss_mb.max": 1, "loss": 2, "comparison/latency_ms/measured": 3}
+    assert listed_streams(metrics) == ["tree.rss_mb", "told: loss"]
+
+
+def test_the_prediction_stands_beside_what_was_measured():
+    runs, held = two(spans=CALLS, prediction=PREDICTION)
+    (memory,) = view(runs, held, Exploration(), RSS).chart.levels
+    assert (memory.value, memory.low, memory.high, memory.coverage) == (900, 820, 990, 0.9)
+    assert memory.run == "2 runs"
+    (latency,) = view(runs, held, Exploration(), ChartView(stream="calls: forward")).chart.levels
+    assert latency.value == 310
+    assert view(runs, held, Exploration(prediction=False), RSS).chart.levels == ()
+
+
+def test_only_what_was_predicted_is_held_against_a_stream():
+    on_gpu = {**PREDICTION, "conditions": {"device": "A100"}, "power_w": 250.0}
+    run = opened("a", spans=CALLS, prediction=on_gpu)
+    assert expected(run, "tree.rss_mb", rates=True) is None
+    assert expected(run, "nvml_processes.tree_memory_mb", rates=True).target == "memory_mb"
+    assert expected(run, "nvml:1.energy_j", rates=True) == ("power_w", 250.0, None, None, None)
+    assert expected(run, "nvml.energy_j", rates=False) is None
+    assert expected(run, "calls: backward", rates=True) is None
+    assert expected(opened("b"), "calls: forward", rates=True) is None
+
+
+def test_spans_are_drawn_behind_the_stream_the_longest_if_they_are_many():
+    runs, held = two(spans=CALLS)
+    assert view(runs, held, Exploration(), RSS).chart.stretches == ()
+    stretches = view(runs, held, Exploration(spans=True), RSS).chart.stretches
+    assert len(stretches) == 40
+    seen = view(runs, held, Exploration(spans=True), ChartView(stream=RSS.stream, x=(0, 2.1)))
+    assert len(seen.chart.stretches) == 6
+    many, _ = [call(n, n, n + 0.1) for n in range(MOST_STRETCHES)], None
+    runs, held = two(spans=[*many, call(9999, 0, 400, "epoch")])
+    found = view(runs, held, Exploration(spans=True), RSS)
+    assert len(found.chart.stretches) == MOST_STRETCHES
+    assert {"epoch"} < {stretch.name for stretch in found.chart.stretches}
+    assert "zoom in" in found.remarks[0]
+
+
+def decoded(array):
+    return np.frombuffer(base64.b64decode(array["bdata"]), dtype="<f8")
+
+
+def test_the_figure_holds_the_numbers_and_the_axes():
+    wanted = ChartView(stream=RSS.stream, log=True, x=(1, 2), y=(0, 3))
+    figure = figure_of(view(*two(), Exploration(alignment="clock"), wanted), wanted, "dark")
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert figure["layout"]["yaxis"]["range"] == [0, 3]
+    assert figure["layout"]["xaxis"]["type"] == "date"
+    assert figure["layout"]["xaxis"]["range"] == [1000, 2000]
+    assert json.dumps(figure)
+
+
+def test_the_figure_draws_mean_range_spans_and_prediction():
+    runs, held = two(spans=CALLS, prediction=PREDICTION)
+    exploration = Exploration(grouping="merged", spans=True)
+    figure = figure_of(view(runs, held, exploration, RSS), RSS, "light")
+    low, high, mean = figure["data"]
+    assert high["fill"] == "tonexty"
+    assert decoded(low["y"])[0] == 100
+    assert decoded(mean["y"])[0] == 150
+    kinds = [shape["type"] for shape in figure["layout"]["shapes"]]
+    assert kinds.count("line") == 1
+    assert kinds.count("rect") == 1 + 40
+    assert "predicted 900" in figure["layout"]["annotations"][0]["text"]
+
+
+def test_what_was_predicted_stands_right_on_a_logarithmic_axis():
+    runs, held = two(spans=CALLS, prediction=PREDICTION)
+    wanted = ChartView(stream=RSS.stream, log=True)
+    layout = figure_of(view(runs, held, Exploration(), wanted), wanted, "light")["layout"]
+    assert layout["annotations"][0]["y"] == pytest.approx(np.log10(900))
+    (line,) = [shape for shape in layout["shapes"] if shape["type"] == "line"]
+    assert line["y0"] == 900
+
+
+def test_hostile_names_reach_plotly_as_text():
+    runs = [listed("a", name=HOSTILE)]
+    held = {"a": opened("a", column(f"tree.{HOSTILE}", [1.0, 2.0]))}
+    wanted = ChartView(stream=f"tree.{HOSTILE}")
+    text = json.dumps(figure_of(view(runs, held, Exploration(), wanted), wanted, "light"))
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+def test_a_chart_is_taken_along_with_range_and_prediction(tmp_path):
+    runs, held = two(spans=CALLS, prediction=PREDICTION)
+    exploration = Exploration(grouping="merged", spans=True)
+    drawn = Drawn((view(runs, held, exploration, RSS, whole=True).chart,))
+    rows = csv_text(drawn).splitlines()
+    assert rows[1].startswith("lines,tree.rss_mb,w,w,")
+    assert rows[1].endswith(",150.0,100.0,200.0,2,")
+    assert rows[-1] == "lines,tree.rss_mb,2 runs,predicted,,900.0,820.0,990.0,,"
+    chart = document(drawn)["charts"][0]
+    assert chart["levels"][0]["coverage"] == 0.9
+    assert len(chart["stretches"]) == 40
+    assert chart["lines"][0]["n"] == 2
+    for name in ("chart.pdf", "chart.svg"):
+        write_picture(drawn, tmp_path / name)
+    assert (tmp_path / "chart.pdf").read_bytes().startswith(b"%PDF")
+    assert "predicted" in (tmp_path / "chart.svg").read_text()

@@ -112,5 +112,8 @@ def _text(match: re.Match[bytes], line: int) -> str:
     except UnicodeDecodeError:
         raise PlanError(f"line {line} is no UTF-8 text", "Save the plan as UTF-8.") from None
     if text.startswith('"'):
-        raise PlanError(f"line {line} has a quote that is not closed before a comma or its end")
+        raise PlanError(
+            f"line {line} has a quote that is not closed before a comma or its end",
+            "Close the quote.",
+        )
     return text

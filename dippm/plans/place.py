@@ -44,7 +44,9 @@ def lock_plan(plan: Path) -> Lock:
             "Wait for it, or interrupt it with Ctrl-C.",
         ) from error
     except OSError as error:
-        raise PlanError(f"{plan.name} cannot be locked: {error}") from error
+        raise PlanError(
+            f"{plan.name} cannot be locked: {error}", "Carry out a copy of it elsewhere."
+        ) from error
 
 
 def may_be_written(path: Path) -> bool:

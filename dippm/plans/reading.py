@@ -56,14 +56,19 @@ def _read(path: Path) -> tuple[Path, bytes]:
     try:
         path = path.resolve(strict=True)
         if not path.is_file():
-            raise PlanError(f"{path} is no file")
+            raise PlanError(f"{path} is no file", "Name the file of a plan.")
         with open(path, "rb") as file:
             data = file.read(LARGEST_BYTES + 1)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise PlanError(f"the plan {path} cannot be read: {reason}") from error
+        raise PlanError(
+            f"the plan {path} cannot be read: {reason}", "Name a file that you may read."
+        ) from error
     if len(data) > LARGEST_BYTES:
-        raise PlanError(f"{path} is larger than {LARGEST_BYTES >> 20} MiB: no plan is")
+        raise PlanError(
+            f"{path} is larger than {LARGEST_BYTES >> 20} MiB: no plan is",
+            "Name the file of a plan.",
+        )
     return path, data
 
 

@@ -123,7 +123,7 @@ def read_devices(text: str) -> tuple[str, ...]:
             hint = "Give indices or UUIDs, for instance 0 or 1+2, or - for none."
             raise PlanError(f"{text!r} are no devices", hint)
     if len(set(found)) < len(found):
-        raise PlanError(f"{text!r} names a device twice")
+        raise PlanError(f"{text!r} names a device twice", "Name each once: 1+2.")
     return found
 
 

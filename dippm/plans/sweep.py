@@ -41,6 +41,7 @@ FIELDS = (
 METHODS = ("grid", "random")
 MOST_ROWS = 100_000
 _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
+FEWER = "Leave values or parameters out, or ask for fewer runs."
 
 
 def read_sweep(data: bytes) -> tuple[Row, ...]:
@@ -78,7 +79,7 @@ def _document(data: bytes) -> dict[Any, Any]:
     try:
         held = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(f"it is no YAML: {error}") from error
+        raise PlanError(f"it is no YAML: {error}", "Mend the line that it names.") from error
     if not isinstance(held, dict):
         raise PlanError("it is no YAML mapping", f"Its fields are {', '.join(FIELDS[:10])}.")
     return held
@@ -100,7 +101,10 @@ def _axis(name: str, given: Any) -> Any:
             hint = "Give {values: [...]}, or {min: 1, max: 9} with log: true for a factor."
             raise PlanError(f"parameter {name!r} has neither values nor a range", hint)
         if given.get("log") and float(low or 0) <= 0:
-            raise PlanError(f"parameter {name!r}: the logarithm needs a min above 0")
+            raise PlanError(
+                f"parameter {name!r}: the logarithm needs a min above 0",
+                "Raise min, or leave log out.",
+            )
         return given
     values = values if isinstance(values, list) else [values]
     if not values or not all(isinstance(value, str | int | float) for value in values):
@@ -137,7 +141,7 @@ def _random(axes: dict[str, Any], held: Mapping[Any, Any]) -> list[dict[str, Any
         return [{name: _drawn(axis, chance) for name, axis in axes.items()} for _ in range(runs)]
     total = math.prod(map(len, axes.values()))
     if total > sys.maxsize:
-        raise PlanError("these parameters have more combinations than can be counted")
+        raise PlanError("these parameters have more combinations than can be counted", FEWER)
     runs = min(total, _whole("runs", held.get("runs", min(total, MOST_ROWS)), 1))
     return [_combination(axes, place) for place in chance.sample(range(total), runs)]
 
@@ -166,15 +170,17 @@ def _combination(axes: dict[str, Any], place: int) -> dict[str, Any]:
 
 def _whole(name: str, given: Any, least: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given:
-        raise PlanError(f"{name}: {given!r} is no whole number of {least} or more")
+        raise PlanError(
+            f"{name}: {given!r} is no whole number of {least} or more", f"Write {name}: {least}."
+        )
     if name == "runs" and given > MOST_ROWS:
-        raise PlanError(f"runs: {given:,} are more than {MOST_ROWS:,}")
+        raise PlanError(f"runs: {given:,} are more than {MOST_ROWS:,}", FEWER)
     return given
 
 
 def _text(name: str, given: Any) -> str:
     if not isinstance(given, str | int | float):
-        raise PlanError(f"the field {name} holds neither text nor number")
+        raise PlanError(f"the field {name} holds neither text nor number", f"Write {name}: text.")
     return str(given)
 
 

@@ -73,7 +73,7 @@ def _columns(header: Record) -> list[str]:
         raise PlanError(f"there is no column {' and no '.join(missing)}", hint)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise PlanError(f"there are two columns {twice[0]}")
+        raise PlanError(f"there are two columns {twice[0]}", "Leave one of them out.")
     return names
 
 

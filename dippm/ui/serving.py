@@ -59,7 +59,7 @@ class Served:
         except (OSError, SystemExit) as error:  # it ends the program if the port is taken
             reason = getattr(error, "strerror", None) or "the port is taken"
             raise PageError(
-                f"cannot serve at {host}:{port}: {reason}", "Choose another port: --port 0."
+                f"cannot serve at {host}:{port}: {reason}", "Choose another port: port=0."
             ) from error
         name = f"[{host}]" if ":" in host else host
         self.shown = f"http://{name}:{self._server.server_port}/"

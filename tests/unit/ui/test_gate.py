@@ -139,7 +139,7 @@ def test_an_address_of_others_gets_a_token_and_the_same_page_none(library):
 def test_a_port_that_is_taken_says_what_to_do(library):
     first = Served(library, "127.0.0.1", 0)
     port = int(first.shown.rstrip("/").rpartition(":")[2])
-    with pytest.raises(PageError, match="--port 0"):
+    with pytest.raises(PageError, match="port=0"):
         Served(library, "127.0.0.1", port)
 
 

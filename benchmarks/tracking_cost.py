@@ -97,30 +97,14 @@ def inside() -> dict[str, float]:
 
 
 def command(seconds: float) -> dict[str, float]:
-    words = ["sleep", str(seconds)]
-    alone_s, _ = _watched(words)
-    tracked_s, memory_mb = _watched([sys.executable, "-m", "dippm", "run", "--", *words])
-    return {"sleep, wall s": tracked_s - alone_s, "sleep, memory beside MB": memory_mb}
+    from dippm.tracking.run_cost import run_cost
 
-
-def _watched(words: list[str]) -> tuple[float, float]:
-    """Return wall time, and the most memory of the runner and its sampler halfway."""
-    from dippm.measure.sources.tree import descendants
-
-    start = time.monotonic()
-    child = subprocess.Popen(words)
-    time.sleep(float(words[-1]) / 2)
-    memory = [_resident_mb(pid) for pid in descendants(child.pid)]
-    child.wait()
-    return time.monotonic() - start, sum(memory)
-
-
-def _resident_mb(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Rss:"))
+    wall, cpu, memory = run_cost(seconds, repeats=1).figures
+    return {
+        "sleep, wall s": wall.mean,
+        "sleep, CPU s beside": cpu.mean,
+        "sleep, memory beside MB": memory.mean,
+    }
 
 
 if __name__ == "__main__":

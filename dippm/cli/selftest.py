@@ -14,11 +14,6 @@ from dippm.cli.progress import progress_shown
 selftest = typer.Typer(help="Measure DIPPM itself.", no_args_is_help=True)
 
 
-@selftest.callback()
-def _group() -> None:
-    """Keep `overhead` a word of its own while it is the only command."""
-
-
 @selftest.command()
 def overhead(
     sleep_s: Annotated[float, typer.Option(help="Length of the workload sleep; 0: none.")] = 5.0,
@@ -58,6 +53,30 @@ def overhead(
     else:
         console().print(overhead_table(report), others_table(report))
     if not report.ok:
+        raise typer.Exit(1)
+
+
+@selftest.command()
+def tracking(
+    seconds: Annotated[float, typer.Option(min=0, help="Length of the command, a sleep.")] = 15.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a command alone and tracked; exit code 1 if tracking costs more than it may."""
+    from dippm.progress import tell
+    from dippm.report.console import console
+    from dippm.report.overhead import run_cost_table
+    from dippm.tracking.run_cost import run_cost
+
+    progress = tell if quiet or sys.stderr.isatty() else _say
+    with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
+        cost = run_cost(seconds, repeats, progress=progress)
+    if json:
+        print_json(cost.to_dict())
+    else:
+        console().print(run_cost_table(cost))
+    if not cost.ok:
         raise typer.Exit(1)
 
 

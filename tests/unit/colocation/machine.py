@@ -7,10 +7,7 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests import fake_mps, fake_nvml
 
@@ -29,6 +26,13 @@ with seated({given}, journal=journal) as seats:
     print("seated", flush=True)
     sys.stdin.readline()
 print("over")
+"""
+REFUSED = """
+try:
+    with seated({given}, journal=journal):
+        print("seated")
+except colocation.CollocationError as error:
+    print(type(error).__name__, "|", error.message, "|", error.hint)
 """
 
 
@@ -115,17 +119,6 @@ def line_of(process: subprocess.Popen[str]) -> str:
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
     assert ready, "nothing was said"
     return process.stdout.readline().strip()
-
-
-def until(reached: Callable[[], Any], what: str) -> Any:
-    """Wait for an event, and return what says that it came."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = reached()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 def _mps() -> list[tuple[int, str]]:

@@ -11,7 +11,8 @@ import pytest
 
 from dippm.colocation.mps import Server
 from tests.fake_nvml import GPU_UUID, SECOND_GPU_UUID
-from tests.unit.colocation.machine import until
+from tests.unit.colocation.machine import REFUSED
+from tests.unit.tracking.commands import until
 
 TWO = '("0",), "MPS", 2'
 SHOW = """
@@ -21,13 +22,6 @@ with seated({given}, journal=journal) as seats:
             print(name, value, sep="=")
     log = Path(seats[0].environment["CUDA_MPS_LOG_DIRECTORY"], "control.log")
     print(log.read_text())
-"""
-REFUSED = """
-try:
-    with seated({given}, journal=journal):
-        print("seated")
-except colocation.CollocationError as error:
-    print(type(error).__name__, "|", error.message, "|", error.hint)
 """
 
 

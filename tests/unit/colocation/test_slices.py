@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.fake_nvml import GPU_UUID
+from tests.unit.colocation.machine import REFUSED
 
 ON = "mig_mode 1"
 TWO = '("0",), "3g.20gb", 2'
@@ -18,13 +19,6 @@ with seated({given}, journal=journal) as seats:
         assert seat.visible == (seat.environment["CUDA_VISIBLE_DEVICES"],)
         print(*seat.visible, seat.slice, seat.devices, seat.sharing)
         print(seat.facts["mig.before"], "|", seat.facts["mig.slice"])
-"""
-REFUSED = """
-try:
-    with seated({given}, journal=journal):
-        print("seated")
-except colocation.CollocationError as error:
-    print(type(error).__name__, "|", error.message, "|", error.hint)
 """
 
 

@@ -166,6 +166,10 @@ def test_the_code_of_a_page_runs(page, folder):
         ("first", "first\nmore", False),
         ("first\nmore", "first", False),
         ("hybrid-gpu 0.5.0", "hybrid-gpu 0.6.0", True),
+        ("1 a\n...\n29 b 5\n30 b 2", "1 a\n28 b 5\n29 b 5\n30 b 2", True),
+        ("1 a\n...\n29 b 5\n30 b 2", "1 a\n28 b 5\n29 b 5\n30 b 9", False),
+        ("...\n29 b 5\n...\n3 c", "28 b 9\n29 b 5\n30 b 2\n3 c", True),
+        ("...\n29 b 5\n...\n3 c", "28 b 9\n30 d 2\n3 c", False),
     ],
 )
 def test_figures_may_move_and_words_may_not(said, printed, same):

@@ -18,19 +18,46 @@ def difference(said: str, printed: str) -> str | None:
     Spaces, rulers and bars do not count. Versions are equal to each other. A line ELISION of
     the page stands for any number of printed lines.
     """
-    left, right = _lines(said), _lines(printed)
-    while left:
-        line = left.pop(0)
+    *parts, last = _parts(_lines(said))
+    right = _lines(printed)
+    for number, part in enumerate(parts):
+        starts = range(len(right) + 1) if number else (0,)
+        found = [_apart(part, right[start:]) for start in starts]
+        matching = [start for start, apart in zip(starts, found, strict=True) if apart is None]
+        if not matching:
+            return max((apart for apart in found if apart is not None), key=lambda apart: apart[0])[
+                1
+            ]
+        right = right[matching[0] + len(part) :]
+    if parts:
+        right = right[max(0, len(right) - len(last)) :]  # it ends as the page does
+    apart = _apart(last, right)
+    if apart is not None:
+        return apart[1]
+    return f"the page lacks: {right[len(last)]}" if len(right) > len(last) else None
+
+
+def _parts(lines: list[str]) -> list[list[str]]:
+    """Return the lines between elisions."""
+    parts: list[list[str]] = [[]]
+    for line in lines:
         if line == ELISION:
-            if not left:
-                return None
-            while right and not _alike(left[0], right[0]):
-                right.pop(0)
-            continue
-        if not right or not _alike(line, right[0]):
-            return f"the page says:  {line}\nit prints:      {right[0] if right else '(nothing)'}"
-        right.pop(0)
-    return f"the page lacks: {right[0]}" if right else None
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    return parts
+
+
+def _apart(said: list[str], printed: list[str]) -> tuple[int, str] | None:
+    """Return how many lines are alike and what differs then; None if all that is said is printed.
+
+    Lines whose words are numbers are alike to others: a part is found where all of it is alike.
+    """
+    for alike, line in enumerate(said):
+        other = printed[alike] if alike < len(printed) else "(nothing)"
+        if other == "(nothing)" or not _alike(line, other):
+            return alike, f"the page says:  {line}\nit prints:      {other}"
+    return None
 
 
 def _lines(text: str) -> list[str]:

@@ -52,7 +52,7 @@ def neighbours(
     """
     names = tuple(measured)
     if device.name in names:
-        kin = [found for found in map(find, names) if _is_same_chip(device, found)]
+        kin = [found for found in map(find, names) if is_same_chip(device, found)]
         smaller = [found for found in kin if _is_above(device, found)]
         return tuple(d for d in smaller if precision in supported_precisions(d)), ()
     known = [found for found in map(find, names) if precision in supported_precisions(found)]
@@ -67,7 +67,8 @@ def neighbours(
     )
 
 
-def _is_same_chip(device: Device, other: Device) -> bool:
+def is_same_chip(device: Device, other: Device) -> bool:
+    """Tell whether two GPUs are boards of one chip, with as many multiprocessors."""
     return (device.architecture, device.sm_count) == (other.architecture, other.sm_count)
 
 

@@ -17,7 +17,7 @@ from dippm.devices import Device, MigProfile
 from dippm.features.kernel_features import DeviceView
 from dippm.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.models.law_kernels import LawKernels
-from dippm.models.order import Order
+from dippm.models.order import Order, is_same_chip
 
 Point = tuple[int, Precision, MigProfile | None]
 """Identity of the device, precision or the first that is the same, slice."""
@@ -131,6 +131,9 @@ class OrderedTimes:
             times = np.maximum(times, self._order_of(larger).kernel_ms)
         for smaller in bounds.smaller:
             times = np.minimum(times, self._order_of(smaller).kernel_ms)
+        for larger in bounds.larger:  # a measured board of the chip says more than other chips
+            if is_same_chip(c.device, larger.device):
+                times = np.maximum(times, self._order_of(larger).kernel_ms)
         self._ordered[point] = found = _of(lone, times)
         return found
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tests import fake_mps, fake_nvml
+from tests.unit.tracking.commands import line_of
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
@@ -111,14 +111,6 @@ class Machine:
     def mps(self, root: Path | None = None) -> list[int]:
         """Return the processes of MPS servers whose directories are under a folder."""
         return [pid for pid, pipe in _mps() if Path(pipe).is_relative_to(root or self.tmp)]
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a process's stdout; "" if it ended."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
-    assert ready, "nothing was said"
-    return process.stdout.readline().strip()
 
 
 def _mps() -> list[tuple[int, str]]:

@@ -11,6 +11,7 @@ import pytest
 
 from dippm.measure.sources import cores, disks, processes
 from dippm.measure.sources.registry import open_source
+from dippm.measure.sources.tree import descendants
 
 SPIN = "import sys, time\nprint(1, flush=True)\nwhile time.process_time() < 60: pass"
 
@@ -33,6 +34,12 @@ def spin():
         process.stdout.close()
 
 
+def of_new_processes():
+    """Open the source of this process's tree without what a test runner's tree holds already."""
+    mine = os.getpid()
+    return open_source("processes", pid=mine, exclude=descendants(mine))
+
+
 def place_of(source, readings, pid):
     for place in range(1, processes.PLACES + 1):
         if readings.values.get(f"process_{place}_pid") == pid:
@@ -52,7 +59,7 @@ def soon(read, reached, patience_s=60.0):
 
 
 def test_each_process_keeps_its_place(spin):
-    source = open_source("processes", pid=os.getpid())
+    source = of_new_processes()
     first = spin()
     found = soon(source.read, lambda r: place_of(source, r, first.pid))
     place = place_of(source, found, first.pid)
@@ -69,7 +76,7 @@ def test_each_process_keeps_its_place(spin):
 
 
 def test_a_tree_of_more_processes_than_places_says_how_many(spin):
-    source = open_source("processes", pid=os.getpid())
+    source = of_new_processes()
     for _ in range(processes.PLACES + 2):
         spin()
     found = soon(source.read, lambda r: r.values["more"] >= 2)

@@ -63,12 +63,21 @@ def until(reached: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def line_of(process: subprocess.Popen[bytes]) -> str:
-    """Return the next line of a process's stdout."""
+def line_of(process: subprocess.Popen[Any]) -> str:
+    """Return the next line of a process's stdout; "" if it ended.
+
+    It is read byte by byte: what a buffer holds already, `select` does not see.
+    """
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
-    assert ready, "nothing was said"
-    return process.stdout.readline().decode().strip()
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+        assert ready, "nothing was said"
+        piece = os.read(process.stdout.fileno(), 1)
+        if not piece:
+            break
+        line += piece
+    return line.decode().strip()
 
 
 def folder(spool: Path) -> Path:

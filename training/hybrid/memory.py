@@ -80,8 +80,8 @@ def evaluate(rows: Sequence[MemorySample]) -> tuple[MemoryModel, dict[str, objec
         error = np.array([rest.memory_mb(r.usage, r.sm_count) / r.memory_mb for r in mine]) - 1
         for row, wrong in zip(mine, error.tolist(), strict=True):
             table = row.source if row.part else f"{row.model}, {row.source}"
-            tables = (table,) if row.part else (table, "all")  # one line for all that others measured
-            for each in tables:
+            # All that other people measured has a line besides.
+            for each in (table,) if row.part else (table, "all"):
                 errors_of.setdefault((each, row.device, row.precision), []).append(wrong)
         held[name] = error
     for (table, device, precision), wrong in errors_of.items():

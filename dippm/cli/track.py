@@ -75,13 +75,13 @@ def track(
         from dippm.plans.command_line import order_of_words
         from dippm.plans.row import read_devices, read_sharing
 
-        chosen = read_devices(devices)
+        chosen, sharing = read_devices(devices), read_sharing(collocation)
         order = order_of_words(
             command,
             experiment=experiment,
             workload=workload,
             devices=chosen,
-            sharing=read_sharing(collocation),
+            sharing=sharing,
             listeners=listeners,
             name=name,
             timeout_s=timeout_s,
@@ -89,7 +89,7 @@ def track(
             store=store,
             json=json,
         )
-        code = _run(order, chosen, read_sharing(collocation))
+        code = _run(order, chosen, sharing)
     raise typer.Exit(code)
 
 

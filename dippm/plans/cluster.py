@@ -20,8 +20,7 @@ from dippm.plans.book import Book
 from dippm.plans.carried_out import CarriedOut
 from dippm.plans.choice_of_rows import check
 from dippm.plans.interrupts import Interrupts
-from dippm.plans.journal import OF_A_COMMAND, Journal
-from dippm.plans.place import state_folders
+from dippm.plans.journal import Journal
 from dippm.plans.row import Row
 from dippm.plans.status import Status
 from dippm.plans.terms import Audience, Terms
@@ -110,24 +109,18 @@ def do_errand(errand: Errand) -> Report:
         notes.say(f"{os.uname().nodename}: {error.message}")
         notes.write({row.number: (Status("FAILED", "node"), "") for row in rows})
         return Report(notes.rows, (), tuple(notes.remarks))
-    journal = Journal(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
-    finished = False
-    try:
-        with Interrupts() as interrupts:
-            CarriedOut(
-                workload,
-                rows,
-                plan=errand.plan,
-                group=errand.group,
-                terms=errand.terms,
-                book=notes,
-                journal=journal,
-                interrupts=interrupts,
-                audience=notes,
-            ).run()
-        finished = True
-    finally:
-        journal.close(finished=finished)
+    with Journal.of_this_process() as journal, Interrupts() as interrupts:
+        CarriedOut(
+            workload,
+            rows,
+            plan=errand.plan,
+            group=errand.group,
+            terms=errand.terms,
+            book=notes,
+            journal=journal,
+            interrupts=interrupts,
+            audience=notes,
+        ).run()
     return Report(notes.rows, tuple(notes.lines), tuple(notes.remarks))
 
 

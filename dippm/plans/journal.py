@@ -12,8 +12,10 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
+from dippm.plans.place import state_folders
 from dippm.plans.status import Process
 
 JOURNAL, SEATS = "journal.jsonl", "seats-*"
@@ -73,10 +75,23 @@ class Journal:
                 path.mkdir()
                 return path
 
-    def close(self, *, finished: bool) -> None:
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """Open that of a process which carries out no whole plan: a command, or an errand."""
+        return cls(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close it; a journal of what came to its end is removed."""
         os.close(self._file)
-        if finished:
+        if kind is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -20,7 +20,7 @@ from dippm.plans.gate import GO
 from dippm.process.limits import follow_parent
 from dippm.store.record import Start
 from dippm.tracking.command import run_command
-from dippm.tracking.order import RunOrder
+from dippm.tracking.order import order_in
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,10 +61,7 @@ def main(order: int, gate: int, report: int, scheduler: int) -> None:
     follow_parent(scheduler, signal.SIGTERM)
     for handle in (gate, report):
         os.set_inheritable(handle, False)
-    with open(order, encoding="utf-8") as file:
-        held = json.load(file)
-    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
-    code = run_command(RunOrder(**{**held, **lists}), starter)
+    code = run_command(order_in(order), starter)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)

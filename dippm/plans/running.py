@@ -17,8 +17,7 @@ from dippm.plans.gate import Gate
 from dippm.plans.row import Row
 from dippm.plans.status import Process, Status
 from dippm.plans.workload_processes import end_processes_of
-from dippm.store.record import as_json
-from dippm.tracking.order import RunOrder
+from dippm.tracking.order import RunOrder, in_memory
 
 NOT_STARTED = (126, 127)
 LONGEST_LINE = 1 << 16
@@ -63,10 +62,7 @@ class RunningRow:
         self._ended: dict[str, Any] | None = None
         self._signals = 0
         report, theirs = os.pipe()
-        held = os.memfd_create("order", 0)
-        with os.fdopen(os.dup(held), "wb") as file:
-            file.write(json.dumps(as_json(order)).encode())
-        os.lseek(held, 0, os.SEEK_SET)
+        held = in_memory(order)
         ours = (held, gate.theirs, theirs)
         words = ", ".join(map(str, (*ours, os.getpid())))
         run = f"from dippm.plans.row_process import main; main({words})"
@@ -147,7 +143,6 @@ class RunningRow:
         return status
 
     def _readable(self) -> bool:
-
         return bool(select.select([self.output], [], [], 0)[0])
 
     def _status(self, code: int) -> Status:

@@ -75,28 +75,23 @@ def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> 
     except OSError as error:
         hint = "It must be written before anything is begun: see $XDG_STATE_HOME."
         raise PlanError(f"the journal of the plan cannot be written: {error}", hint) from error
-    finished = False
-    try:
-        with Interrupts() as interrupts:
-            if terms.ray:
-                ran = _on_nodes(plan, chosen, terms, book, interrupts, audience)
-            for workload, rows in [] if terms.ray else chosen:
-                if interrupts.count:
-                    break
-                ran += CarriedOut(
-                    workload,
-                    rows,
-                    plan=plan.path,
-                    group=_group(plan, workload),
-                    terms=terms,
-                    book=book,
-                    journal=journal,
-                    interrupts=interrupts,
-                    audience=audience,
-                ).run()
-        finished = True
-    finally:
-        journal.close(finished=finished)
+    with journal, Interrupts() as interrupts:
+        if terms.ray:
+            ran = _on_nodes(plan, chosen, terms, book, interrupts, audience)
+        for workload, rows in [] if terms.ray else chosen:
+            if interrupts.count:
+                break
+            ran += CarriedOut(
+                workload,
+                rows,
+                plan=plan.path,
+                group=_group(plan, workload),
+                terms=terms,
+                book=book,
+                journal=journal,
+                interrupts=interrupts,
+                audience=audience,
+            ).run()
     wanted = {row.number for _, rows in chosen for row in rows}
     numbers = [row.number for row in plan.rows]
     return Outcome(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 
 from dippm.boot import boot
 from dippm.colocation import seated
-from dippm.plans.journal import OF_A_COMMAND, Journal
-from dippm.plans.place import state_folders
-from dippm.store.record import as_json
-from dippm.tracking.order import RunOrder
+from dippm.plans.journal import Journal
+from dippm.tracking.order import RunOrder, in_memory
 
 HANDED_ON = (signal.SIGTERM, signal.SIGHUP)
 
@@ -28,7 +24,7 @@ def environment_on(devices: Sequence[str]) -> dict[str, str]:
     Raises:
         CollocationError: if there is no such device.
     """
-    with _journal() as journal, seated(devices, journal=journal.seats()) as (seat,):
+    with Journal.of_this_process() as journal, seated(devices, journal=journal.seats()) as (seat,):
         return dict(seat.environment)
 
 
@@ -43,7 +39,7 @@ def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
         UnknownNameError: if there is no such MIG profile.
     """
     with (
-        _journal() as journal,
+        Journal.of_this_process() as journal,
         seated(devices, sharing, journal=journal.seats()) as (seat,),
     ):
         order = order._replace(
@@ -52,22 +48,9 @@ def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
         return _in_the_foreground(order, {**os.environ, **seat.environment})
 
 
-@contextmanager
-def _journal() -> Iterator[Journal]:
-    journal = Journal(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
-    finished = False
-    try:
-        yield journal
-        finished = True
-    finally:
-        journal.close(finished=finished)
-
-
 def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
     """Wait for the small process that runs an order in our group: Ctrl-C reaches it by itself."""
-    held = os.memfd_create("order", 0)
-    os.write(held, json.dumps(as_json(order)).encode())
-    os.lseek(held, 0, os.SEEK_SET)
+    held = in_memory(order)
     follow = f"from dippm.process import follow_parent; follow_parent({os.getpid()}, 15)"
     run = f"{follow}; from dippm.tracking.command import main; main({held})"
     before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, RunStatus, Start, Value, as_json
+from dippm.store.record import End, Moment, RunStatus, Start, Value
 from dippm.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
 from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
-from dippm.tracking.order import RunOrder
+from dippm.tracking.order import RunOrder, in_memory, order_in
 from dippm.tracking.run import JOIN_VARIABLE
 
 TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
@@ -275,20 +275,13 @@ def become(order: RunOrder) -> None:
     """
     from dippm.boot import boot
 
-    text = json.dumps(as_json(order)).encode()
-    held = os.memfd_create("order", 0)  # larger than an argument may be, and nobody's to read
-    os.write(held, text)
-    os.lseek(held, 0, os.SEEK_SET)
-    run = f"from dippm.tracking.command import main; main({held})"
+    run = f"from dippm.tracking.command import main; main({in_memory(order)})"
     os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *order.command[:1]])
 
 
 def main(descriptor: int) -> None:
     """Run the order that `become` left in a file of memory."""
-    with open(descriptor, encoding="utf-8") as file:
-        held = json.load(file)
-    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
-    code = run_command(RunOrder(**{**held, **lists}))
+    code = run_command(order_in(descriptor))
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)  # there is nothing to clean up, and the command's exit code is ours

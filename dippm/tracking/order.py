@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dippm.store.record import NOTHING, Moment, Start
+from dippm.store.record import NOTHING, Moment, Start, as_json
 from dippm.tracking.ranks import rank_of
 
 LONGEST_NAME = 80
@@ -90,6 +91,26 @@ def _cwd() -> str:
         return os.getcwd()
     except OSError:  # it was deleted
         return ""
+
+
+def in_memory(order: RunOrder) -> int:
+    """Return a file of memory that holds an order, for a process that inherits it.
+
+    It may be larger than an argument, and is nobody's to read.
+    """
+    held = os.memfd_create("order", 0)
+    with open(os.dup(held), "w", encoding="utf-8") as file:
+        json.dump(as_json(order), file)
+    os.lseek(held, 0, os.SEEK_SET)
+    return held
+
+
+def order_in(descriptor: int) -> RunOrder:
+    """Return the order that a file of memory holds, and close it."""
+    with open(descriptor, encoding="utf-8") as file:
+        held = json.load(file)
+    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
+    return RunOrder(**{**held, **lists})
 
 
 def checked(order: RunOrder) -> RunOrder:

@@ -177,6 +177,14 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress; files and pipes never get any.")
 ]
 
+Hz = Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")]
+EndAfter = Annotated[
+    float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
+]
+RunStore = Annotated[
+    str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
+]
+
 
 PASSED_ON = (
     *("input", "batch", "device", "checkpoint", "precision", "mode", "timer", "mig"),

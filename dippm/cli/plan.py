@@ -32,10 +32,8 @@ def run(
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0, help="End a row after so long; 0: never.")
     ] = 0.0,
-    hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
-    store: Annotated[
-        str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
-    ] = "",
+    hz: options.Hz = 10.0,
+    store: options.RunStore = "",
     ray: Annotated[
         str,
         typer.Option("--ray", help="Address of a Ray cluster: auto, local; a task per workload."),

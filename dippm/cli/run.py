@@ -17,7 +17,7 @@ def run(
     metrics: Annotated[
         str, typer.Option("--metrics", help="Sources: tree,host,nvml@5; radT's listeners: smi+top.")
     ] = "tree",
-    hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
+    hz: options.Hz = 10.0,
     device: Annotated[
         str, typer.Option("--device", "-d", help="GPU of such sources: index or UUID.")
     ] = "0",
@@ -25,10 +25,7 @@ def run(
     experiment: Annotated[
         str, typer.Option("--experiment", "-e", help="What runs are gathered under.")
     ] = "",
-    store: Annotated[
-        str,
-        typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file."),
-    ] = "",
+    store: options.RunStore = "",
     description: Annotated[str, typer.Option("--description", help="A sentence.")] = "",
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="May be repeated.")
@@ -55,9 +52,7 @@ def run(
     profile_at: Annotated[
         int, typer.Option("--profile-at", min=0, help="The iteration, counted from 0.")
     ] = 20,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
-    ] = 0.0,
+    timeout_s: options.EndAfter = 0.0,
     json: Annotated[
         bool, typer.Option("--json", help="At the end, one line of JSON about the run on stdout.")
     ] = False,

@@ -41,13 +41,9 @@ def track(
     rerun: Annotated[
         bool, typer.Option("--rerun", "-r", help="Of a plan: repeat rows that failed.")
     ] = False,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0, help="End the command after so long; 0: never.")
-    ] = 0.0,
-    hz: Annotated[float, typer.Option("--hz", help="Samples per second, at most 1000.")] = 10.0,
-    store: Annotated[
-        str, typer.Option("--store", help="URI; else MLFLOW_TRACKING_URI, else a file.")
-    ] = "",
+    timeout_s: options.EndAfter = 0.0,
+    hz: options.Hz = 10.0,
+    store: options.RunStore = "",
     json: options.Json = False,
 ) -> None:
     """Run a script or any command as it would run alone, and record what it uses.

@@ -25,12 +25,17 @@ MEMORY_PERIOD_NS = 49_000_000
 """And at more than 20 Hz only CPU seconds: each file of /proc costs 15 µs when caches are cold."""
 PERCENT_WINDOW_NS = 500_000_000
 PSS_PERIOD_NS = 5_000_000_000
+PSS_NS_PER_MB = 25_000
+"""What walking page tables takes, of pages of 4 KiB that are in memory."""
+PSS_AT_ONCE_MB = 400.0
+"""Of a larger tree the first walk waits as long as a second one would: it holds readings up."""
 ROUNDING_S = 0.03
 """Sums of two clocks that count in 10 ms may differ so much without anything being lost."""
 TOO_MANY = "more processes than files may be open: raise `ulimit -n`"
 TOO_LATE = "every process of the tree had ended before the first reading"
 OF_THE_LIVING = ("peak_rss_mb", "read_mb", "written_mb")
 TOO_EARLY = "a mean over half a second: read again"
+PSS_LATER = "walking the page tables of a large tree: not before minutes have passed"
 
 
 class TreeSource:
@@ -56,7 +61,8 @@ class TreeSource:
         self._gone_mb = [0.0, 0.0]
         self._io_mb = [0.0, 0.0]
         self._lost = 0
-        self._pss_mb = 0.0
+        self._pss_mb: float | None = None
+        self._opened_ns = time.monotonic_ns()
         self._absent: dict[str, str] = {}
         self._history: deque[tuple[int, float]] = deque()
 
@@ -213,11 +219,16 @@ class TreeSource:
     def _periodic(self, now: int) -> None:
         if "read_mb" not in self._absent:
             self._read_io()
-        if now >= self._next_pss_ns and "pss_mb" not in self._absent:
+        if "pss_mb" not in self._absent and now >= max(self._next_pss_ns, self._first_pss_ns()):
             self._read_pss()
             spent_ns = time.monotonic_ns() - now
-            # Walking page tables holds a lock of the workload: a tenth of what a search may take.
-            self._next_pss_ns = now + max(PSS_PERIOD_NS, int(spent_ns * 10 / SHARE))
+            self._next_pss_ns = now + max(PSS_PERIOD_NS, _rest_ns(spent_ns))
+
+    def _first_pss_ns(self) -> int:
+        rss_mb = sum(process.rss_mb for process in self._alive.values())
+        if self._pss_mb is not None or rss_mb <= PSS_AT_ONCE_MB:
+            return 0
+        return self._opened_ns + _rest_ns(int(rss_mb * PSS_NS_PER_MB))
 
     def _read_io(self) -> None:
         for process in self._alive.values():
@@ -261,7 +272,6 @@ class TreeSource:
             "cpu_s": self._cpu_s,
             "rss_mb": rss_mb,
             "peak_rss_mb": self._peak_mb,
-            "pss_mb": self._pss_mb,
             "threads": float(threads),
             "processes": float(processes),
             "lost_processes": float(self._lost),
@@ -269,6 +279,10 @@ class TreeSource:
             "written_mb": self._io_mb[1],
         }
         absent = dict(self._absent)
+        if self._pss_mb is None:
+            absent.setdefault("pss_mb", PSS_LATER)
+        else:
+            values["pss_mb"] = self._pss_mb
         percent = self._percent(now)
         if percent is None:
             absent.setdefault("cpu_percent", TOO_EARLY)
@@ -302,6 +316,11 @@ class TreeSource:
         values = {name: value for name, value in values.items() if name not in absent}
         gauges = (quantity.name for quantity in QUANTITIES if quantity.name not in values)
         return Readings(now, values, dict.fromkeys(gauges, ENDED) | absent)
+
+
+def _rest_ns(spent_ns: int) -> int:
+    # Walking page tables holds a lock of the workload: a tenth of what a search may take.
+    return int(spent_ns * 10 / SHARE)
 
 
 def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:

@@ -131,7 +131,7 @@ def test_a_storm_of_processes_is_counted_once(run, hz):
     while not select.select([child.stdout], [], [], 1 / hz)[0]:
         cpu.append(source.read().values["cpu_s"])
     used_s = float(child.stdout.readline())
-    time.sleep(0.06)  # until a full reading is due
+    source.look_anew()
     last = source.read().values
     assert cpu == sorted(cpu)
     assert last["cpu_s"] == pytest.approx(used_s, abs=0.08)
@@ -261,6 +261,20 @@ def test_memory_and_io_are_those_of_the_kernel(run, tmp_path):
         rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     assert readings.values["rss_mb"] == pytest.approx(rss_mb, abs=1)
     assert 64 < readings.values["pss_mb"] < rss_mb
+
+
+def test_page_tables_of_a_large_tree_are_not_walked_at_once(run, monkeypatch):
+    child = run("held = bytearray(64 << 20)\n" + SPEAK)
+    monkeypatch.setattr(module, "PSS_AT_ONCE_MB", 32.0)
+    source = TreeSource(child.pid)
+    readings = source.read()
+    assert "pss_mb" not in readings.values
+    assert readings.absent["pss_mb"] == module.PSS_LATER
+    monkeypatch.setattr(module, "PSS_NS_PER_MB", 0)  # as if the minutes had passed
+    source.look_anew()
+    readings = source.read()
+    assert readings.values["pss_mb"] > 64
+    assert "pss_mb" not in readings.absent
 
 
 def test_percent_is_of_one_core(run):

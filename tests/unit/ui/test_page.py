@@ -166,6 +166,20 @@ def test_zoom_by_hand_and_by_keyboard(tab):
     tab.wait(f"{GRAPH}._fullLayout.xaxis.range[1] > 29")
 
 
+def test_a_button_pressed_while_the_chart_is_resized_still_counts(tab):
+    choose(tab)
+    draw(tab)
+    tab.run(f"Plotly.relayout({GRAPH}, {{'xaxis.range': [2, 6]}}).then(() => 1)")
+    tab.wait(f"{GRAPH}.calcdata[0].length < 60")
+    name = "JSON.parse(document.querySelector('.chart button[title=\"Zoom in\"]').id)"
+    graph = "JSON.parse(document.querySelector('.chart .dash-graph').id)"
+    tab.run(
+        f"dash_clientside.set_props({graph}, {{relayoutData: {{autosize: true}}}});"
+        f"dash_clientside.set_props({name}, {{n_clicks: 1}})"
+    )
+    tab.wait(f"{GRAPH}._fullLayout.xaxis.range.join() === '3,5'")
+
+
 def fetched(folder, name):
     """Wait for a download to be whole; return it."""
     until = time.monotonic() + 60

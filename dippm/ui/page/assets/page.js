@@ -37,36 +37,40 @@
     "zoom-lower": ["y", (range) => scaled(range, 2)],
   };
 
-  function dragged(zoom, relayout) {
-    const found = Object.assign({}, zoom);
-    let news = false;
+  function dragged(before, relayout) {
+    const found = Object.assign({}, before);
     for (const axis of ["x", "y"]) {
       const name = axis + "axis";
       if (relayout[name + ".autorange"]) {
         found[axis] = null;
-        news = true;
       } else if (relayout[name + ".range"] || relayout[name + ".range[0]"] !== undefined) {
         const ends = [relayout[name + ".range[0]"], relayout[name + ".range[1]"]];
         found[axis] = (relayout[name + ".range"] || ends).map(seconds);
-        news = true;
       }
     }
-    return news ? found : window.dash_clientside.no_update;
+    return found;
   }
 
-  function zoom(relayout) {
-    const context = window.dash_clientside.callback_context;
-    const before = arguments[arguments.length - 2] || {};
-    const cause = context.triggered_id;
-    if (!cause) return window.dash_clientside.no_update;
-    if (cause.type === "graph") return dragged(before, relayout || {});
-    if (!context.triggered[0].value) return window.dash_clientside.no_update;
-    if (cause.type === "zoom-reset") return { x: null, y: null };
-    const graph = plot(arguments[arguments.length - 1]);
-    if (!graph) return window.dash_clientside.no_update;
-    const [axis, step] = steps[cause.type];
+  function pressed(before, type, graph) {
+    if (type === "zoom-reset") return { x: null, y: null };
+    if (!graph) return before;
+    const [axis, step] = steps[type];
     const range = before[axis] || seen(graph._fullLayout[axis + "axis"]);
     return Object.assign({}, before, { [axis]: step(range) });
+  }
+
+  // Dash calls once for all that happened since the last call: a button may come with a resize.
+  function zoom(relayout) {
+    const { no_update, callback_context } = window.dash_clientside;
+    const before = arguments[arguments.length - 2] || {};
+    const graph = plot(arguments[arguments.length - 1]);
+    let found = before;
+    for (const { prop_id, value } of callback_context.triggered) {
+      if (!value) continue;
+      const { type } = JSON.parse(prop_id.slice(0, prop_id.lastIndexOf(".")));
+      found = type === "graph" ? dragged(found, relayout || {}) : pressed(found, type, graph);
+    }
+    return JSON.stringify(found) === JSON.stringify(before) ? no_update : found;
   }
 
   function picture(clicks, id) {

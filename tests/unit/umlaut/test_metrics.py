@@ -19,7 +19,6 @@ from dippm.umlaut import (
     GPUPowerMetric,
     GPUTimeMetric,
     LatencyMetric,
-    MemoryMetric,
     Metric,
     PowerMetric,
     ThroughputMetric,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -27,6 +28,8 @@ PACKAGES = {"tensorflow": "tensorflow", "paddle": "paddle"}
 # share the cores. Children inherit it, and so do the processes of a parallel run.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+GARBAGE = (50_000, 50, 50)
+"""Allocations between collections: graphs are many small objects, and what was imported stays."""
 
 
 LONG = (
@@ -42,6 +45,17 @@ LONG = (
     "tests/test_hostile.py",
 )
 """Files that a parallel run must not begin last, when nothing is left for the other processes."""
+
+
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: many tests wait for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish():
+    """Look for garbage among what the tests make only."""
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
 
 
 def pytest_collection_modifyitems(items):

@@ -23,8 +23,8 @@ SAMPLE = {
     "diffusers_models": ("T2IAdapter.light", "Flux"),
     "ultralytics_models": ("yolo11-cls", "yolov3-tiny"),
     "transformers_models": ("bert", "segformer"),
-    "keras_applications": (),
-    "paddle_vision": (),
+    "keras_applications": ("MobileNet.keras", "MobileNet.h5"),
+    "paddle_vision": ("mobilenet_v3_small.pdmodel", "mobilenet_v3_small.json"),
 }
 """Small ones by name; without names two, far apart in the list."""
 

@@ -46,8 +46,8 @@ def neighbours(
     """Return the GPUs next to one: (next smaller, next larger measured one).
 
     A smaller one has less of everything or the same; of those the largest are returned, since they
-    say the most, and of the larger ones the smallest. A smaller one need not be measured: its own
-    place is found first. Next to a GPU that was measured itself are only measured ones with the
+    say the most, and of the larger ones the smallest. A smaller sibling need not be measured: its
+    own place is found first. Next to a GPU that was measured itself are only measured ones with the
     same chip and less memory or bandwidth: tables of other chips say nothing better than its own.
     """
     names = tuple(measured)
@@ -59,7 +59,7 @@ def neighbours(
     guessed = [d for d in all_devices() if d.name not in names]
     usable = [d for d in guessed if precision in supported_precisions(d)]
     smaller = [found for found in known if _has_more(device, found)]
-    smaller += [found for found in usable if _is_above(device, found)]
+    smaller += [d for d in usable if is_sibling(device, d) and _is_above(device, d)]
     larger = [found for found in known if _has_more(found, device)]
     return (
         tuple(one for one in smaller if not any(_is_above(other, one) for other in smaller)),
@@ -70,6 +70,11 @@ def neighbours(
 def is_same_chip(device: Device, other: Device) -> bool:
     """Tell whether two GPUs are boards of one chip, with as many multiprocessors."""
     return (device.architecture, device.sm_count) == (other.architecture, other.sm_count)
+
+
+def is_sibling(device: Device, other: Device) -> bool:
+    """Tell whether two GPUs are of one architecture and have one kind of memory."""
+    return (device.architecture, device.memory_family) == (other.architecture, other.memory_family)
 
 
 def _is_above(device: Device, other: Device) -> bool:

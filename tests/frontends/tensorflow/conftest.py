@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
 import pytest
 
+from tests.child import Child
 from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import read
 
@@ -20,8 +18,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def child():
     """Call a function in the child: `child(function, *arguments)`."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+    made = Child()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from tests.child import Child
 
 WRITERS = {
     "onnx-old": ("torch_twins", "old"),
@@ -21,19 +21,18 @@ class Writers:
     """One process for each framework: what it imports is paid once, and no two ever meet."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, ProcessPoolExecutor] = {}
+        self._children: dict[str, Child] = {}
 
     def write(self, folder: Path, route: str, name: str, values: str) -> Path:
         """Write a model file."""
         writer, *kind = WRITERS[route]
-        if writer not in self._pools:
-            self._pools[writer] = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        return self._pools[writer].submit(_write, writer, folder, name, values, *kind).result()
+        child = self._children.setdefault(writer, Child())
+        return child(_write, writer, folder, name, values, *kind)
 
     def close(self) -> None:
         """End the processes."""
-        for pool in self._pools.values():
-            pool.shutdown()
+        for child in self._children.values():
+            child.close()
 
 
 def _write(writer: str, *arguments: Any) -> Path:

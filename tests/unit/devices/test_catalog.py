@@ -99,7 +99,8 @@ CORES = {6.0: 64, 7.0: 64, 7.5: 64, 8.0: 64, None: 64}
 HALF_OVER_FP32 = {
     6.0: 1, 6.1: 1, 7.0: 8, 7.5: 8, 8.0: 16, 8.6: 4, 8.9: 4, 9.0: 14.78, 10.0: 30, 12.0: 4, None: 8,
 }  # fmt: skip
-"""By compute capability, tensor rate with float32 accumulation; GeForce cards have half of it, and two boards of data centres."""
+"""By compute capability, tensor rate with float32 accumulation; GeForce cards have half, and so
+have two boards of data centres."""
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda device: device.name)

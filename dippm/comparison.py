@@ -13,7 +13,7 @@ from dippm.conditions import Conditions
 from dippm.errors import DippmError
 from dippm.figures import show
 from dippm.prediction import LABELS, Prediction
-from dippm.printable import printable
+from dippm.printable import cell, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ class Comparison(Sequence[Prediction]):
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows())
+        writer.writerows({name: cell(value) for name, value in r.items()} for r in self.rows())
         return text.getvalue()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`printable` and `json_text`: what comes from outside, safe to show on a terminal.
+"""`printable`, `json_text` and `cell`: what comes from outside, safe where people look at it.
 
 File names, operator names and texts of checkpoints can hold what a terminal obeys: escape
 sequences, carriage returns, marks that turn the direction of writing. Attributes of errors and
@@ -8,6 +8,7 @@ answers keep the exact text, JSON spells it in its own escapes, and what people 
 from __future__ import annotations
 
 import codecs
+import math
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -30,6 +31,19 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c in keep or not _is_hidden(c) else _escape(c) for c in text)
+
+
+def cell(item: Any) -> Any:
+    """Return a cell of a CSV file.
+
+    A text that a spreadsheet would run as a formula is led by a quote; a number that is not finite
+    is an empty cell.
+    """
+    if isinstance(item, float):
+        return repr(item) if math.isfinite(item) else ""
+    if isinstance(item, str) and item[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + item
+    return item
 
 
 def json_text(document: Any) -> str:

@@ -18,7 +18,7 @@ from dippm.exploration.pareto import front
 from dippm.exploration.question import Outcome, Question
 from dippm.figures import show
 from dippm.prediction import Prediction
-from dippm.printable import printable
+from dippm.printable import cell, printable
 from dippm.reading import read_graph
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Exploration:
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns(), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows())
+        writer.writerows({name: cell(value) for name, value in r.items()} for r in self.rows())
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:

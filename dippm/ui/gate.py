@@ -85,10 +85,10 @@ class Gate:
     def _ask(self) -> Response | None:
         """Return what a visitor gets who may not come in, None for one who may."""
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and _place(origin)[0] != request.host:
             return _refused("this page is not for other sites", 403)
         if not self.token:
-            if is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+            if is_loopback(_place(f"//{request.host}")[1]):
                 return None
             return _refused("this page is for this machine alone", 403)
         if self._knows(request.cookies.get(COOKIE, "")) or self._knows(_bearer()):
@@ -121,6 +121,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _place(address: str) -> tuple[str, str]:
+    """Return the network location and the host of an address; empty if it is none."""
+    try:
+        parts = urlsplit(address)
+        return parts.netloc, parts.hostname or ""
+    except ValueError:
+        return "", ""
 
 
 def _bearer() -> str:

@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from dippm.printable import cell
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 
 HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "absent")
@@ -21,9 +22,9 @@ def csv_text(drawn: Drawn) -> str:
     for chart in drawn.charts:
         kind = type(chart).__name__.lower()
         for row in _rows(chart):
-            writer.writerow((kind, chart.title, *(_cell(item) for item in row), ""))
+            writer.writerow(map(cell, (kind, chart.title, *row, "")))
     for run, type_, reason in drawn.absent:
-        writer.writerow(("", type_, run, "", "", "", "", "", "", reason))
+        writer.writerow(map(cell, ("", type_, run, "", "", "", "", "", "", reason)))
     return out.getvalue()
 
 
@@ -108,12 +109,3 @@ def _plain(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return [_plain(value) for value in item]
     return None if isinstance(item, float) and not math.isfinite(item) else item
-
-
-def _cell(item: Any) -> Any:
-    """Return a cell; a text that a spreadsheet would run as a formula is led by a quote."""
-    if isinstance(item, float):
-        return repr(item) if math.isfinite(item) else ""
-    if isinstance(item, str) and item[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + item
-    return item

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -137,6 +138,15 @@ def test_sorting_puts_failures_last_and_csv_has_them(onnx_file, bad_file):
     assert [row["batch"] for row in rows] == ["1", "64", ""]
     assert float(rows[0]["latency_ms"]) == table[0].latency_ms
     assert "unknown format" in rows[-1]["error"]
+
+
+def test_no_cell_is_a_formula(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("=1+1.onnx").write_bytes(b"no model")
+    table = dippm.compare(["=1+1.onnx"])
+    (row,) = csv.DictReader(io.StringIO(table.to_csv()))
+    assert row["source"] == "'=1+1.onnx"
+    assert table.rows()[0]["source"] == "=1+1.onnx"
 
 
 def test_all_precisions_are_those_of_the_hardware(onnx_file):

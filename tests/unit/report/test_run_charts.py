@@ -13,7 +13,7 @@ from rich.console import Console
 from dippm.errors import DippmError, UnknownNameError
 from dippm.printable import json_text
 from dippm.report.runs.catalogue import Entry, chosen, entries
-from dippm.report.runs.charts import Bars, Heat, Line, Lines, Parallel
+from dippm.report.runs.charts import Bars, Drawn, Heat, Line, Lines, Parallel
 from dippm.report.runs.drawing import draw, labels
 from dippm.report.runs.listing import details, runs_table, short_document, whole_document
 from dippm.report.runs.page import html_page
@@ -170,6 +170,8 @@ def test_no_cell_is_a_formula(tmp_path):
     bad = stored(tmp_path, name="=1+1")
     rows = list(csv.DictReader(io.StringIO(csv_text(draw([bad], chosen([bad], ["loss"]))))))
     assert {row["run"] for row in rows} == {"'=1+1"}
+    absent = csv_text(Drawn((), (("=1+1", "loss", "@why"),)))
+    assert absent.splitlines()[1] == ",loss,'=1+1,,,,,,,'@why"
 
 
 def test_documents_of_runs_are_json(runs):

@@ -90,12 +90,16 @@ def test_on_this_machine_nobody_needs_a_token(local):
         assert visitor.get("/_dash-layout", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7:8050"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7:8050", "[", "[::1", ""]
+)
 def test_a_name_that_was_turned_to_this_machine_is_refused(local, host):
     assert local.test_client().get("/_dash-layout", headers={"Host": host}).status_code == 403
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost:1", "http://["]
+)
 def test_other_sites_are_refused(local, guarded, origin):
     for server in (local, guarded):
         headers = {"Origin": origin, "Authorization": f"Bearer {TOKEN}"}

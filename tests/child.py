@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LARGE_MB = 1200
+LARGE_MB = 2500
 
 
 class Child:

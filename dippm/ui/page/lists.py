@@ -46,7 +46,8 @@ def answer_lists(app: Dash, library: Library) -> None:
         "workloads": Input("workloads", "value"),
     }
     for box, store in (("runs", "selected"), ("legend", "hidden")):
-        # In the browser: on the way to the server a tick would be lost to the next one.
+        # In the browser, both ways, and neither as an output: Dash would hold a tick back until a
+        # list has come that knows nothing of it.
         app.clientside_callback(
             ClientsideFunction("page", f"tick_{box}"),
             Input(box, "value"),
@@ -54,28 +55,30 @@ def answer_lists(app: Dash, library: Library) -> None:
             State(store, "data"),
             prevent_initial_call=True,
         )
+        app.clientside_callback(
+            ClientsideFunction("page", f"show_{box}"),
+            Input(box, "options"),
+            Input(store, "data"),
+            State(box, "value"),
+            State(box, "id"),
+        )
 
     @app.callback(
         Output("experiments", "options"),
         Output("workloads", "options"),
         Output("runs", "options"),
-        Output("runs", "value"),
         Output("runs-note", "children"),
         Output("condition-trouble", "children"),
         inputs={
             "filters": filters,
             "selected": Input("selected", "data"),
             "version": Input("version", "data"),
-            "ticked": State("runs", "value"),
         },
     )
-    def _list(
-        filters: dict[str, Any], selected: list[str], version: int, ticked: list[str]
-    ) -> tuple[Any, ...]:
+    def _list(filters: dict[str, Any], selected: list[str], version: int) -> tuple[Any, ...]:
         every = library.runs()
         found, of_them, listed, trouble = _filtered(every, filters)
         rows = listed[:MOST_ROWS]
-        on = set(selected)
         note = f"{len(listed):,} of {len(every):,}; {len(selected):,} selected"
         if len(listed) > len(rows):
             note += f". The newest {len(rows)} are shown: search for others, or select all"
@@ -89,7 +92,6 @@ def answer_lists(app: Dash, library: Library) -> None:
                 for pair, count in counted(run.workload for run in of_them)
             ],
             [{"label": _row(run), "value": run.uuid} for run in rows],
-            _news([run.uuid for run in rows if run.uuid in on], ticked),
             note,
             trouble,
         )
@@ -137,7 +139,6 @@ def answer_lists(app: Dash, library: Library) -> None:
 
     @app.callback(
         Output("legend", "options"),
-        Output("legend", "value"),
         Output("lines-summary", "children"),
         Output("lines", "style"),
         Input("hidden", "data"),
@@ -145,10 +146,9 @@ def answer_lists(app: Dash, library: Library) -> None:
         Input("grouping", "value"),
         Input("dark", "data"),
         Input("version", "data"),
-        State("legend", "value"),
     )
     def _legend(
-        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int, shown: list[str]
+        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int
     ) -> tuple[Any, ...]:
         named = _named(library, selected, grouping)
         off = set(hidden)
@@ -159,7 +159,6 @@ def answer_lists(app: Dash, library: Library) -> None:
         colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
         return (
             [{"label": _text(label), "value": key} for key, label in rows],
-            _news([key for key, _ in rows if key not in off], shown),
             summary,
             {f"--line-{place}": drawn for place, drawn in enumerate(colours)},
         )
@@ -188,11 +187,6 @@ def answer_lists(app: Dash, library: Library) -> None:
         if ctx.triggered_id == "show-all":
             return [key for key in hidden if key not in named]
         return joined(hidden, named)
-
-
-def _news(value: list[str], before: list[str]) -> Any:
-    """Return what is ticked only if it changed: a tick on its way here must not be undone."""
-    return no_update if value == before else value
 
 
 def _named(library: Library, selected: list[str], grouping: str) -> dict[str, str]:

@@ -92,11 +92,18 @@ def test_a_gpu_that_was_not_measured_stands_between_its_neighbours() -> None:
     kin, larger = neighbours(find("H200"), measured, "fp16")  # measured: only its own chip counts
     assert ([d.name for d in kin], larger) == (["H100-SXM-80GB"], ())
     assert neighbours(find("A100-40GB"), measured, "fp16") == ((), ())
-    smaller, larger = neighbours(find("A30"), measured, "fp16")
+    smaller, larger = neighbours(find("A30"), (*measured, "T4", "P100-PCIe-16GB"), "fp16")
     assert ([d.name for d in smaller], [d.name for d in larger]) == (
-        ["P100-PCIe-16GB", "T4"],
+        ["T4", "P100-PCIe-16GB"],
         ["A100-40GB"],
     )
+
+
+def test_of_gpus_that_were_not_measured_siblings_alone_count() -> None:
+    measured = ("A100-40GB", "RTX-3090")
+    smaller, _ = neighbours(find("RTX-4080"), measured, "fp16")  # nor A2, T4 or RTX-3070
+    assert [d.name for d in smaller] == ["RTX-4070"]
+    assert neighbours(find("A30"), measured, "fp16")[0] == ()
 
 
 def test_fp32_and_ieee_are_one_answer_where_there_is_no_tf32() -> None:

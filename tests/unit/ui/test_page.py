@@ -109,6 +109,18 @@ def test_runs_are_selected_across_experiments_and_drawn_offline(tab, served):
     assert [address for address in elsewhere if address != "about:blank"] == []
 
 
+def test_a_tick_outlives_a_list_that_was_asked_for_before_it(tab):
+    tab.click("#experiments input[value='earlier']")
+    tab.wait("document.querySelectorAll('#runs input').length == 1")
+    tab.run(
+        "document.querySelector(\"#experiments input[value='earlier']\").click();"
+        "document.querySelector('#runs input').click()"
+    )
+    tab.wait("document.querySelectorAll('#runs input').length >= 7")
+    tab.wait("document.querySelector('#runs-note').innerText.includes('1 selected')")
+    tab.wait("document.querySelectorAll('#runs input:checked').length == 1")
+
+
 def test_search_and_condition_filter_the_list(tab):
     tab.type("#search", "baseline")
     tab.wait("document.querySelectorAll('#runs input').length == 1")

@@ -85,9 +85,9 @@
     return clicks;
   }
 
-  function keep(store, before, now) {
+  function keep(id, name, before, now) {
     if (JSON.stringify(before) !== JSON.stringify(now)) {
-      window.dash_clientside.set_props(store, { data: now });
+      window.dash_clientside.set_props(id, { [name]: now });
     }
   }
 
@@ -97,7 +97,7 @@
     const on = new Set(ticked);
     const kept = selected.filter((run) => !offered.has(run) || on.has(run));
     const held = new Set(kept);
-    keep("selected", selected, kept.concat(ticked.filter((run) => !held.has(run))));
+    keep("selected", "data", selected, kept.concat(ticked.filter((run) => !held.has(run))));
   }
 
   function tick_legend(shown, options, hidden) {
@@ -107,7 +107,25 @@
     const off = offered.filter((key) => !on.has(key));
     const kept = hidden.filter((key) => !known.has(key) || !on.has(key));
     const held = new Set(kept);
-    keep("hidden", hidden, kept.concat(off.filter((key) => !held.has(key))));
+    keep("hidden", "data", hidden, kept.concat(off.filter((key) => !held.has(key))));
+  }
+
+  function show_ticks(id, options, on, before) {
+    const value = (options || []).map((option) => option.value).filter(on);
+    const ticked = new Set(before);
+    if (value.length !== ticked.size || !value.every((one) => ticked.has(one))) {
+      keep(id, "value", before, value);
+    }
+  }
+
+  function show_runs(options, selected, before, id) {
+    const held = new Set(selected);
+    show_ticks(id, options, (run) => held.has(run), before);
+  }
+
+  function show_legend(options, hidden, before, id) {
+    const off = new Set(hidden);
+    show_ticks(id, options, (key) => !off.has(key), before);
   }
 
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -128,6 +146,6 @@
   document.documentElement.dataset.scheme = dark.matches ? "dark" : "light";
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
-    page: { zoom, picture, scheme, tick_runs, tick_legend },
+    page: { zoom, picture, scheme, tick_runs, show_runs, tick_legend, show_legend },
   });
 })();

@@ -47,11 +47,6 @@ LONG = (
 """Files that a parallel run must not begin last, when nothing is left for the other processes."""
 
 
-def pytest_xdist_auto_num_workers():
-    """One more than there are cores: many tests wait for other processes."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_collection_finish():
     """Look for garbage among what the tests make only."""
     gc.freeze()

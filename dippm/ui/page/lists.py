@@ -60,7 +60,6 @@ def answer_lists(app: Dash, library: Library) -> None:
             Input(box, "options"),
             Input(store, "data"),
             State(box, "value"),
-            State(box, "id"),
         )
 
     @app.callback(

@@ -246,7 +246,7 @@ def test_an_exploration_is_saved_and_a_colleague_loads_it(tab, served, tmp_path)
     tab.wait(f"{GRAPH} && {GRAPH}.data.length == 6")
     tab.wait(f"{GRAPH}.layout.xaxis.range.join() === '2,6'")
     assert tab.run("document.querySelector('#grouping input[value=merged]').checked")
-    assert tab.run("document.querySelectorAll('#legend input:checked').length") == 2
+    tab.wait("document.querySelectorAll('#legend input:checked').length == 2")
     broken = tmp_path / "broken.json"
     broken.write_text("{}x")
     tab.give("#load input", broken)

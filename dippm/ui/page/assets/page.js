@@ -85,47 +85,61 @@
     return clicks;
   }
 
-  function keep(id, name, before, now) {
+  function same(some, others) {
+    const known = new Set(others);
+    return some.length === known.size && some.every((one) => known.has(one));
+  }
+
+  function keep(store, before, now) {
     if (JSON.stringify(before) !== JSON.stringify(now)) {
-      window.dash_clientside.set_props(id, { [name]: now });
+      window.dash_clientside.set_props(store, { data: now });
     }
+  }
+
+  // What each list shows as ticked: what differs from it was ticked by hand.
+  const shown = { runs: [], legend: [] };
+
+  function by_hand(box, ticked) {
+    const news = !same(ticked, shown[box]);
+    shown[box] = ticked;
+    return news;
   }
 
   // What the list does not offer, runs of other experiments, stays selected.
   function tick_runs(ticked, options, selected) {
+    if (!by_hand("runs", ticked)) return;
     const offered = new Set((options || []).map((option) => option.value));
     const on = new Set(ticked);
     const kept = selected.filter((run) => !offered.has(run) || on.has(run));
     const held = new Set(kept);
-    keep("selected", "data", selected, kept.concat(ticked.filter((run) => !held.has(run))));
+    keep("selected", selected, kept.concat(ticked.filter((run) => !held.has(run))));
   }
 
-  function tick_legend(shown, options, hidden) {
-    const on = new Set(shown);
+  function tick_legend(ticked, options, hidden) {
+    if (!by_hand("legend", ticked)) return;
+    const on = new Set(ticked);
     const offered = (options || []).map((option) => option.value);
     const known = new Set(offered);
     const off = offered.filter((key) => !on.has(key));
     const kept = hidden.filter((key) => !known.has(key) || !on.has(key));
     const held = new Set(kept);
-    keep("hidden", "data", hidden, kept.concat(off.filter((key) => !held.has(key))));
+    keep("hidden", hidden, kept.concat(off.filter((key) => !held.has(key))));
   }
 
-  function show_ticks(id, options, on, before) {
+  function show(box, options, on, before) {
     const value = (options || []).map((option) => option.value).filter(on);
-    const ticked = new Set(before);
-    if (value.length !== ticked.size || !value.every((one) => ticked.has(one))) {
-      keep(id, "value", before, value);
-    }
+    shown[box] = value;
+    if (!same(value, before)) window.dash_clientside.set_props(box, { value });
   }
 
-  function show_runs(options, selected, before, id) {
+  function show_runs(options, selected, before) {
     const held = new Set(selected);
-    show_ticks(id, options, (run) => held.has(run), before);
+    show("runs", options, (run) => held.has(run), before);
   }
 
-  function show_legend(options, hidden, before, id) {
+  function show_legend(options, hidden, before) {
     const off = new Set(hidden);
-    show_ticks(id, options, (key) => !off.has(key), before);
+    show("legend", options, (key) => !off.has(key), before);
   }
 
   const dark = window.matchMedia("(prefers-color-scheme: dark)");

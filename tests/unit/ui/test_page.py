@@ -232,6 +232,7 @@ def test_an_exploration_is_saved_and_a_colleague_loads_it(tab, served, tmp_path)
     tab.wait(f"{GRAPH}.data.length == 6")
     tab.run(f"Plotly.relayout({GRAPH}, {{'xaxis.range': [2, 6]}}).then(() => 1)")
     tab.wait(f"{GRAPH}.layout.xaxis.range.join() === '2,6' && !{GRAPH}.layout.xaxis.autorange")
+    tab.wait(f"{GRAPH}.calcdata[0].length < 60")  # the page knows of it when it was drawn anew
     tab.click("#save")
     saved = fetched(tmp_path, "exploration.json")
     held = json.loads(saved.read_text())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,7 +11,7 @@ from dippm.conditions import Conditions
 from dippm.errors import DippmError
 from dippm.figures import show
 from dippm.prediction import LABELS, Prediction
-from dippm.printable import cell, printable
+from dippm.printable import csv_table, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,11 +110,7 @@ class Comparison(Sequence[Prediction]):
 
     def to_csv(self) -> str:
         """Return the rows as comma-separated text with unrounded numbers; empty is absent."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: cell(value) for name, value in r.items()} for r in self.rows())
-        return text.getvalue()
+        return csv_table(COLUMNS, ([row[name] for name in COLUMNS] for row in self.rows()))
 
     def __str__(self) -> str:
         columns = self.columns()

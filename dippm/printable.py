@@ -1,4 +1,4 @@
-"""`printable`, `json_text` and `cell`: what comes from outside, safe where people look at it.
+"""`printable`, `json_text` and `csv_table`: what comes from outside, safe where people look at it.
 
 File names, operator names and texts of checkpoints can hold what a terminal obeys: escape
 sequences, carriage returns, marks that turn the direction of writing. Attributes of errors and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import math
+from collections.abc import Iterable
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -33,19 +34,6 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c in keep or not _is_hidden(c) else _escape(c) for c in text)
 
 
-def cell(item: Any) -> Any:
-    """Return a cell of a CSV file.
-
-    A text that a spreadsheet would run as a formula is led by a quote; a number that is not finite
-    is an empty cell.
-    """
-    if isinstance(item, float):
-        return repr(item) if math.isfinite(item) else ""
-    if isinstance(item, str) and item[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + item
-    return item
-
-
 def json_text(document: Any) -> str:
     """Return a document as JSON text that reads back exactly and hides nothing.
 
@@ -58,6 +46,30 @@ def json_text(document: Any) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c == "\n" or not _is_hidden(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def csv_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return comma-separated text with unrounded numbers.
+
+    None and numbers that are not finite are empty cells; a text that a spreadsheet would run as a
+    formula is led by a quote.
+    """
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(item: Any) -> Any:
+    if isinstance(item, float):
+        return repr(item) if math.isfinite(item) else ""
+    if isinstance(item, str) and item[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + item
+    return item
 
 
 def _is_hidden(char: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from dippm.exploration.pareto import front
 from dippm.exploration.question import Outcome, Question
 from dippm.figures import show
 from dippm.prediction import Prediction
-from dippm.printable import cell, printable
+from dippm.printable import csv_table, printable
 from dippm.reading import read_graph
 
 if TYPE_CHECKING:
@@ -176,11 +174,8 @@ class Exploration:
 
     def to_csv(self) -> str:
         """Return the rows as comma-separated text with unrounded numbers; empty is absent."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: cell(value) for name, value in r.items()} for r in self.rows())
-        return text.getvalue()
+        columns = self.columns()
+        return csv_table(columns, ([row.get(name) for name in columns] for row in self.rows()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from flask import Flask, Response, make_response, redirect, request
 
@@ -85,10 +85,10 @@ class Gate:
     def _ask(self) -> Response | None:
         """Return what a visitor gets who may not come in, None for one who may."""
         origin = request.headers.get("Origin")
-        if origin is not None and _place(origin)[0] != request.host:
+        if origin is not None and _split(origin).netloc != request.host:
             return _refused("this page is not for other sites", 403)
         if not self.token:
-            if is_loopback(_place(f"//{request.host}")[1]):
+            if is_loopback(_split(f"//{request.host}").hostname or ""):
                 return None
             return _refused("this page is for this machine alone", 403)
         if self._knows(request.cookies.get(COOKIE, "")) or self._knows(_bearer()):
@@ -123,13 +123,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _place(address: str) -> tuple[str, str]:
-    """Return the network location and the host of an address; empty if it is none."""
+def _split(address: str) -> SplitResult:
+    """Return the parts of an address; all of them are empty if it is none."""
     try:
-        parts = urlsplit(address)
-        return parts.netloc, parts.hostname or ""
+        return urlsplit(address)
     except ValueError:
-        return "", ""
+        return urlsplit("")
 
 
 def _bearer() -> str:

@@ -54,9 +54,9 @@ def _apart(said: list[str], printed: list[str]) -> tuple[int, str] | None:
     Lines whose words are numbers are alike to others: a part is found where all of it is alike.
     """
     for alike, line in enumerate(said):
-        other = printed[alike] if alike < len(printed) else "(nothing)"
-        if other == "(nothing)" or not _alike(line, other):
-            return alike, f"the page says:  {line}\nit prints:      {other}"
+        other = printed[alike] if alike < len(printed) else None
+        if other is None or not _alike(line, other):
+            return alike, f"the page says:  {line}\nit prints:      {other or '(nothing)'}"
     return None
 
 

@@ -219,16 +219,17 @@ class TreeSource:
     def _periodic(self, now: int) -> None:
         if "read_mb" not in self._absent:
             self._read_io()
-        if "pss_mb" not in self._absent and now >= max(self._next_pss_ns, self._first_pss_ns()):
+        if "pss_mb" not in self._absent and self._is_pss_due(now):
             self._read_pss()
             spent_ns = time.monotonic_ns() - now
             self._next_pss_ns = now + max(PSS_PERIOD_NS, _rest_ns(spent_ns))
 
-    def _first_pss_ns(self) -> int:
+    def _is_pss_due(self, now: int) -> bool:
+        if self._pss_mb is not None:
+            return now >= self._next_pss_ns
         rss_mb = sum(process.rss_mb for process in self._alive.values())
-        if self._pss_mb is not None or rss_mb <= PSS_AT_ONCE_MB:
-            return 0
-        return self._opened_ns + _rest_ns(int(rss_mb * PSS_NS_PER_MB))
+        wait_ns = _rest_ns(int(rss_mb * PSS_NS_PER_MB))
+        return rss_mb <= PSS_AT_ONCE_MB or now >= self._opened_ns + wait_ns
 
     def _read_io(self) -> None:
         for process in self._alive.values():

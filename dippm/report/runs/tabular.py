@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import asdict
 from typing import Any
 
-from dippm.printable import cell
+from dippm.printable import csv_table
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 
 HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "absent")
@@ -16,16 +14,13 @@ HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "abs
 
 def csv_text(drawn: Drawn) -> str:
     """Return one table of all charts: a row per point, bar, cell of a matrix or setting."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(HEADER)
-    for chart in drawn.charts:
-        kind = type(chart).__name__.lower()
-        for row in _rows(chart):
-            writer.writerow(map(cell, (kind, chart.title, *row, "")))
-    for run, type_, reason in drawn.absent:
-        writer.writerow(map(cell, ("", type_, run, "", "", "", "", "", "", reason)))
-    return out.getvalue()
+    rows = [
+        (type(chart).__name__.lower(), chart.title, *row, "")
+        for chart in drawn.charts
+        for row in _rows(chart)
+    ]
+    absent = [("", type_, run, "", "", "", "", "", "", why) for run, type_, why in drawn.absent]
+    return csv_table(HEADER, [*rows, *absent])
 
 
 def document(drawn: Drawn) -> dict[str, Any]:

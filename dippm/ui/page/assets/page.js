@@ -85,6 +85,10 @@
     return clicks;
   }
 
+  function offered(options) {
+    return (options || []).map((option) => option.value);
+  }
+
   function same(some, others) {
     const known = new Set(others);
     return some.length === known.size && some.every((one) => known.has(one));
@@ -108,9 +112,9 @@
   // What the list does not offer, runs of other experiments, stays selected.
   function tick_runs(ticked, options, selected) {
     if (!by_hand("runs", ticked)) return;
-    const offered = new Set((options || []).map((option) => option.value));
+    const known = new Set(offered(options));
     const on = new Set(ticked);
-    const kept = selected.filter((run) => !offered.has(run) || on.has(run));
+    const kept = selected.filter((run) => !known.has(run) || on.has(run));
     const held = new Set(kept);
     keep("selected", selected, kept.concat(ticked.filter((run) => !held.has(run))));
   }
@@ -118,16 +122,15 @@
   function tick_legend(ticked, options, hidden) {
     if (!by_hand("legend", ticked)) return;
     const on = new Set(ticked);
-    const offered = (options || []).map((option) => option.value);
-    const known = new Set(offered);
-    const off = offered.filter((key) => !on.has(key));
+    const known = new Set(offered(options));
+    const off = [...known].filter((key) => !on.has(key));
     const kept = hidden.filter((key) => !known.has(key) || !on.has(key));
     const held = new Set(kept);
     keep("hidden", hidden, kept.concat(off.filter((key) => !held.has(key))));
   }
 
   function show(box, options, on, before) {
-    const value = (options || []).map((option) => option.value).filter(on);
+    const value = offered(options).filter(on);
     shown[box] = value;
     if (!same(value, before)) window.dash_clientside.set_props(box, { value });
   }

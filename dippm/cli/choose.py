@@ -142,10 +142,11 @@ def answer_choice(
     failed: DippmError | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError
-        from dippm.report.choice_page import require_plotly, write_choice_page
+        from dippm.report.choice_page import write_choice_page
+        from dippm.report.plotted import require_libraries
 
         if html:
-            require_plotly()
+            require_libraries()
         try:
             choice = ask()
         except NothingFeasibleError as error:

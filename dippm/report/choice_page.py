@@ -12,52 +12,33 @@ from dippm.figures import show
 from dippm.printable import printable
 from dippm.report.choice import LABELS, choice_table, cost_label, percent, remarks
 from dippm.report.files import write_text
-from dippm.report.html import page
-from dippm.report.plotted import OFFLINE, ReportNotInstalledError
-from dippm.report.tables import Fitted
+from dippm.report.html import listed, page, table_markup
+from dippm.report.plotted import drawn, require_libraries, script
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
+STYLE = "<style>#ranking td:not(:last-child) { white-space: nowrap }</style>"
 
 
 def write_choice_page(path: Path, choice: Choice) -> None:
     """Write the page of a choice.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly is missing.
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
     everything = len(choice.contenders)
-    figure = front_figure(choice)
-    from plotly.offline import get_plotlyjs
-
-    plot = figure.to_html(full_html=False, include_plotlyjs=False, div_id="choice", config=OFFLINE)
-    notes = [*remarks(choice, everything)]
-    listed = "".join(f"<li>{escape(printable(note.strip()))}</li>" for note in notes)
-    table = _markup(choice_table(choice, everything))
-    body = f"<script>{get_plotlyjs()}</script>{plot}<ul>{listed}</ul>{table}"
+    plot = drawn(front_figure(choice), "choice")
+    table = table_markup(choice_table(choice, everything), 'id="ranking"')
+    body = script() + plot + listed(remarks(choice, everything)) + STYLE + table
     write_text(path, page(choice.title, body, choice.to_dict()))
-
-
-def require_plotly() -> None:
-    """Check that a page can be made, before any work is done for it.
-
-    Raises:
-        ReportNotInstalledError: if plotly is missing.
-    """
-    try:
-        import plotly.graph_objects  # noqa: F401
-    except ImportError as error:
-        raise ReportNotInstalledError(
-            f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
-        ) from error
 
 
 def front_figure(choice: Choice) -> Any:
     """Return latency against cost, or energy, of every place, with its intervals and the front.
 
     Raises:
-        ReportNotInstalledError: if plotly is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
-    require_plotly()
+    require_libraries()
     import plotly.graph_objects as go
 
     on_front = set(map(id, choice.front))
@@ -134,13 +115,3 @@ def _title(choice: Choice, column: str) -> str:
     if column == "cost_per_million":
         return cost_label(choice)
     return LABELS.get(column) or {"power_w": "power W", "memory_mb": "memory MB"}[column]
-
-
-def _markup(table: Fitted) -> str:
-    head = "".join(f"<th>{escape(printable(column.name))}</th>" for column in table.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    style = "<style>#ranking td:not(:last-child) { white-space: nowrap }</style>"
-    return f'{style}<table id="ranking"><tr>{head}</tr>{body}</table>'

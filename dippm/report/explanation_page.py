@@ -24,12 +24,12 @@ from dippm.report.explanation import (
     module_table,
 )
 from dippm.report.files import write_text
-from dippm.report.html import page
-from dippm.report.plotted import OFFLINE, require_libraries, sized
-from dippm.report.tables import Fitted
+from dippm.report.html import listed, page, table_markup
+from dippm.report.plotted import drawn, require_libraries, script, sized
 
 COLOURS = {"compute": "#3b6fb6", "memory": "#e0a458", "launch": "#8d99ae", "host": "#d1495b"}
 WHOLE, LESS, MORE = "#8d99ae", "#4c956c", "#d1495b"
+AS_TYPED = 'style="white-space: pre"'
 SHOWN_OPS = 9
 """Kinds of operators with a colour of their own."""
 
@@ -38,30 +38,32 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
     """Write the page of an explanation: flame chart, roofline plot, tables.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly is missing.
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
     require_libraries()
     plots = {"flame": flame_figure(explanation), "roofline": roofline_figure(explanation)}
     notes = [ATTRIBUTION] if "energy_j" not in explanation.absent else []
     notes += [f"{name} not available: {why}" for name, why in explanation.absent.items()]
+    modules = table_markup(module_table(explanation, MAX_DEPTH), AS_TYPED)
+    operators = explained_table(explanation, len(explanation.operators))
     memory = "".join(
         f"<tr><td>{escape(name)}</td><td>{show(value)} MB</td></tr>"
         for name, value in explanation.memory().items()
     )
     body = (
         explanation.prediction.answer_html()
-        + _script()
+        + script()
         + "<h2>Predicted time by module</h2><p>Width is time; colour is what limits it: "
         + ", ".join(f'<span style="color:{c}">■</span> {n}' for n, c in COLOURS.items())
         + ".</p>"
-        + _plot(plots["flame"], "flame")
+        + drawn(plots["flame"], "flame")
         + "<h2>Roofline</h2><p>Each point is an operator: operations per byte, and operations over "
         "its predicted time. Lines are the device's peaks.</p>"
-        + _plot(plots["roofline"], "roofline")
+        + drawn(plots["roofline"], "roofline")
         + f"<h2>Memory</h2><table>{memory}</table>"
-        + _listed(notes)
-        + f"<h2>By module</h2>{_html(module_table(explanation, MAX_DEPTH))}"
-        + f"<h2>By operator</h2>{_html(explained_table(explanation, len(explanation.operators)))}"
+        + listed(notes)
+        + f"<h2>By module</h2>{modules}"
+        + f"<h2>By operator</h2>{table_markup(operators, AS_TYPED)}"
     )
     title = f"{explanation.prediction.title} · explained"
     write_text(path, page(title, body, explanation.to_dict()))
@@ -71,15 +73,15 @@ def write_difference(path: Path, difference: Difference, depth: int | None = Non
     """Write the page of a difference: a waterfall and its table.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly is missing.
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
     require_libraries()
     table = difference_table(difference, depth, ROWS)
     body = (
-        _script()
-        + _plot(waterfall_figure(difference, depth), "waterfall")
-        + _html(table)
-        + _listed([line.strip() for line in table.caption.split("\n")])
+        script()
+        + drawn(waterfall_figure(difference, depth), "waterfall")
+        + table_markup(table, AS_TYPED)
+        + listed([line.strip() for line in table.caption.split("\n")])
     )
     title = f"{difference_title(difference)} · difference"
     write_text(path, page(title, body, difference.to_dict(depth)))
@@ -225,32 +227,6 @@ def _roof(figure: Any, x: Sequence[float], y: Sequence[float], name: str) -> Non
         name=name,
         hovertemplate=f"{name}<extra></extra>",
     )
-
-
-def _script() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return f"<script>{get_plotlyjs()}</script>"
-
-
-def _plot(figure: Any, name: str) -> str:
-    drawn: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=name, config=OFFLINE
-    )
-    return drawn
-
-
-def _listed(notes: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(printable(note))}</li>" for note in notes) + "</ul>"
-
-
-def _html(table: Fitted) -> str:
-    head = "".join(f"<th>{escape(column.name)}</th>" for column in table.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    return f'<table style="white-space: pre"><tr>{head}</tr>{rows}</table>'
 
 
 def _short(name: str) -> str:

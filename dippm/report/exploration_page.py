@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.figures import show
 from dippm.printable import json_text, printable
 from dippm.report.files import write_text
-from dippm.report.plotted import OFFLINE, render, require_libraries, sized
+from dippm.report.plotted import drawn, render, require_libraries, sized
 
 if TYPE_CHECKING:
     from dippm.exploration import Exploration, Objective, Tried
@@ -40,9 +40,7 @@ def exploration_page(found: Exploration) -> str:
     require_libraries()
     from markupsafe import Markup
 
-    plot = pareto_figure(found).to_html(
-        full_html=False, include_plotlyjs=False, div_id="front", config=OFFLINE
-    )
+    plot = drawn(pareto_figure(found), "front")
     template = files("dippm.report").joinpath("templates", TEMPLATE).read_text(encoding="utf-8")
     columns = found.columns()
     asked = found.question.describe()
@@ -69,7 +67,7 @@ def pareto_figure(found: Exploration) -> Any:
     Of one objective: its value in the order in which designs were tried.
 
     Raises:
-        ReportNotInstalledError: if plotly is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     require_libraries()
     from plotly.graph_objects import Figure

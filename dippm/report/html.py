@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from dippm.operator_markup import operators_html
 from dippm.printable import json_text, printable
 from dippm.report.comparison import remarks
 from dippm.report.files import write_text
+from dippm.report.tables import Fitted
 
 if TYPE_CHECKING:
     from dippm.comparison import Comparison
@@ -41,11 +43,11 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
     Raises:
         DippmError: if the file cannot be written.
     """
-    notes = "".join(f"<li>{escape(printable(remark))}</li>" for remark in remarks(comparison))
+    notes = [*remarks(comparison)]
     title = f"{len(comparison)} predictions"
     if comparison.failures:
         title += f", {len(comparison.failures)} failed"
-    body = comparison._repr_html_() + (f"<ul>{notes}</ul>" if notes else "")
+    body = comparison._repr_html_() + (listed(notes) if notes else "")
     write_text(path, page(title, body, comparison.rows()))
 
 
@@ -54,6 +56,22 @@ def page(title: str, body: str, document: Any) -> str:
     return PAGE.format(
         title=escape(printable(title)), body=body, document=escape(json_text(document))
     )
+
+
+def listed(notes: Iterable[str]) -> str:
+    """Return notes as a list."""
+    items = (f"<li>{escape(printable(note.strip()))}</li>" for note in notes)
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def table_markup(table: Fitted, attributes: str = "") -> str:
+    """Return the columns and rows of a table, whole; its element has these attributes."""
+    head = "".join(f"<th>{escape(printable(column.name))}</th>" for column in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    return f"<table {attributes}><tr>{head}</tr>{rows}</table>"
 
 
 def render_report(prediction: Prediction) -> str:

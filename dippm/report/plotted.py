@@ -63,6 +63,19 @@ def render(template: str, **values: Any) -> str:
     return page
 
 
+def script() -> str:
+    """Return plotly itself, for the head of a page whose body has `drawn` figures."""
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def drawn(figure: Any, name: str | None = None) -> str:
+    """Return a figure as markup that needs `script`; `name` is its identity on the page."""
+    html: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=OFFLINE)
+    return html
+
+
 def safe(text: str) -> str:
     """Return text that plotly shows as it is: it draws tags such as links."""
     from html import escape

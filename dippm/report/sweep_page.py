@@ -9,10 +9,9 @@ from typing import Any
 
 from dippm.batch_sweep import BatchSweep, Place, samples_per_s
 from dippm.power_sweep import PowerSweep
-from dippm.printable import printable
 from dippm.report.files import write_text
-from dippm.report.html import page
-from dippm.report.plotted import OFFLINE, ReportNotInstalledError
+from dippm.report.html import listed, page
+from dippm.report.plotted import drawn, require_libraries, script
 from dippm.report.sweep import fitting
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
@@ -23,7 +22,7 @@ def write_batch_page(path: Path, sweep: BatchSweep) -> None:
     """Write the page of a batch sweep.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly is missing.
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
     notes = [*fitting(sweep), *sweep.to_dict()["warnings"]]
     _write(path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes)
@@ -33,7 +32,7 @@ def batch_figure(sweep: BatchSweep) -> Any:
     """Return latency, throughput and memory over the batch, with what each place holds.
 
     Raises:
-        ReportNotInstalledError: if plotly is missing.
+        ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     rows = sweep.rows()
     x = [row["batch"] for row in rows]
@@ -60,7 +59,7 @@ def write_power_page(path: Path, sweep: PowerSweep) -> None:
     """Write the page of a power-limit sweep.
 
     Raises:
-        DippmError: if the file cannot be written, or plotly is missing.
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
     x = [point.limit_w for point in sweep.points]
     plots = {
@@ -86,11 +85,7 @@ def write_power_page(path: Path, sweep: PowerSweep) -> None:
 def _write(
     path: Path, title: str, figure: Any, sweep: BatchSweep | PowerSweep, notes: Sequence[str]
 ) -> None:
-    from plotly.offline import get_plotlyjs
-
-    plot = figure.to_html(full_html=False, include_plotlyjs=False, div_id="sweep", config=OFFLINE)
-    listed = "".join(f"<li>{escape(printable(note.strip()))}</li>" for note in notes)
-    body = f"<script>{get_plotlyjs()}</script>{plot}<ul>{listed}</ul>"
+    body = script() + drawn(figure, "sweep") + listed(notes)
     write_text(path, page(title, body, sweep.to_dict()))
 
 
@@ -98,12 +93,9 @@ def _figure(
     x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
 ) -> Any:
     """Return one plot below the other, each a line in the band of its intervals."""
-    try:
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise ReportNotInstalledError(
-            f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
-        ) from error
+    require_libraries()
+    from plotly.subplots import make_subplots
+
     figure = make_subplots(
         rows=len(plots), shared_xaxes=True, vertical_spacing=0.06, subplot_titles=list(plots)
     )

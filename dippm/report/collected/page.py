@@ -7,14 +7,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import DippmError
 from dippm.measure.collected.joined import read_joined
 from dippm.measure.collected.rows import collected
 from dippm.measure.columns import COLUMNS
 from dippm.progress import tell
 from dippm.report.collected import predictions, summary
 from dippm.report.collected.predictions import Compared
-from dippm.report.plotted import OFFLINE, render, require_libraries
+from dippm.report.files import write_text
+from dippm.report.plotted import drawn, render, require_libraries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ class CollectedReport:
             points = [point for point in self.compared.points if point.target == target]
             if points:
                 made[f"predicted {target}"] = figures.prediction_figure(points)
-        return {name: _html(figure, name) for name, figure in made.items()}
+        return {name: drawn(figure, name.replace(" ", "-")) for name, figure in made.items()}
 
 
 def report_of(
@@ -125,18 +125,4 @@ def write_page(path: Path, report: CollectedReport) -> None:
     Raises:
         DippmError: if the file cannot be written, or a library of reports is missing.
     """
-    try:
-        path.write_text(report.to_html(), encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DippmError(f"cannot write {path}: {reason}", "Choose another place.") from error
-
-
-def _html(figure: Any, name: str) -> str:
-    html: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=name.replace(" ", "-"),
-        config=OFFLINE,
-    )
-    return html
+    write_text(path, report.to_html())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.printable import printable
-from dippm.report.plotted import BASE, OFFLINE, render, safe, sized
+from dippm.report.plotted import BASE, drawn, render, safe, sized
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
 
 TEMPLATE = (
@@ -25,7 +25,7 @@ TEMPLATE = (
 )
 
 
-def html_page(drawn: Drawn, title: str) -> str:
+def html_page(found: Drawn, title: str) -> str:
     """Return the page.
 
     Raises:
@@ -33,15 +33,8 @@ def html_page(drawn: Drawn, title: str) -> str:
     """
     from markupsafe import Markup
 
-    figures = [
-        Markup(
-            sized(figure_of(chart), 420).to_html(
-                full_html=False, include_plotlyjs=False, config=OFFLINE
-            )
-        )
-        for chart in drawn.charts
-    ]
-    absent = [tuple(printable(text) for text in row) for row in drawn.absent]
+    figures = [Markup(drawn(sized(figure_of(chart), 420))) for chart in found.charts]
+    absent = [tuple(printable(text) for text in row) for row in found.absent]
     return render(TEMPLATE, title=printable(title), figures=figures, absent=absent)
 
 

@@ -1,0 +1,62 @@
+"""Errors over seeds are the mean of each seed's own, and their files say all of it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from training.evaluation.held_out import HeldOut
+from training.hybrid.views import View
+from training.studies.seeds import seed_lines, write
+
+MEASURED_MS = np.array([1.0, 2.0, 4.0, 8.0])
+EVERY = View("a table", "A", "amp", lambda row: True)
+NONE = View("a table", "B", "amp", lambda row: False)
+
+
+def held(factors):
+    rows = pd.DataFrame(
+        {
+            "position": range(4),
+            "arch_id": ["a", "a", "b", "b"],
+            "family_id": ["f", "f", "f", "g"],
+            "latency_ms": MEASURED_MS,
+            "predicted latency_ms": MEASURED_MS * np.array(factors),
+        }
+    )
+    return HeldOut("mean", "S1", rows, 0.0)
+
+
+@pytest.fixture
+def lines():
+    examples = SimpleNamespace(rows=[None] * 4)
+    helds = {0: held([1.1, 1.1, 0.9, 0.7]), 1: held([1.3, 1.3, 1.3, 1.1])}
+    return seed_lines(examples, helds, (EVERY, NONE))
+
+
+def test_a_view_has_one_line_with_the_mean_and_range_over_seeds(lines):
+    (line,) = lines
+    assert line["mape"] == {"mean": 20.0, "least": 15.0, "largest": 25.0}
+    assert line["median_ape"] == {"mean": 20.0, "least": 10.0, "largest": 30.0}
+    assert line["macro_mape"] == {"mean": 20.0, "least": 20.0, "largest": 20.0}
+    assert (line["n"], line["architectures"], line["seeds"]) == (4, 2, [0, 1])
+
+
+def test_the_interval_takes_all_seeds_of_an_architecture_together(lines):
+    low, high = lines[0]["mape_ci95"]
+    assert (low, high) == pytest.approx((20.0, 20.0), abs=0.01)
+
+
+def test_files_hold_the_lines_and_the_command(lines, tmp_path):
+    write(tmp_path, {"weights": {0: 0.5, 1: 0.4}, "lines": lines}, steps=7)
+    document = json.loads((tmp_path / "seeds.json").read_text())
+    assert document["lines"] == lines
+    assert document["command"].endswith("--steps 7")
+    assert (
+        "| S1 architectures held out | A | a table (amp) | 4 | 2 | 20.00 (15.00 to 25.00) |"
+        in (tmp_path / "seeds.md").read_text()
+    )

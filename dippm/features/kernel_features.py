@@ -18,16 +18,22 @@ from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
 
-KERNEL_FEATURE_VERSION = "5"
-LAUNCH_MS = 0.002
-"""Shortest time of a kernel on the device; no kernel of the training data is faster."""
+KERNEL_FEATURE_VERSION = "6"
+LAUNCH_CYCLES = 3400
+"""Shortest time of a kernel on the device: 2 µs at 1.7 GHz.
+
+It goes by the clock: the fastest hundredth of AIConfigurator's operators take 3.7 µs on an A100
+(1.41 GHz), 2.8 on an H100 and 2.6 on an H200 (1.98 GHz), 2.3 on an L40S (2.52 GHz).
+"""
+USUAL_CLOCK_MHZ = 1700
+"""Of a device whose clock is not known."""
 
 SERIAL_STEP_MS = 0.0003
 """One step of a serial walk over images and channels: about 0.3 µs, the latency of memory."""
 
 GENERATIONS = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 SHAPE_FEATURES = (
-    "log_ridge log_roofline log_m log_n log_k log_copies log_window stride log_waves wave_fill "
+    "log_ridge log_cycles log_m log_n log_k log_copies log_window stride log_waves wave_fill "
     "fill_n8 fill_n64 fill_k8 fill_k64 fill_m64 log_l2 weight_share write_share in_half out_half "
     "mixed strided channels_last compiled log_elements log_flops aligned_n aligned_k log_width "
     "images_last in_place repeated log_run"
@@ -53,6 +59,7 @@ class DeviceView:
         bytes_per_ms: memory bandwidth.
         l2_bytes: second-level cache.
         sm_count: streaming multiprocessors.
+        clock_mhz: boost clock.
         descriptors: DEVICE_FEATURES, shape (11,).
     """
 
@@ -60,7 +67,13 @@ class DeviceView:
     bytes_per_ms: float
     l2_bytes: float
     sm_count: int
+    clock_mhz: float
     descriptors: Floats
+
+    @property
+    def launch_ms(self) -> float:
+        """Return the shortest time of a kernel."""
+        return LAUNCH_CYCLES / (1e3 * self.clock_mhz)
 
     @classmethod
     def of(cls, device: Device, mig: MigProfile | None = None) -> DeviceView:
@@ -90,6 +103,7 @@ class DeviceView:
             bytes_per_ms=bandwidth,
             l2_bytes=l2_mb * 2**20 * memory,
             sm_count=mig.sm_count if mig else sm_count,
+            clock_mhz=device.boost_clock_mhz or USUAL_CLOCK_MHZ,
             descriptors=np.array(descriptors, dtype=np.float64),
         )
 
@@ -99,7 +113,7 @@ def roofline_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
     quantities = table.quantities(batch)
     compute, memory = roofline_parts_ms(quantities, table.unit, view)
     launches = table.settings[:, SETTINGS.index("launches")]
-    return np.asarray(np.maximum(compute, memory) + LAUNCH_MS * launches)
+    return np.asarray(np.maximum(compute, memory) + view.launch_ms * launches)
 
 
 def serial_ms(table: KernelTable, batch: int) -> Floats:
@@ -139,7 +153,7 @@ def kernel_features(
     waves = np.maximum(tiles, 1.0) / view.sm_count
     columns = [
         np.log((compute + 1e-7) / (memory + 1e-7)),
-        np.log(roofline),
+        np.log(roofline * view.clock_mhz / USUAL_CLOCK_MHZ),
         np.log1p(m),
         np.log1p(n),
         np.log1p(k),

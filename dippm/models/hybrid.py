@@ -31,6 +31,7 @@ from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
+    USUAL_CLOCK_MHZ,
     DeviceView,
 )
 from dippm.features.kernel_table import KernelTable
@@ -305,6 +306,11 @@ class Hybrid:
         changed = _changed(c.device)
         if changed:
             warnings.append(f"{c.device.name} differs from the catalogue's in {', '.join(changed)}")
+        if c.device.boost_clock_mhz is None:
+            warnings.append(
+                f"the boost clock of {c.device.name} is not known: short kernels are taken to run "
+                f"at {USUAL_CLOCK_MHZ:,} MHz (boost_clock_mhz)"
+            )
         if c.device.calibration:
             pass  # the owner measured it
         elif precisions is None:

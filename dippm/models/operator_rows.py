@@ -15,8 +15,6 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.targets import Bound, OperatorCost, Pass
 
 Floats = NDArray[np.float64]
-SHORTEST_MS = 0.002
-"""Operators below this by both roofs take the time of a launch."""
 PASSES: tuple[Pass, ...] = ("forward", "recompute", "backward", "optimizer")
 """In the order of the rows."""
 _PASS_OF = np.array([PASSES.index(part.partition("_")[0]) for part in PARTS])
@@ -67,7 +65,7 @@ def operator_rows(
     sums = [np.bincount(row, column, len(places)) for column in columns]
     kernels, time_ms, compute_ms, memory_ms, flops, moved, energy_j = sums
     by_roof = np.where(compute_ms > memory_ms, _position("compute"), _position("memory"))
-    is_short = np.maximum(compute_ms, memory_ms) < SHORTEST_MS
+    is_short = np.maximum(compute_ms, memory_ms) < view.launch_ms  # which is what it takes
     bound = np.where(is_short, _position("launch"), by_roof)
     by_unit = np.zeros((len(UNITS), len(places)))
     np.add.at(by_unit, (table.unit, row), quantities[:, 0])

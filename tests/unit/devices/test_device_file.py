@@ -94,6 +94,14 @@ def test_power_is_absent_without_a_limit(written, onnx_file) -> None:
     assert "power limit of Mine is not known" in answer.absent["energy_j"]
 
 
+def test_an_unknown_clock_is_assumed_and_the_answer_says_so(written, onnx_file) -> None:
+    assumed = dippm.predict(onnx_file, device=written(WHOLE), batch=1)
+    known = dippm.predict(onnx_file, device=written(f"boost_clock_mhz = 1700\n{WHOLE}"), batch=1)
+    assert any("boost clock of Mine is not known" in warning for warning in assumed.warnings)
+    assert not any("boost clock" in warning for warning in known.warnings)
+    assert assumed.latency_ms == known.latency_ms
+
+
 @pytest.mark.parametrize(
     ("left_out", "named"),
     [("l2_mb = 6\n", "l2_mb"), ("bandwidth_gb_s = 500\n", "bandwidth"), ("fp32 = 20, ", "fp32")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
 from dippm.features.kernel_features import (
+    FEATURE_NAMES,
     N_FEATURES,
     DeviceView,
     kernel_features,
@@ -136,6 +138,23 @@ def test_features_are_finite_and_a_slice_is_slower() -> None:
     assert np.isfinite(features).all()
     ratio = roofline_ms(table, 32, part).sum() / roofline_ms(table, 32, whole).sum()
     assert 5.0 < ratio < 108 / 14 + 0.5
+
+
+def test_short_kernels_go_by_the_clock_and_long_ones_do_not() -> None:
+    b = GraphBuilder(batch=BATCH)
+    shape = (BATCH, 64, 2, 2)
+    b.add("relu", [b.input(shape)], shape)
+    relu, device = KernelTable.of(b.graph(batch_is_symbolic=True), "fp32"), find("A100-40GB")
+    slow, fast = (
+        DeviceView.of(replace(device, boost_clock_mhz=clock_mhz)) for clock_mhz in (1000, 2000)
+    )
+    short = [roofline_ms(relu, 1, view)[0] for view in (slow, fast)]
+    long = [roofline_ms(relu, 1_000_000, view)[0] for view in (slow, fast)]
+    assert short[0] / short[1] == pytest.approx(2, rel=0.01)
+    assert long[0] / long[1] == pytest.approx(1, rel=0.01)
+    cycles = FEATURE_NAMES.index("log_cycles")
+    seen = [kernel_features(relu, 1, view)[0, cycles] for view in (slow, fast)]
+    assert seen[0] == pytest.approx(seen[1], abs=0.01)
 
 
 def test_bilinear_upsampling_of_contiguous_images_walks_serially() -> None:

@@ -9,8 +9,8 @@ is wrong on every GPU, and more so on two slices of one GPU. So
 with r_c the part that all GPUs share (SHARED for a GPU that the predictor learned from, SHARED_NEW
 for others) and s = SHARED_BOARD the part that slices of one GPU share. The three numbers are what
 `python -m training.studies.shared_errors WORK` finds in predictions that were held out, rounded to
-the side that makes the answer less sure: 0.41 between measured GPUs, 0.16 from a measured to a new
-one, -0.11 between new ones, 0.61 between slices (of three architectures only). What comes
+the side that makes the answer less sure: 0.42 between measured GPUs, 0.18 from a measured to a new
+one, -0.07 between new ones, 0.68 between slices (of three architectures only). What comes
 on top of the latency, the error of the power in an energy, is not taken to be shared: that makes
 the answer less sure of itself, never more.
 """

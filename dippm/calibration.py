@@ -58,7 +58,7 @@ def calibrate(
     Args:
         rows: path of a CSV, or mappings, with COLUMNS: "model" as `dippm.predict` takes it,
             "latency_ms" of a synchronised forward unless "timer" says otherwise, and what differs
-            from batch 1, fp32, eager. About ten models, or a hundred operators, are enough.
+            from batch 1, fp32, eager. About ten models are enough.
         device: of the catalogue, or the user's own.
         predictor: a loaded checkpoint of kind "hybrid".
         name: of the calibrated device.

@@ -15,6 +15,7 @@ from dippm.cli.output import (
     print_remarks,
     report_error,
 )
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -143,10 +144,8 @@ def answer_choice(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError
         from dippm.report.choice_page import write_choice_page
-        from dippm.report.plotted import require_libraries
 
-        if html:
-            require_libraries()
+        ready_to_plot(html)
         try:
             choice = ask()
         except NothingFeasibleError as error:

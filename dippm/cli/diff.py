@@ -8,6 +8,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 
@@ -80,6 +81,7 @@ def diff(
         "optimizer": _one_or_two(options.listed(optimizer)),
     }
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
         from dippm.explanation import diff as answer
 
         after = models[1] if len(models) == 2 else None

@@ -8,6 +8,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 
@@ -42,6 +43,7 @@ def explain(
     """Say where time, energy and memory are; --html adds a flame chart and a roofline plot."""
     arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
         from dippm.explanation import explain as answer
 
         found = answer(model, framework, **arguments)

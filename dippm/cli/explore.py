@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def explore(
     """Search models, batches, precisions and places for what is best under your limits."""
     arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
         from dippm.exploration import NoFeasibleDesignError
         from dippm.exploration import explore as answer
         from dippm.exploration.space_file import read_space

@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 from dippm.printable import printable
 
@@ -31,6 +32,7 @@ def report(
 ) -> None:
     """Sum up a collected set: coverage, noise, failures, predicted against measured."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
         from dippm.report.collected.page import report_of, write_page
 
         found = report_of(folder, joined=joined, checkpoint=checkpoint, predict=predict)

@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def sweep(
     arguments = options.passed_on(locals())
     del arguments["batch"]  # a list of sizes, or one size
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        ready_to_plot(html)
         if power_limit is None:
             from dippm.batch_sweep import DEFAULT_BATCHES
             from dippm.batch_sweep import sweep as answer

@@ -123,15 +123,6 @@ def test_no_slice_and_not_even_the_gpu(wide_file):
     assert run("mig", wide_file, "--device", "T4").exit_code == 1
 
 
-def test_no_plot_library_is_an_error_before_any_work(wide_file, tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    answer = run("choose", "not there.onnx", "--html", tmp_path / "x.html")
-    assert answer.exit_code == 1
-    assert "dippm[report]" in answer.stderr
-
-
 def test_the_plot_has_the_front_and_every_place(wide_file):
     from dippm.report.choice_page import front_figure
 

@@ -138,15 +138,6 @@ def test_a_sweep_on_a_cpu(onnx_file):
     assert found.predictions[0].provenance.kind == "pmgns"
 
 
-def test_no_plot_library_is_an_error_with_its_extra(wide_file, tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "plotly.subplots", None)
-    answer = run("sweep", wide_file, "-i", "3,64,64", "-b", "1", "--html", tmp_path / "x.html")
-    assert answer.exit_code == 1
-    assert "dippm[report]" in answer.stderr
-
-
 def test_lower_limits_cost_time_and_save_power(wide_file):
     found = dippm.sweep_power(wide_file, limits_w="140:400:20", batch=32, input="3,128,128")
     free = found.prediction

@@ -72,7 +72,7 @@ class DeviceView:
 
     @property
     def launch_ms(self) -> float:
-        """Return the shortest time of a kernel."""
+        """Return the shortest time of a kernel, in ms."""
         return LAUNCH_CYCLES / (1e3 * self.clock_mhz)
 
     @classmethod

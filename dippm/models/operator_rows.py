@@ -65,7 +65,8 @@ def operator_rows(
     sums = [np.bincount(row, column, len(places)) for column in columns]
     kernels, time_ms, compute_ms, memory_ms, flops, moved, energy_j = sums
     by_roof = np.where(compute_ms > memory_ms, _position("compute"), _position("memory"))
-    is_short = np.maximum(compute_ms, memory_ms) < view.launch_ms  # which is what it takes
+    # No kernel is shorter than a launch on the device.
+    is_short = np.maximum(compute_ms, memory_ms) < view.launch_ms
     bound = np.where(is_short, _position("launch"), by_roof)
     by_unit = np.zeros((len(UNITS), len(places)))
     np.add.at(by_unit, (table.unit, row), quantities[:, 0])

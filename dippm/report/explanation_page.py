@@ -44,7 +44,7 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
     plots = {"flame": flame_figure(explanation), "roofline": roofline_figure(explanation)}
     notes = [ATTRIBUTION] if "energy_j" not in explanation.absent else []
     notes += [f"{name} not available: {why}" for name, why in explanation.absent.items()]
-    modules = table_markup(module_table(explanation, MAX_DEPTH), AS_TYPED)
+    modules = module_table(explanation, MAX_DEPTH)
     operators = explained_table(explanation, len(explanation.operators))
     memory = "".join(
         f"<tr><td>{escape(name)}</td><td>{show(value)} MB</td></tr>"
@@ -62,7 +62,7 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
         + drawn(plots["roofline"], "roofline")
         + f"<h2>Memory</h2><table>{memory}</table>"
         + listed(notes)
-        + f"<h2>By module</h2>{modules}"
+        + f"<h2>By module</h2>{table_markup(modules, AS_TYPED)}"
         + f"<h2>By operator</h2>{table_markup(operators, AS_TYPED)}"
     )
     title = f"{explanation.prediction.title} · explained"
@@ -81,7 +81,7 @@ def write_difference(path: Path, difference: Difference, depth: int | None = Non
         script()
         + drawn(waterfall_figure(difference, depth), "waterfall")
         + table_markup(table, AS_TYPED)
-        + listed([line.strip() for line in table.caption.split("\n")])
+        + listed(table.caption.split("\n"))
     )
     title = f"{difference_title(difference)} · difference"
     write_text(path, page(title, body, difference.to_dict(depth)))

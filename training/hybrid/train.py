@@ -26,7 +26,7 @@ from training.evaluation.report import PAGE, write_page
 from training.hybrid.baselines import baselines
 from training.hybrid.calibrated import calibrated
 from training.hybrid.collected_examples import digest_of, load_collected
-from training.hybrid.collected_rows import read_collected
+from training.hybrid.collected_rows import CollectedSet, read_collected
 from training.hybrid.examples import join_examples
 from training.hybrid.fit import FitSettings
 from training.hybrid.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
@@ -68,12 +68,8 @@ def main(
     sets = [read_collected(folder, graphs) for folder in collected or ()]
     for found in sets:
         typer.echo(found)
-    ours = [load_collected(found, graphs, work) for found in sets]
-    examples = load_examples(data, graphs, work)
-    if ours:
-        examples = join_examples([examples, *ours])
-    settings = Settings(FitSettings(steps=steps), TreeSettings())
-    runner = Runner(examples, work / f"fits{digest_of(sets)}", settings)
+    runner = runner_of(data, graphs, work, steps, sets)
+    examples = runner.examples
     splits = latency_splits(table_of(examples))
     hashes = hashes_of(splits, work / "splits")
     tasks = {
@@ -124,6 +120,26 @@ def main(
     )
     page = write_page(work / PAGE, rows, checkpoint=out)
     typer.echo(f"wrote {out}, {written} and {page}")
+
+
+def runner_of(
+    data: Path, graphs: Path, work: Path, steps: int, sets: Sequence[CollectedSet] = ()
+) -> Runner:
+    """Return what fits on all rows, those of our own sets included, and keeps its fits in `work`.
+
+    Args:
+        data: folder of measured tables.
+        graphs: folder of raw graphs.
+        work: cache of examples and fits.
+        steps: optimiser steps of each network.
+        sets: of our own, read.
+    """
+    ours = [load_collected(found, graphs, work) for found in sets]
+    examples = load_examples(data, graphs, work)
+    if ours:
+        examples = join_examples([examples, *ours])
+    settings = Settings(FitSettings(steps=steps), TreeSettings())
+    return Runner(examples, work / f"fits{digest_of(sets)}", settings)
 
 
 def choose_weight(runner: Runner, tasks: Sequence[Task]) -> tuple[float, HeldOut]:

@@ -26,18 +26,15 @@ from dataset.join.latency_splits import SPLITS, latency_splits
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
 from training.hybrid.examples import Examples
-from training.hybrid.fit import FitSettings
-from training.hybrid.folds import Runner, Settings, Task, table_of
+from training.hybrid.folds import Task, table_of
 from training.hybrid.mixture import Mixture
 from training.hybrid.report import LABEL, PREDICTED, rows_of
-from training.hybrid.sources import load_examples
-from training.hybrid.train import CHOSEN_ON, choose_weight
-from training.hybrid.trees import TreeSettings
+from training.hybrid.train import CHOSEN_ON, choose_weight, runner_of
 from training.hybrid.views import VIEWS, View
 
 SEEDS = (0, 1, 2)
-FIRST, OTHERS = CHOSEN_ON, ("S1", "S0")
-"""The first chooses each seed's weight."""
+OTHERS = ("S1", "S0")
+"""Splits beside the one that chooses each seed's weight."""
 RESULTS = Path(__file__).with_name("results")
 RESAMPLES = 500
 ERRORS = {"mape": "MAPE", "median_ape": "median", "macro_mape": "macro MAPE"}
@@ -52,27 +49,25 @@ def main(
     out: Annotated[Path, typer.Option(help="folder of seeds.json and .md")] = RESULTS,
 ) -> None:
     """Fit what is missing, then write both files."""
-    examples = load_examples(data, graphs, work)
-    settings = Settings(FitSettings(steps=steps), TreeSettings())
-    runner = Runner(examples, work / "fits", settings)
-    splits = latency_splits(table_of(examples))
-    weights: dict[int, float] = {}
-    lines: list[dict[str, Any]] = []
-    for name in (FIRST, *OTHERS):
+    runner = runner_of(data, graphs, work, steps)
+    splits = latency_splits(table_of(runner.examples))
+
+    def fitted(name: str) -> dict[int, list[Task]]:
         tasks = {seed: runner.tasks(splits[name], (seed,)) for seed in SEEDS}
-        runner.run([task for seed in SEEDS for task in tasks[seed]], processes)
-        helds = {seed: _held_out(runner, of_seed, weights, seed) for seed, of_seed in tasks.items()}
-        lines += seed_lines(examples, helds)
+        runner.run([task for of_seed in tasks.values() for task in of_seed], processes)
+        return tasks
+
+    chosen = {seed: choose_weight(runner, tasks) for seed, tasks in fitted(CHOSEN_ON).items()}
+    weights = {seed: weight for seed, (weight, _) in chosen.items()}
+    lines = seed_lines(runner.examples, {seed: held for seed, (_, held) in chosen.items()})
+    write(out, {"weights": weights, "lines": lines}, steps)
+    for name in OTHERS:
+        helds = {
+            seed: runner.held_out(tasks, Mixture(weights[seed]), "shipped mean")
+            for seed, tasks in fitted(name).items()
+        }
+        lines += seed_lines(runner.examples, helds)
         write(out, {"weights": weights, "lines": lines}, steps)
-
-
-def _held_out(
-    runner: Runner, tasks: Sequence[Task], weights: dict[int, float], seed: int
-) -> HeldOut:
-    if tasks[0].split != FIRST:
-        return runner.held_out(tasks, Mixture(weights[seed]), "shipped mean")
-    weights[seed], held = choose_weight(runner, tasks)
-    return held
 
 
 def seed_lines(

@@ -6,8 +6,9 @@ WORK is the folder that `training.hybrid.train` kept its fits in: seed 0 of ever
 only the other seeds are fitted. Every fit is kept, and the command writes its results after each
 split, so it can be interrupted and repeated. Each seed is judged as a training of its own: the
 weight of the network in the mean is chosen with that seed alone. A line says, for a table and a
-split, the errors' mean over seeds with the least and the largest, and a 95 % interval of the mean
-by bootstrap over architectures (all seeds of an architecture go together).
+split, the errors' mean over seeds with the least and the largest, a 95 % interval of the mean by
+bootstrap over architectures (all seeds of an architecture go together), and the errors of the mean
+of as many seeds as the checkpoint has members: what ships is better than one seed alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 import typer
-from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS, latency_splits
 from training.evaluation.held_out import HeldOut
@@ -30,9 +30,13 @@ from training.hybrid.folds import Task, table_of
 from training.hybrid.mixture import Mixture
 from training.hybrid.report import LABEL, PREDICTED, rows_of
 from training.hybrid.train import CHOSEN_ON, choose_weight, runner_of
+from training.hybrid.train import SEEDS as MEMBERS
 from training.hybrid.views import VIEWS, View
 
+Seeds = tuple[int, ...]
+"""One alone, or those whose predictions are averaged in the log."""
 SEEDS = (0, 1, 2)
+COMPARED: tuple[Seeds, ...] = (*((seed,) for seed in SEEDS), MEMBERS)
 OTHERS = ("S1", "S0")
 """Splits beside the one that chooses each seed's weight."""
 RESULTS = Path(__file__).with_name("results")
@@ -52,88 +56,96 @@ def main(
     runner = runner_of(data, graphs, work, steps)
     splits = latency_splits(table_of(runner.examples))
 
-    def fitted(name: str) -> dict[int, list[Task]]:
-        tasks = {seed: runner.tasks(splits[name], (seed,)) for seed in SEEDS}
-        runner.run([task for of_seed in tasks.values() for task in of_seed], processes)
-        return tasks
+    def fitted(name: str) -> dict[Seeds, list[Task]]:
+        runner.run(runner.tasks(splits[name], SEEDS), processes)
+        return {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}
 
-    chosen = {seed: choose_weight(runner, tasks) for seed, tasks in fitted(CHOSEN_ON).items()}
-    weights = {seed: weight for seed, (weight, _) in chosen.items()}
-    lines = seed_lines(runner.examples, {seed: held for seed, (_, held) in chosen.items()})
-    write(out, {"weights": weights, "lines": lines}, steps)
+    chosen = {seeds: choose_weight(runner, tasks) for seeds, tasks in fitted(CHOSEN_ON).items()}
+    weights = {seeds: weight for seeds, (weight, _) in chosen.items()}
+    lines = seed_lines(runner.examples, {seeds: held for seeds, (_, held) in chosen.items()})
+    write(out, weights, lines, steps)
     for name in OTHERS:
         helds = {
-            seed: runner.held_out(tasks, Mixture(weights[seed]), "shipped mean")
-            for seed, tasks in fitted(name).items()
+            seeds: runner.held_out(tasks, Mixture(weights[seeds]), "shipped mean")
+            for seeds, tasks in fitted(name).items()
         }
         lines += seed_lines(runner.examples, helds)
-        write(out, {"weights": weights, "lines": lines}, steps)
+        write(out, weights, lines, steps)
 
 
 def seed_lines(
-    examples: Examples, helds: Mapping[int, HeldOut], views: Sequence[View] = VIEWS
+    examples: Examples, helds: Mapping[Seeds, HeldOut], views: Sequence[View] = VIEWS
 ) -> list[dict[str, Any]]:
     """Return a line for each view that has rows: errors in percent, means over seeds.
 
     Args:
         examples: that positions in held-out rows count in.
-        helds: predictions on one split, by seed.
+        helds: predictions on one split, of each seed alone and of MEMBERS together.
         views: rows that belong in one line.
     """
     found = []
+    split = SPLITS[helds[MEMBERS].split]
     for view in views:
-        parts = {seed: rows_of(view, examples, held.rows) for seed, held in helds.items()}
-        if all(len(part) for part in parts.values()):
-            split = next(iter(helds.values())).split
+        parts = {seeds: rows_of(view, examples, held.rows) for seeds, held in helds.items()}
+        if len(parts[MEMBERS]):
             where = {"gpu": view.gpu, "data": f"{view.data} ({view.conditions})"}
-            found.append({"split": SPLITS[split], **where, **_over_seeds(parts)})
+            found.append({"split": split, **where, **_over_seeds(parts)})
     return found
 
 
-def _over_seeds(parts: Mapping[int, pd.DataFrame]) -> dict[str, Any]:
-    grouped = [
-        grouped_errors(part[LABEL], part[PREDICTED], list(part["family_id"]))
-        for part in parts.values()
-    ]
-    every = pd.concat(parts.values())
+def _over_seeds(parts: Mapping[Seeds, pd.DataFrame]) -> dict[str, Any]:
+    alone = {seeds[0]: part for seeds, part in parts.items() if len(seeds) == 1}
+    every = pd.concat(alone.values())
     low, high = bootstrap(
         every[LABEL], every[PREDICTED], list(every["arch_id"]), n_resamples=RESAMPLES
     )
-    first = next(iter(parts.values()))
+    members = parts[MEMBERS]
+    together, each = _errors(members), [_errors(part) for part in alone.values()]
     return {
-        "n": len(first),
-        "architectures": int(first["arch_id"].nunique()),
-        "seeds": sorted(parts),
-        "mape": _spread(np.array([each.micro.mape for each in grouped])),
+        "n": len(members),
+        "architectures": int(members["arch_id"].nunique()),
+        "seeds": sorted(alone),
+        **{name: _spread([errors[name] for errors in each]) for name in ERRORS},
         "mape_ci95": [round(low, 2), round(high, 2)],
-        "median_ape": _spread(np.array([each.micro.median_ape for each in grouped])),
-        "macro_mape": _spread(np.array([each.macro.mape for each in grouped])),
+        "members": {name: round(error, 2) for name, error in together.items()},
     }
 
 
-def _spread(values: NDArray[np.float64]) -> dict[str, float]:
-    described = {"mean": values.mean(), "least": values.min(), "largest": values.max()}
-    return {name: round(float(value), 2) for name, value in described.items()}
+def _errors(part: pd.DataFrame) -> dict[str, float]:
+    """Return the errors named in ERRORS."""
+    found = grouped_errors(part[LABEL], part[PREDICTED], list(part["family_id"]))
+    values = found.micro.mape, found.micro.median_ape, found.macro.mape
+    return dict(zip(ERRORS, values, strict=True))
 
 
-def write(out: Path, found: Mapping[str, Any], steps: int) -> None:
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    described = {"mean": fmean(values), "least": min(values), "largest": max(values)}
+    return {name: round(value, 2) for name, value in described.items()}
+
+
+def write(
+    out: Path, weights: Mapping[Seeds, float], lines: Sequence[Mapping[str, Any]], steps: int
+) -> None:
     """Write `seeds.json` and `seeds.md` to a folder."""
     out.mkdir(parents=True, exist_ok=True)
     command = "python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK"
     command += f" --steps {steps}"
-    document = {"command": command, "unit": "percent", **found}
+    named = {"+".join(map(str, seeds)): weight for seeds, weight in weights.items()}
+    document = {"command": command, "unit": "percent", "weights": named, "lines": lines}
     (out / "seeds.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    (out / "seeds.md").write_text(_markdown(command, found["lines"]), encoding="utf-8")
+    (out / "seeds.md").write_text(_markdown(command, lines), encoding="utf-8")
 
 
 def _markdown(command: str, lines: Sequence[Mapping[str, Any]]) -> str:
     head = (
         "# Errors of the default predictor over seeds\n\n"
         f"`{command}`\n\n"
-        "Held-out latency, errors in percent: mean over seeds (least to largest), and a 95 % "
-        "interval of the mean MAPE over architectures.\n\n"
-        f"| split | GPU | data | n | seeds | {' | '.join(ERRORS.values())} | 95 % |\n"
-        f"|---|---|---|---|---|{'---|' * (len(ERRORS) + 1)}\n"
+        "Held-out latency, errors in percent. Of one seed: mean over seeds (least to largest), and "
+        "a 95 % interval of the mean MAPE over architectures. Of the mean of "
+        f"{len(MEMBERS)} seeds, as many as the checkpoint has members: MAPE / median / macro.\n\n"
+        f"| split | GPU | data | n | seeds | {' | '.join(ERRORS.values())} | 95 % "
+        f"| mean of {len(MEMBERS)} |\n"
+        f"|---|---|---|---|---|{'---|' * (len(ERRORS) + 2)}\n"
     )
     return head + "".join(_row(line) for line in lines)
 
@@ -142,7 +154,8 @@ def _row(line: Mapping[str, Any]) -> str:
     errors = ["{mean:.2f} ({least:.2f} to {largest:.2f})".format(**line[name]) for name in ERRORS]
     low, high = line["mape_ci95"]
     cells = [line["split"], line["gpu"], line["data"], line["n"], len(line["seeds"]), *errors]
-    return f"| {' | '.join(str(cell) for cell in cells)} | {low:.1f} to {high:.1f} |\n"
+    together = " / ".join(f"{line['members'][name]:.2f}" for name in ERRORS)
+    return f"| {' | '.join(map(str, cells))} | {low:.1f} to {high:.1f} | {together} |\n"
 
 
 if __name__ == "__main__":

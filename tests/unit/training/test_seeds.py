@@ -11,7 +11,7 @@ import pytest
 
 from training.evaluation.held_out import HeldOut
 from training.hybrid.views import View
-from training.studies.seeds import seed_lines, write
+from training.studies.seeds import MEMBERS, seed_lines, write
 
 MEASURED_MS = np.array([1.0, 2.0, 4.0, 8.0])
 EVERY = View("a table", "A", "amp", lambda row: True)
@@ -34,7 +34,11 @@ def held(factors):
 @pytest.fixture
 def lines():
     examples = SimpleNamespace(rows=[None] * 4)
-    helds = {0: held([1.1, 1.1, 0.9, 0.7]), 1: held([1.3, 1.3, 1.3, 1.1])}
+    helds = {
+        (0,): held([1.1, 1.1, 0.9, 0.7]),
+        (1,): held([1.3, 1.3, 1.3, 1.1]),
+        MEMBERS: held([1.2, 1.2, 1.1, 0.9]),
+    }
     return seed_lines(examples, helds, (EVERY, NONE))
 
 
@@ -51,10 +55,15 @@ def test_the_interval_takes_all_seeds_of_an_architecture_together(lines):
     assert (low, high) == pytest.approx((20.0, 20.0), abs=0.01)
 
 
+def test_the_mean_of_as_many_seeds_as_ship_stands_beside_single_seeds(lines):
+    assert lines[0]["members"] == {"mape": 15.0, "median_ape": 15.0, "macro_mape": 13.33}
+
+
 def test_files_hold_the_lines_and_the_command(lines, tmp_path):
-    write(tmp_path, {"weights": {0: 0.5, 1: 0.4}, "lines": lines}, steps=7)
+    write(tmp_path, {(0,): 0.5, (0, 1): 0.4}, lines, steps=7)
     document = json.loads((tmp_path / "seeds.json").read_text())
     assert document["lines"] == lines
+    assert document["weights"] == {"0": 0.5, "0+1": 0.4}
     assert document["command"].endswith("--steps 7")
     assert (
         "| S1 architectures held out | A | a table (amp) | 4 | 2 | 20.00 (15.00 to 25.00) |"

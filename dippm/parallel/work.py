@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from dippm.errors import ConditionsError
+from dippm.features.kernel_features import DeviceView
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER, Host, wall_ms
 from dippm.models.memory import MIB
@@ -15,8 +16,6 @@ from dippm.parallel.shards import Shard
 from dippm.parallel.stages import cuts_of
 from dippm.prediction import Prediction
 
-SHORTEST_MS = 0.002
-"""Of a kernel, however small its part."""
 HALF = ("fp16", "bf16")
 LOW = (*HALF, "amp", "amp-bf16")
 
@@ -142,7 +141,8 @@ def work_of(
         )
     width = 2 if c.precision in LOW else 4
     passes = 2 if c.phase == "train" else 1
-    shares = {n: _part(share, found[n], plan.tensor) for n, share in one.shares.items()}
+    shortest_ms = DeviceView.of(c.device, c.mig).launch_ms
+    shares = {n: _part(s, found[n], plan.tensor, shortest_ms) for n, s in one.shares.items()}
     for n in nodes if sharded_ms else ():
         if found[n].is_split and sharded_ms:
             shares[n] = Share(sharded_ms[n], 0.0, one.shares[n].kernels)
@@ -178,11 +178,11 @@ def work_of(
     )
 
 
-def _part(share: Share, shard: Shard, ways: int) -> Share:
-    """Return one GPU's part: its share of the time, but no kernel is shorter than any is."""
+def _part(share: Share, shard: Shard, ways: int, shortest_ms: float) -> Share:
+    """Return one GPU's part: its share of the time, but no kernel takes less than any does."""
     if not shard.is_split:
         return share
-    least = SHORTEST_MS * share.kernels / max(share.time_ms, 1e-12)
+    least = shortest_ms * share.kernels / max(share.time_ms, 1e-12)
     scale = max(1 / ways, min(1.0, least))
     return Share(scale * share.forward_ms, scale * share.backward_ms, share.kernels)
 

@@ -270,6 +270,21 @@ def test_parts_take_at_least_their_share(graph):
     assert nothing == pytest.approx({node: times[node] for node in nothing}, rel=1e-6)
 
 
+def test_no_part_of_a_kernel_takes_less_than_the_clock_allows():
+    from dippm.devices import find
+    from dippm.features.kernel_features import LAUNCH_CYCLES
+
+    small = dippm.read_graph(transformer(2, 256, 8), input=(64, 256))
+    found = at(small, gpus=8, strategy="tensor", batch=1, timer="kernel")
+    part = found.prediction
+    split = {node for node, one in enumerate(shards(part.graph, 8)) if one.is_split}
+    kernels = sum(cost.kernels for cost in part.operators if cost.node in split)
+    whole_ms = sum(cost.time_ms for cost in part.operators if cost.node not in split)
+    work = work_of(part, shards(part.graph, 8), found.plan)
+    parts_ms = sum(work.stage_ms) - sum(work.exchange_ms) - whole_ms
+    assert parts_ms >= kernels * LAUNCH_CYCLES / (1e3 * find("A100").boost_clock_mhz) * (1 - 1e-9)
+
+
 def test_exchanges_of_all_layers_are_counted(graph):
     found = at(graph, gpus=4, strategy="tensor", batch=64)
     one = found.plan.tensor_group.all_reduce_ms(64 * 512 * 1024 * 2)

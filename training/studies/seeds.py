@@ -8,7 +8,7 @@ split, so it can be interrupted and repeated. Each seed is judged as a training 
 weight of the network in the mean is chosen with that seed alone. A line says, for a table and a
 split, the errors' mean over seeds with the least and the largest, a 95 % interval of the mean by
 bootstrap over architectures (all seeds of an architecture go together), and the errors of the mean
-of as many seeds as the checkpoint has members: what ships is better than one seed alone.
+of as many seeds as the checkpoint has members, which is what ships.
 """
 
 from __future__ import annotations

@@ -277,10 +277,11 @@ def test_no_part_of_a_kernel_takes_less_than_the_clock_allows():
     small = dippm.read_graph(transformer(2, 256, 8), input=(64, 256))
     found = at(small, gpus=8, strategy="tensor", batch=1, timer="kernel")
     part = found.prediction
-    split = {node for node, one in enumerate(shards(part.graph, 8)) if one.is_split}
+    parted = shards(part.graph, 8)
+    split = {node for node, one in enumerate(parted) if one.is_split}
     kernels = sum(cost.kernels for cost in part.operators if cost.node in split)
     whole_ms = sum(cost.time_ms for cost in part.operators if cost.node not in split)
-    work = work_of(part, shards(part.graph, 8), found.plan)
+    work = work_of(part, parted, found.plan)
     parts_ms = sum(work.stage_ms) - sum(work.exchange_ms) - whole_ms
     assert parts_ms >= kernels * LAUNCH_CYCLES / (1e3 * find("A100").boost_clock_mhz) * (1 - 1e-9)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,15 +74,17 @@ class _Graphs:
 
     def keys_of(self, models: Iterable[str]) -> Table:
         """Return architecture and family of the models whose graph is at hand."""
-        records = []
-        for model in sorted(set(models)):
-            if model in self.store:
-                family = "bert" if model.startswith("hf:bert") else family_of(model)
-                graph = self.store[model]
-                parameters = graph.param_bytes / 4e6
-                records.append((model, architecture_id(graph), family, parameters))
+        known = [model for model in sorted(set(models)) if model in self.store]
+        with get_context("fork").Pool() as pool:
+            records = pool.map(partial(_keys_of, store=self.store.folder), known, chunksize=8)
         columns = ["model", "architecture", "family", "params_M"]
         return pd.DataFrame(records, columns=columns).set_index("model")
+
+
+def _keys_of(model: str, store: Path) -> tuple[str, str, str, float]:
+    graph = GraphStore(store)[model]
+    family = "bert" if model.startswith("hf:bert") else family_of(model)
+    return model, architecture_id(graph), family, graph.param_bytes / 4e6
 
 
 def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:

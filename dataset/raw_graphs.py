@@ -1,8 +1,49 @@
-"""`python -m dataset.raw_graphs`: see `dataset.join.raw_graphs`."""
+"""Models by name → raw graphs on disk, see `dataset.join.raw_graphs`.
+
+    python -m dataset.raw_graphs --workers 2
+
+What the repository ships (`dataset.join.shipped_graphs`) is taken from there, the rest converted.
+"""
 
 from __future__ import annotations
 
-from dataset.join.raw_graphs import main
+import argparse
+import os
+from pathlib import Path
+
+from dataset.join.raw_graphs import MEMORY_MODELS, SOURCES, build, cache_dir, specs_of
+
+
+def main() -> None:
+    """Bring together the graph of every model that the measured tables name."""
+    from rich.progress import track
+
+    from dataset.join.shipped_graphs import ship, unpack
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=cache_dir(), help="folder of the raw graphs")
+    parser.add_argument("--data-dir", type=Path, help="folder of the measured tables")
+    parser.add_argument("--sources", nargs="+", default=SOURCES)
+    parser.add_argument("--specs", nargs="+", help="instead of what the sources name")
+    parser.add_argument(
+        "--ship",
+        action="store_true",
+        help="write what the repository ships, out of the folder; take nothing from there",
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
+    specs = arguments.specs or [*named, *MEMORY_MODELS]
+    if not arguments.ship:
+        print(f"{len(unpack(specs, arguments.out))} graphs came with the repository")
+    outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)
+    failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
+    print(f"{len(specs) - len(failed)} graphs in {arguments.out}")
+    if arguments.ship:
+        print(f"{ship(specs, arguments.out)} of them written to ship")
+    for outcome in failed:
+        print(f"not converted: {outcome.spec}: {outcome.error.splitlines()[0][:120]}")
+
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,6 @@ made: models stand on the meta device.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import multiprocessing
@@ -210,7 +209,9 @@ def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
 def _exported(model: Any, examples: tuple[Any, ...]) -> Any:
     import torch
 
-    with torch.no_grad():
+    from dippm.relax.torch_tracing import without_source
+
+    with torch.no_grad(), without_source():
         return torch.export.export(model, examples, strict=False)
 
 
@@ -270,23 +271,3 @@ def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:
         model = timm.create_model(name).eval().to("meta")
     config = model.pretrained_cfg
     return model, int(config.get("input_size", (3, size, size))[0])
-
-
-def main() -> None:
-    """Convert every model that the measured tables name."""
-    from rich.progress import track
-
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=cache_dir(), help="folder of the raw graphs")
-    parser.add_argument("--data-dir", type=Path, help="folder of the measured tables")
-    parser.add_argument("--sources", nargs="+", default=SOURCES)
-    parser.add_argument("--specs", nargs="+", help="instead of what the sources name")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    arguments = parser.parse_args()
-    named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
-    specs = arguments.specs or [*named, *MEMORY_MODELS]
-    outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)
-    failed = [o for o in track(outcomes, total=len(specs), description="raw graphs") if o.error]
-    print(f"{len(specs) - len(failed)} graphs in {arguments.out}")
-    for outcome in failed:
-        print(f"not converted: {outcome.spec}: {outcome.error.splitlines()[0][:120]}")

@@ -1,0 +1,101 @@
+"""Raw graphs that come with the repository: most models of the tables need no conversion.
+
+    python -m dataset.raw_graphs --out GRAPHS          # takes them from here, converts what is left
+    python -m dataset.raw_graphs --out GRAPHS --ship   # converts all, and writes them here
+
+A line of JSON for each model, after one that says what made them. Models of a family are nearly
+alike, so the lines of two thousand models take a few MB when they are compressed together.
+Conversions would take two cores an hour.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dataset.join.raw_graphs import path_of, read
+from dippm.relax.raw_graph import RAW_GRAPH_VERSION
+
+SHIPPED = Path(__file__).parents[1] / "graphs" / "models.jsonl.xz"
+LIBRARIES = ("torch", "torchvision", "timm", "transformers")
+NOT_SHIPPED = ("kernelbench:",)
+"""Graphs of other people's files stay with those files."""
+
+
+def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
+    """Write the graphs of a folder that may be shipped; return how many.
+
+    Args:
+        specs: names of models; those without a graph are left out.
+        folder: of raw graphs.
+        path: to write.
+    """
+    chosen = sorted(
+        spec
+        for spec in set(specs)
+        if not spec.startswith(NOT_SHIPPED) and path_of(spec, folder).is_file()
+    )
+    head = {"raw_graph_version": RAW_GRAPH_VERSION, "made_with": installed()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    with lzma.open(unfinished, "wt", preset=6, encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps(head) + "\n")
+        for spec in chosen:
+            graph = read(spec, folder).to_json()
+            file.write(f'{{"spec":{json.dumps(spec)},"graph":{graph}}}\n')
+    unfinished.replace(path)
+    return len(chosen)
+
+
+def unpack(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> list[str]:
+    """Write the shipped graphs that a folder lacks, and return their specs.
+
+    Graphs of another version of the format are left where they are: there is nothing to take.
+
+    Args:
+        specs: names of the models that are wanted.
+        folder: of raw graphs; made if missing.
+        path: what `ship` wrote.
+    """
+    wanted = {spec for spec in specs if not path_of(spec, folder).is_file()}
+    written: list[str] = []
+    if not wanted or not path.is_file():
+        return written
+    folder.mkdir(parents=True, exist_ok=True)
+    for line in _lines(path):
+        spec = str(line["spec"])
+        if spec in wanted:
+            target = path_of(spec, folder)
+            unfinished = target.with_name(target.name + ".part")
+            with gzip.open(unfinished, "wt", compresslevel=3, encoding="utf-8") as file:
+                json.dump(line["graph"], file, separators=(",", ":"))
+            unfinished.replace(target)
+            written.append(spec)
+            if len(written) == len(wanted):
+                break
+    return written
+
+
+def made_with(path: Path = SHIPPED) -> dict[str, str]:
+    """Return the versions of the libraries that made the shipped graphs."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        found: dict[str, str] = json.loads(file.readline())["made_with"]
+    return found
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of the libraries that are here, whatever they were built for."""
+    return {name: version(name).partition("+")[0] for name in LIBRARIES}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        if json.loads(file.readline())["raw_graph_version"] != RAW_GRAPH_VERSION:
+            return
+        for line in file:
+            yield json.loads(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,43 @@ def fit_trees(
     tables: Mapping[str, int],
 ) -> KernelTrees:
     """Fit on the given rows."""
-    rows = _rows(examples, train, network, tables)
+    rows = merged(_rows(examples, train, network, tables))
     weight = _weights(examples, train, settings)
     kind = rows.features[:, :N_KINDS].argmax(axis=1)
     classes = _class_multipliers(rows, kind, weight)
     return KernelTrees(
         classes, boosted(rows, classes[kind] + rows.terms, weight, settings), settings
     )
+
+
+def merged(rows: KernelRows) -> KernelRows:
+    """Return the same rows with one kernel for all of a row that trees cannot tell apart.
+
+    Examples keep those apart whose surroundings differ, which only networks see. The sums of times
+    and of gradients are what they were.
+    """
+    _, stands, group = np.unique(_hashed(rows), return_index=True, return_inverse=True)
+    place = np.argsort(stands)  # kernels stay in the order of their rows
+    chosen = stands[place]
+    return replace(
+        rows,
+        features=rows.features[chosen],
+        base_ms=np.asarray(np.bincount(group, rows.base_ms)[place], dtype=np.float64),
+        terms=rows.terms[chosen],
+        row=rows.row[chosen],
+    )
+
+
+def _hashed(rows: KernelRows) -> NDArray[np.uint64]:
+    """Return a number for each kernel that two of a row share only if their features are equal."""
+    width = rows.features.shape[1]
+    drawn = np.random.default_rng(0).integers(0, 2**62, size=(width,), dtype=np.uint64)
+    factors = 2 * np.asarray(drawn) + np.uint64(1)  # odd ones lose no bit
+    bits = np.ascontiguousarray(rows.features).view(np.uint32)
+    found = (rows.row.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for place in range(width):
+        found += factors[place] * bits[:, place]
+    return np.asarray(found)
 
 
 def boosted(

@@ -49,7 +49,9 @@ from training.hybrid.tree_arrays import tree_arrays
 from training.hybrid.trees import KernelTrees as Fitted
 from training.hybrid.trees import (
     TreeSettings,
+    _rows,
     _weights,
+    merged,
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
@@ -237,6 +239,19 @@ def test_trees_as_arrays_answer_as_xgboost_does(runner, tasks):
     trees = KernelTrees.from_tensors(arrays, SETTINGS.trees.depth, SETTINGS.trees.reach)
     features = runner.examples.features
     assert trees.log_slowdown(features) == pytest.approx(fitted.log_slowdown(features), abs=1e-5)
+
+
+def test_trees_see_one_kernel_for_all_of_a_row_that_are_alike(runner, tasks) -> None:
+    """A network tells kernels apart by what is around them; the sums stay what they were."""
+    task = tasks["S0"][0]
+    network = restore(runner.weights(task, SAGE), SETTINGS.fit, tables=runner.tables)
+    rows = _rows(runner.examples, task.train, network, runner.tables)
+    found = merged(rows)
+    assert len(found.row) < len(rows.row)
+    assert (np.diff(found.row) >= 0).all()
+    assert set(map(bytes, found.features)) == set(map(bytes, rows.features))
+    before, after = (part.log_ms(part.base_ms * np.exp(part.terms))[0] for part in (rows, found))
+    assert after == pytest.approx(before, abs=1e-12)
 
 
 def test_baselines_stand_on_the_same_rows(runner, tasks):

@@ -95,6 +95,16 @@ def read(spec: str, folder: Path) -> RawGraph:
         return RawGraph.from_json(file.read())
 
 
+def write(spec: str, text: str, folder: Path) -> None:
+    """Keep the raw graph of a spec, as JSON, in place of the reason why there was none."""
+    path = path_of(spec, folder)
+    partial = path.with_name(path.name + ".part")
+    with gzip.open(partial, "wt", compresslevel=3, encoding="utf-8") as file:
+        file.write(text)
+    partial.replace(path)
+    error_path_of(spec, folder).unlink(missing_ok=True)
+
+
 def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     """Convert a model by name; imports its zoo, torch and TVM.
 
@@ -190,9 +200,7 @@ NAMES = {"hwgpt": _sampled_gpts, "optimum_benchmark": _language_models}
 def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
     spec, folder, data_dir = task
     warnings.filterwarnings("ignore")
-    path = path_of(spec, folder)
-    partial = path.with_name(path.name + ".part")
-    if path.is_file():  # by another run on the same folder
+    if path_of(spec, folder).is_file():  # by another run on the same folder
         return Outcome(spec)
     try:
         text = convert(spec, data_dir).to_json()
@@ -200,9 +208,7 @@ def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
         reason = f"{type(error).__name__}: {error}"[:1000]
         error_path_of(spec, folder).write_text(reason, encoding="utf-8")
         return Outcome(spec, reason)
-    with gzip.open(partial, "wt", compresslevel=3, encoding="utf-8") as file:
-        file.write(text)
-    partial.replace(path)
+    write(spec, text, folder)
     return Outcome(spec)
 
 

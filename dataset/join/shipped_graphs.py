@@ -1,7 +1,7 @@
 """Raw graphs that come with the repository: most models of the tables need no conversion.
 
-    python -m dataset.raw_graphs --out GRAPHS          # takes them from here, converts what is left
-    python -m dataset.raw_graphs --out GRAPHS --ship   # converts all, and writes them here
+    python -m dataset.raw_graphs --out GRAPHS         # takes them from here, converts what is left
+    python -m dataset.raw_graphs --out EMPTY --ship   # converts all, and writes them here
 
 A line of JSON for each model, after one that says what made them. Models of a family are nearly
 alike, so the lines of two thousand models take a few MB when they are compressed together.
@@ -10,21 +10,21 @@ Conversions would take two cores an hour.
 
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from dataset.join.raw_graphs import path_of, read
+from dataset.join.raw_graphs import path_of, read, write
 from dippm.relax.raw_graph import RAW_GRAPH_VERSION
 
 SHIPPED = Path(__file__).parents[1] / "graphs" / "models.jsonl.xz"
 LIBRARIES = ("torch", "torchvision", "timm", "transformers")
 NOT_SHIPPED = ("kernelbench:",)
 """Graphs of other people's files stay with those files."""
+GRAPH = ',"graph":'
+"""Where a line is cut without parsing its graph: no JSON string has it."""
 
 
 def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
@@ -47,7 +47,7 @@ def ship(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> int:
         file.write(json.dumps(head) + "\n")
         for spec in chosen:
             graph = read(spec, folder).to_json()
-            file.write(f'{{"spec":{json.dumps(spec)},"graph":{graph}}}\n')
+            file.write(f'{{"spec":{json.dumps(spec)}{GRAPH}{graph}}}\n')
     unfinished.replace(path)
     return len(chosen)
 
@@ -67,14 +67,9 @@ def unpack(specs: Iterable[str], folder: Path, path: Path = SHIPPED) -> list[str
     if not wanted or not path.is_file():
         return written
     folder.mkdir(parents=True, exist_ok=True)
-    for line in _lines(path):
-        spec = str(line["spec"])
+    for spec, graph in graphs(path):
         if spec in wanted:
-            target = path_of(spec, folder)
-            unfinished = target.with_name(target.name + ".part")
-            with gzip.open(unfinished, "wt", compresslevel=3, encoding="utf-8") as file:
-                json.dump(line["graph"], file, separators=(",", ":"))
-            unfinished.replace(target)
+            write(spec, graph, folder)
             written.append(spec)
             if len(written) == len(wanted):
                 break
@@ -93,9 +88,11 @@ def installed() -> dict[str, str]:
     return {name: version(name).partition("+")[0] for name in LIBRARIES}
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def graphs(path: Path = SHIPPED) -> Iterator[tuple[str, str]]:
+    """Yield specs and raw graphs, as JSON; nothing if they are of another version of the format."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         if json.loads(file.readline())["raw_graph_version"] != RAW_GRAPH_VERSION:
             return
         for line in file:
-            yield json.loads(line)
+            head, _, graph = line.rstrip("\n").partition(GRAPH)
+            yield json.loads(head + "}")["spec"], graph.removesuffix("}")

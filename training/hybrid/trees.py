@@ -156,10 +156,10 @@ def merged(rows: KernelRows) -> KernelRows:
 def _hashed(rows: KernelRows) -> NDArray[np.uint64]:
     """Return a number for each kernel that two of a row share only if their features are equal."""
     width = rows.features.shape[1]
-    drawn = np.random.default_rng(0).integers(0, 2**62, size=(width,), dtype=np.uint64)
+    drawn = np.random.default_rng(0).integers(0, 2**62, size=(width + 1,), dtype=np.uint64)
     factors = 2 * np.asarray(drawn) + np.uint64(1)  # odd ones lose no bit
     bits = np.ascontiguousarray(rows.features).view(np.uint32)
-    found = (rows.row.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    found = factors[width] * rows.row.astype(np.uint64)
     for place in range(width):
         found += factors[place] * bits[:, place]
     return np.asarray(found)

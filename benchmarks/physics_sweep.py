@@ -120,9 +120,7 @@ def sweep(predictor: Any, graph: ModelGraph, name: str, points: Sequence[Conditi
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
         table = tables[c.precision]
-        parts = roofline_parts_ms(
-            table.quantities(c.batch), table.unit, DeviceView.of(c.device, c.mig)
-        )
+        parts = roofline_parts_ms(table, c.batch, DeviceView.of(c.device, c.mig))
         found.rooflines[place] = float(sum(map(max, *map(list, parts))))
     return found
 

@@ -18,7 +18,7 @@ from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
 
 Floats = NDArray[np.float64]
 
-KERNEL_FEATURE_VERSION = "6"
+KERNEL_FEATURE_VERSION = "7"
 LAUNCH_CYCLES = 3400
 """Shortest time of a kernel on the device: 2 µs at 1.7 GHz.
 
@@ -47,6 +47,7 @@ FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATU
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
 _MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
+_SLOTS = np.array([row.slots for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,7 @@ class DeviceView:
 
 def roofline_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
     """Return the least time of each kernel, in ms, shape (K,): max(F/P, Q/B) + launch."""
-    quantities = table.quantities(batch)
-    compute, memory = roofline_parts_ms(quantities, table.unit, view)
+    compute, memory = roofline_parts_ms(table, batch, view)
     launches = table.settings[:, SETTINGS.index("launches")]
     return np.asarray(np.maximum(compute, memory) + view.launch_ms * launches)
 
@@ -124,12 +124,15 @@ def serial_ms(table: KernelTable, batch: int) -> Floats:
     return np.asarray(SERIAL_STEP_MS * table.quantities(batch)[:, QUANTITIES.index("serial")])
 
 
-def roofline_parts_ms(
-    quantities: Floats, unit: NDArray[np.int64], view: DeviceView
-) -> tuple[Floats, Floats]:
-    """Return (compute, memory) time of each kernel at peak rates, in ms, each of shape (K,)."""
-    flops, read, write, weight = quantities[:, :4].T
-    return flops / view.peak_flops_per_ms[unit], (read + write + weight) / view.bytes_per_ms
+def roofline_parts_ms(table: KernelTable, batch: int, view: DeviceView) -> tuple[Floats, Floats]:
+    """Return (compute, memory) time of each kernel at peak rates, in ms, each of shape (K,).
+
+    A class whose multiply-adds take several issue slots has a peak that is so much lower, see
+    `KernelClass.slots`.
+    """
+    flops, read, write, weight = table.quantities(batch)[:, :4].T
+    compute = flops * _SLOTS[table.kind] / view.peak_flops_per_ms[table.unit]
+    return compute, (read + write + weight) / view.bytes_per_ms
 
 
 def kernel_features(
@@ -145,7 +148,7 @@ def kernel_features(
     flops, read, write, weight, m, n, k, copies, _ = q.T
     window, stride, in_bytes, out_bytes, strided, _ = table.settings.T[:6]
     images_last, in_place, repeated, run = table.settings.T[6:]
-    compute, memory = roofline_parts_ms(q, table.unit, view)
+    compute, memory = roofline_parts_ms(table, batch, view)
     roofline = roofline_ms(table, batch, view)
     moved = read + write + weight
     matrix = _MATRIX[table.kind]

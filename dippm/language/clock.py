@@ -85,7 +85,7 @@ class KernelClock:
         shared = software != "eager"
         law = hybrid.law
         assert isinstance(law, KernelLaw)
-        self._law = replace(law, terms={}, usual={}) if shared else law
+        self._law = replace(law, terms={}, usual={}, heads={}) if shared else law
         self._corrections = corrections if shared else None
         self._order = _GpusInOrder(hybrid.config["seen"]["often"])
         self._conditions = replace(

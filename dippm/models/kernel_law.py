@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Conditions
+from dippm.devices import Device
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
 from dippm.features.kernel_table import KernelTable
-from dippm.models.kernel_network import KernelNetwork, static_features
+from dippm.models.kernel_network import Array, KernelNetwork, heads_of, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
 from dippm.models.novelty import MeasuredModels, shares_of
@@ -38,7 +39,7 @@ NEAR, FAR = 0.03, 0.2
 quarter of the models whose architecture is held out are nearer than the one to what trains, and a
 quarter of those whose family is held out further than the other."""
 
-LAW_VERSION = "4"
+LAW_VERSION = "5"
 """Raise it when the law reads other arrays or means something else by them."""
 
 ANY_MEMORY = "any"
@@ -96,19 +97,24 @@ class KernelLaw:
         trees: the other kind of member.
         network_weight: of the networks in the mean far from what was measured, see `tree_share`.
         measured: the models that the law was fitted to.
+        known: devices of which anything was measured; the networks see descriptors of no other.
         lowest, highest: log slow-down by class that measured rows had, (classes,).
         terms: by (GPU, mode): log slow-down by class that its newest table adds, (classes,).
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU without terms.
+        heads: by (GPU, mode): what its newest table adds to the last layer of each network,
+            (members, width).
     """
 
     network: KernelNetwork
     trees: KernelTrees
     network_weight: float
     measured: MeasuredModels
+    known: frozenset[str]
     lowest: Floats
     highest: Floats
     terms: Mapping[tuple[str, str], Floats]
     usual: Mapping[tuple[str, str], Floats]
+    heads: Mapping[tuple[str, str], Array]
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> KernelLaw:
@@ -119,15 +125,18 @@ class KernelLaw:
         """
         law = config["law"]
         bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
+        network, terms = KernelNetwork.from_tensors(tensors, law["members"]), terms_of(law)
         return cls(
-            network=KernelNetwork.from_tensors(tensors, law["members"]),
+            network=network,
             trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
             network_weight=law["network_weight"],
             measured=MeasuredModels.from_tensors(tensors),
+            known=frozenset(config["seen"]["devices"]),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
-            terms=terms_of(law),
+            terms=terms,
             usual=usual_of(law),
+            heads=heads_of(tensors, law["members"], list(terms), network.width),
         )
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
@@ -206,12 +215,23 @@ class KernelLaw:
         static = static_features(
             log_roofline, graph.count, graph.launches, per_sample * batch + fixed
         )
-        network = self.network.log_slowdown(features, static, kernels).transpose(0, 2, 1)
+        known = np.array([measured_name(place.conditions.device) in self.known for place in places])
+        heads = self._heads(places)
+        network = self.network.log_slowdown(features, static, kernels, known, heads)
+        network = network.transpose(0, 2, 1)
         looks = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
         trees = looks.reshape(features.shape[:2])[kernels.look_of].T
         free = network.astype(np.float64)
         held = free + distance(novelty)[:, None] * (guarded(free, trees) - free)
         return np.concatenate([held, trees[None]])
+
+    def _heads(self, places: Sequence[Place]) -> Array | None:
+        """Return what tables add to the last layer at each place, (members, D, width)."""
+        asked = [(measured_name(p.conditions.device), p.conditions.mode) for p in places]
+        if not any(key in self.heads for key in asked):
+            return None
+        nothing = np.zeros((len(self.network.members), self.network.width), dtype=np.float32)
+        return np.stack([self.heads.get(key, nothing) for key in asked], axis=1)
 
     def _weights(self, of_trees: Floats) -> Floats:
         """Return the weights of members and trees at each place, (members + 1, D)."""
@@ -262,8 +282,7 @@ def added_terms(
         conditions: of the device.
     """
     found = conditions.device.calibration
-    name = found.base if found else conditions.device.name
-    added = terms.get((name, conditions.mode))
+    added = terms.get((measured_name(conditions.device), conditions.mode))
     if added is None:
         family = conditions.device.memory_family or ANY_MEMORY
         added = usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
@@ -271,6 +290,11 @@ def added_terms(
         return added
     own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
     return np.asarray(added + np.array(own), dtype=np.float64)
+
+
+def measured_name(device: Device) -> str:
+    """Return the name under which a device would have been measured: uncalibrated, of the base."""
+    return device.calibration.base if device.calibration else device.name
 
 
 def by_class(values: Mapping[str, float]) -> Floats:

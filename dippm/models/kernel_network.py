@@ -7,7 +7,7 @@ the weights arrive as plain arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.errors import CheckpointError
-from dippm.features.kernel_features import N_FEATURES
+from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES
 from dippm.models.law_kernels import LawKernels
 
 Array = NDArray[np.float32]
@@ -52,6 +52,11 @@ class KernelNetwork:
         contiguous = {name: np.ascontiguousarray(array) for name, array in stacked.items()}
         object.__setattr__(self, "stacked", contiguous)
 
+    @property
+    def width(self) -> int:
+        """Width of the layers."""
+        return int(self.members[0]["enter.bias"].shape[0])
+
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any], members: int) -> KernelNetwork:
         """Read the arrays "<member>.<name>", named as torch names them; see `member_shapes`.
@@ -80,7 +85,14 @@ class KernelNetwork:
             found.append(arrays)
         return cls(tuple(found))
 
-    def log_slowdown(self, features: Array, static: Array, kernels: LawKernels) -> Array:
+    def log_slowdown(
+        self,
+        features: Array,
+        static: Array,
+        kernels: LawKernels,
+        known: NDArray[np.bool_] | None = None,
+        heads: Array | None = None,
+    ) -> Array:
         """Return one value per member, kernel and place, shape (members, C, D).
 
         Args:
@@ -88,11 +100,20 @@ class KernelNetwork:
                 `dippm.features.kernel_features`.
             static: STATIC_FEATURES of the model at each place, shape (D, 4).
             kernels: L looks and C kernels of the model.
+            known: places whose device trained, shape (D,); None for all. The descriptors of others
+                are hidden, as training hides those of some rows: what a network makes of figures
+                that it never saw depends on its seed.
+            heads: what the table of measurements of each place adds to the weights of the last
+                layer, (members, D, width); None for nothing.
         """
         w, members = self.stacked, len(self.members)
         looks, places, _ = features.shape
         rows = features.reshape(looks * places, -1)
         x = (rows - w["mean"]) / w["scale"]
+        if known is not None and not known.all():
+            x = x.reshape(members, looks, places, -1)
+            x[:, :, ~known, -N_DEVICE_FEATURES:] = 0.0
+            x = x.reshape(members, looks * places, -1)
         h = _silu(x @ w["enter.weight"], w["enter.bias"])
         h = h.reshape(members, looks, -1).take(kernels.look_of, axis=1)
         size, width = h.shape[1], w["enter.bias"].shape[-1]
@@ -112,8 +133,10 @@ class KernelNetwork:
         z = as_rows(h) @ head[:, :width]
         z = _silu(z.reshape(members, size, places * width), said.reshape(members, 1, -1))
         low, high = SLOWDOWN_RANGE
-        found = as_rows(z) @ w["last.weight"] + w["last.bias"]
-        return np.asarray(np.clip(found, low, high).reshape(members, size, places))
+        found = (as_rows(z) @ w["last.weight"] + w["last.bias"]).reshape(members, size, places)
+        if heads is not None:
+            found += np.einsum("mcdw,mdw->mcd", z.reshape(members, size, places, width), heads)
+        return np.asarray(np.clip(found, low, high))
 
 
 def static_features(
@@ -132,6 +155,30 @@ def static_features(
         np.log(times.max(axis=-1) / total),
     ]
     return np.stack(rows, axis=-1).astype(np.float32)
+
+
+def heads_of(
+    tensors: Mapping[str, Any], members: int, keys: Sequence[tuple[str, str]], width: int
+) -> dict[tuple[str, str], Array]:
+    """Return what tables add to the last layer, (members, width) each, of "<member>.heads".
+
+    Args:
+        tensors: of a checkpoint.
+        members: networks.
+        keys: GPU and mode of each table, in the order of the rows of the arrays.
+        width: of the last layer.
+
+    Raises:
+        CheckpointError: if an array is missing, or its shape does not fit.
+    """
+    found = [np.asarray(tensors.get(f"{m}.heads", ()), dtype=np.float32) for m in range(members)]
+    if any(heads.shape != (len(keys), width) for heads in found):
+        raise CheckpointError(
+            "the network's heads do not fit its tables",
+            "Restore the checkpoint's folder from its release.",
+        )
+    each = np.stack(found, axis=1) if keys else ()
+    return dict(zip(keys, each, strict=True))
 
 
 def member_shapes(width: int) -> dict[str, tuple[int, ...]]:

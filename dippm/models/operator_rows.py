@@ -48,7 +48,7 @@ def operator_rows(
     if not graph.nodes:
         return ()
     quantities = table.quantities(batch)
-    compute, memory = roofline_parts_ms(quantities, table.unit, view)
+    compute, memory = roofline_parts_ms(table, batch, view)
     kernel_j, host_j = energy or (np.zeros_like(times), 0.0)
     columns = (
         table.settings[:, SETTINGS.index("launches")],

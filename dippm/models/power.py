@@ -96,7 +96,7 @@ def work_ms(table: KernelTable, batch: int, view: DeviceView) -> Floats:
     Products count by the unit that carries them: "tensor" where it is faster than plain fp32, else
     "vector". Other arithmetic is "elementwise", at the fp32 rate; "memory" are bytes moved.
     """
-    compute, memory = roofline_parts_ms(table.quantities(batch), table.unit, view)
+    compute, memory = roofline_parts_ms(table, batch, view)
     matrix = _MATRIX[table.kind]
     faster = view.peak_flops_per_ms[table.unit] > view.peak_flops_per_ms[_FP32]
     chosen = (matrix & faster, matrix & ~faster, ~matrix)

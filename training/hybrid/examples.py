@@ -74,6 +74,11 @@ class Row:
         """Tell whether a whole model was measured, not an operator or a chain of a few."""
         return self.kind == "model"
 
+    @property
+    def is_end_to_end(self) -> bool:
+        """Tell whether a whole model was timed by the wall on a whole GPU, as predictions are."""
+        return self.is_model and self.timer == "wall" and self.mig is None
+
 
 @dataclass(frozen=True, slots=True)
 class Examples:

@@ -33,12 +33,15 @@ class NetworkSettings:
         rounds: GraphSAGE blocks; with 0 each kernel is seen alone.
         device_dropout: share of rows whose raw device descriptors are hidden while training.
         static_dropout: share of rows whose static features are hidden while training.
+        head_dropout: share of rows that do without the head of their table while training, so that
+            the shared law learns to speak alone.
     """
 
     width: int = 64
     rounds: int = ROUNDS
     device_dropout: float = 0.3
     static_dropout: float = 0.3
+    head_dropout: float = 0.5
 
 
 class GraphSageBlock(nn.Module):
@@ -63,6 +66,10 @@ class KernelNetwork(nn.Module):
         static_mean, static_scale: of the static features, (N_STATIC,).
         log_launch_ms: where the launch time of each table's machine starts, (T,).
         settings: shape.
+        known: tables of whose GPU some row trains, (T,); None for all.
+        with_head: tables that are predicted with their own weights in the last layer, (T,); None
+            for all. Others have them in training alone, where they keep what is odd about a table
+            out of the shared law.
     """
 
     mean: Tensor
@@ -70,6 +77,8 @@ class KernelNetwork(nn.Module):
     static_mean: Tensor
     static_scale: Tensor
     usual: Tensor
+    known: Tensor
+    with_head: Tensor
 
     def __init__(
         self,
@@ -79,6 +88,8 @@ class KernelNetwork(nn.Module):
         static_scale: Tensor,
         log_launch_ms: Tensor,
         settings: NetworkSettings,
+        known: Tensor | None = None,
+        with_head: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -98,14 +109,18 @@ class KernelNetwork(nn.Module):
         nn.init.constant_(self.last.bias, START_LOG_SLOWDOWN)
         self.log_launch_ms = nn.Parameter(log_launch_ms.clone())
         self.register_buffer("usual", log_launch_ms.median())
+        for name, given in (("known", known), ("with_head", with_head)):
+            everything = torch.ones(tables, dtype=torch.bool)
+            self.register_buffer(name, everything if given is None else given)
         self.log_copy = nn.Parameter(torch.tensor(START_COPY_BYTES_PER_MS).log())
         self.terms = nn.Parameter(torch.zeros(tables, N_KINDS))
         self.offset = nn.Parameter(torch.zeros(tables))
+        self.heads = nn.Parameter(torch.zeros(tables, width))
 
     @property
     def table_parameters(self) -> Sequence[nn.Parameter]:
         """Return what belongs to tables and machines, not to kernels."""
-        return [self.log_launch_ms, self.log_copy, self.terms, self.offset]
+        return [self.log_launch_ms, self.log_copy, self.terms, self.offset, self.heads]
 
     @property
     def law_parameters(self) -> list[nn.Parameter]:
@@ -114,18 +129,33 @@ class KernelNetwork(nn.Module):
         return [p for p in self.parameters() if id(p) not in away]
 
     def log_slowdown(self, batch: Batch) -> Tensor:
-        """Return how much slower than its roofline each kernel runs by the shared law, (K,)."""
+        """Return how much slower than its roofline each kernel runs, (K,), without `terms`.
+
+        To the last layer's weights, which all tables share, comes the head of the row's table;
+        half of the rows that train, and rows of tables without one, do with the shared ones alone.
+        Descriptors are hidden for some rows in training, and always for a GPU that did not train,
+        as `dippm.models.kernel_network` does; a row of no known table shows them.
+        """
         x = (batch.features - self.mean) / self.scale
         static = (static_features(batch) - self.static_mean) / self.static_scale
+        shown = (self.known[batch.table.clamp_min(0)] | (batch.table < 0)).float()[:, None]
         if self.training:
-            keep = _kept(len(batch.table), self.settings.device_dropout)[batch.row]
-            x = torch.cat([x[:, :-N_DEVICE_FEATURES], x[:, -N_DEVICE_FEATURES:] * keep], dim=1)
+            shown = _kept(len(batch.table), self.settings.device_dropout)
+        device = x[:, -N_DEVICE_FEATURES:] * shown[batch.row]
+        x = torch.cat([x[:, :-N_DEVICE_FEATURES], device], dim=1)
+        if self.training:
             static = static * _kept(len(batch.table), self.settings.static_dropout)
         h = nn.functional.silu(self.enter(x))
         for block in self.blocks:
             h = block(h, batch.inward, batch.outward)
         h = nn.functional.silu(self.head(torch.cat([h, static[batch.row]], dim=1)))
-        return self.last(h)[:, 0].clamp(*SLOWDOWN_RANGE)
+        table = batch.table.clamp_min(0)
+        of_own = (self.with_head[table] & (batch.table >= 0)).float()[:, None]
+        if self.training:
+            of_own = _kept(len(table), self.settings.head_dropout)
+        heads = self.heads[table] * of_own
+        found = self.last(h)[:, 0] + (h * heads[batch.row]).sum(dim=1)
+        return found.clamp(*SLOWDOWN_RANGE)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the predicted log latency of each row, (R,).

@@ -28,7 +28,7 @@ from training.hybrid.calibrated import calibrated
 from training.hybrid.collected_examples import digest_of, load_collected
 from training.hybrid.collected_rows import CollectedSet, read_collected
 from training.hybrid.examples import join_examples
-from training.hybrid.fit import FitSettings
+from training.hybrid.fit import STEPS, FitSettings
 from training.hybrid.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
 from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.memory import fit_memory
@@ -57,7 +57,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     out: Annotated[Path, typer.Option(help="checkpoint folder to write")],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build"),
-    steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = 2000,
+    steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = STEPS,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
     changes: Annotated[str, typer.Option(help="what is new, for the card")] = "First version.",
     collected: Annotated[

@@ -26,6 +26,7 @@ from dataset.join.latency_splits import SPLITS, latency_splits
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
 from training.hybrid.examples import Examples
+from training.hybrid.fit import STEPS
 from training.hybrid.folds import Task, table_of
 from training.hybrid.mixture import Mixture
 from training.hybrid.report import LABEL, PREDICTED, rows_of
@@ -48,7 +49,7 @@ def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     work: Annotated[Path, typer.Option(help="folder of the training's examples and fits")],
-    steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = 2000,
+    steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = STEPS,
     processes: Annotated[int | None, typer.Option(help="fits at once; one per core")] = None,
     out: Annotated[Path, typer.Option(help="folder of seeds.json and .md")] = RESULTS,
 ) -> None:

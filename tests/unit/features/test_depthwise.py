@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from dippm.devices import find
 from dippm.features.kernel import Kernel
+from dippm.features.kernel_features import DeviceView, roofline_parts_ms
+from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import launched
 from tests.unit.graph.sketch import BATCH, Sketch
 
@@ -51,6 +54,19 @@ def kernels(
 )
 def test_half_precision_with_channels_first(sizes: dict[str, int], expected: str) -> None:
     assert kernels(precision="fp16", **sizes)[0].kind == expected
+
+
+def test_a_multiply_add_of_pytorchs_own_kernel_takes_eight_slots() -> None:
+    """Measured at windows of 49 and 81, where neither memory nor launches hide it."""
+    view = DeviceView.of(find("RTX-3090"))
+    times = {}
+    for precision, layout in (("fp16", True), ("fp32", False)):
+        (kernel,) = kernels(window=5, precision=precision, channels_last=layout)[:1]
+        table = KernelTable.of_kernels([kernel])
+        compute, memory = roofline_parts_ms(table, 2, view)
+        times[kernel.kind] = compute[0] / kernel.flops * view.peak_flops_per_ms[table.unit[0]]
+        assert memory[0] > 0
+    assert times == pytest.approx({CUDNN: 1.0, OWN: 8.0})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])

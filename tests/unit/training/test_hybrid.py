@@ -57,7 +57,9 @@ from training.hybrid.trees import (
 )
 
 SETTINGS = Settings(
-    FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
+    FitSettings(
+        NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8, head_architectures=5
+    ),
     TreeSettings(rounds=8, depth=3, smallest_leaf=0.0),
 )
 WIDTHS, BATCHES = (32, 64, 96, 128, 160), (8, 64)
@@ -387,7 +389,7 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far)
     assert isinstance(loaded, Hybrid)
     unlike = MeasuredModels(np.eye(len(KERNEL_CLASSES), dtype=np.float32)[-1:])
     measured = unlike if far else loaded.law.measured
-    law = replace(loaded.law, terms={}, usual={}, measured=measured)
+    law = replace(loaded.law, terms={}, usual={}, heads={}, measured=measured)
     predictor = Hybrid(law, loaded.config)
     predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
     conditions = Conditions(device=row.device, batch=4, precision="amp")

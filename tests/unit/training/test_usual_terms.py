@@ -10,19 +10,20 @@ import pytest
 import torch
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Conditions
+from dippm.conditions import Conditions, Timer
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView
+from dippm.features.kernel_features import N_DEVICE_FEATURES, DeviceView
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.kernel_law import KernelLaw, Place, by_class
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
+from training.hybrid.batches import Batches
 from training.hybrid.calibrated import measured_rows
 from training.hybrid.examples import Examples, Row, build_examples
-from training.hybrid.fit import FitSettings, predict_log_ms
+from training.hybrid.fit import FitSettings, _with_head, predict_log_ms
 from training.hybrid.folds import Runner, Settings, Task
 from training.hybrid.held_out_times import fitted, held_out_times
 from training.hybrid.mixture import GUARDED, SAGE, TREES, Mixture
@@ -108,7 +109,9 @@ def test_a_gpu_whose_memory_is_not_known_speaks_for_all_alone() -> None:
 
 GPUS = ("RTX-3090", "RTX-4090", "V100", "RTX-5090", "A100-40GB")
 SETTINGS = Settings(
-    FitSettings(NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8),
+    FitSettings(
+        NetworkSettings(width=8), steps=60, model_rows=16, operator_rows=8, head_architectures=5
+    ),
     TreeSettings(rounds=8, depth=3, smallest_leaf=0.0),
 )
 
@@ -127,7 +130,7 @@ def stack_of(key: str) -> ModelGraph:
     return builder.graph()
 
 
-def made_up_examples(held_out_ms: float = 1.0) -> Examples:
+def made_up_examples(held_out_ms: float = 1.0, timer: Timer = "kernel") -> Examples:
     """Made-up latencies: stacked memory is slow; GPUs held out have a factor of their own."""
     slow = {"V100": 4.0, "A100-40GB": 3.0 * held_out_ms, "RTX-5090": held_out_ms}
     rows = [
@@ -136,7 +139,7 @@ def made_up_examples(held_out_ms: float = 1.0) -> Examples:
             source="timm_infer",
             table=f"timm_infer {gpu} torch 2.4 {mode}",
             device=find(gpu),
-            timer="kernel",
+            timer=timer,
             precision="amp",
             mode=mode,
             channels_last=False,
@@ -172,8 +175,19 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 @pytest.fixture(scope="module")
+def by_the_wall(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    runner = Runner(made_up_examples(timer="wall"), tmp_path_factory.mktemp("fits"), SETTINGS)
+    runner.run([fold(runner.examples)], processes=1)
+    return runner
+
+
+@pytest.fixture(scope="module")
 def fit(runner: Runner) -> tuple[KernelNetwork, KernelTrees]:
     return fitted(runner, fold(runner.examples))
+
+
+def enumerated(terms: Any) -> Any:
+    return zip(KERNEL_CLASSES, terms.tolist(), strict=True)
 
 
 def of_table(runner: Runner, network: KernelNetwork, gpu: str, mode: str = "eager") -> Any:
@@ -205,7 +219,15 @@ def test_a_measured_gpu_keeps_its_own_terms(runner, fit) -> None:
 
 
 def replace_terms(network: KernelNetwork, terms: torch.Tensor) -> KernelNetwork:
-    state = {**network.state_dict(), "terms": terms}
+    return replaced(network, {"terms": terms})
+
+
+def replace_heads(network: KernelNetwork, heads: torch.Tensor) -> KernelNetwork:
+    return replaced(network, {"heads": heads})
+
+
+def replaced(network: KernelNetwork, tensors: dict[str, torch.Tensor]) -> KernelNetwork:
+    state = {**network.state_dict(), **tensors}
     other = KernelNetwork(
         state["mean"], state["scale"], state["static_mean"], state["static_scale"],
         state["log_launch_ms"], network.settings,
@@ -248,8 +270,9 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(
         "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": usual_terms(tables),
     }  # fmt: skip
     trained = build_examples([runner.examples.rows[i] for i in task.train], stack_of)
-    tensors = _tensors([network], trees) | measured_tensors(trained)
-    law = KernelLaw.from_checkpoint(tensors, {"law": config})
+    tensors = _tensors([network], trees, []) | measured_tensors(trained)
+    seen = {"devices": {table.device.name: ["amp"] for table in tables}}
+    law = KernelLaw.from_checkpoint(tensors, {"law": config, "seen": seen})
     chosen = of_gpus(runner.examples, gpu)
     expected = held_out_times(runner, task, chosen, Mixture(network_weight)).device_ms
     for position, expected_ms in zip(chosen, expected, strict=True):
@@ -259,6 +282,88 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(
         place = Place(DeviceView.of(row.device), asked)
         (found,) = law.times(LawKernels.of(kernels), 4, [place])
         assert found.device_ms == pytest.approx(expected_ms, rel=1e-4)
+
+
+def test_prediction_says_of_a_measured_gpu_what_training_said(by_the_wall) -> None:
+    """With the terms and the last layer of its own table, which others have not."""
+    runner = by_the_wall
+    network, trees = fitted(runner, fold(runner.examples))
+    examples, names = runner.examples, ("RTX-3090", "V100-SXM2-32GB")
+    chosen = of_gpus(examples, *names)
+    tables = {
+        examples.rows[i].device.name: examples.rows[i].table
+        for i in chosen
+        if examples.rows[i].mode == "eager"
+    }
+    published = [runner.tables[tables[name]] for name in names]
+    terms = network.terms.detach().numpy()[published]
+    law = {
+        "members": 1, "network_weight": 1.0, "tree_depth": SETTINGS.trees.depth,
+        "tree_reach": SETTINGS.trees.reach, "usual": {},
+        "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES},
+        "tables": [
+            {"device": name, "mode": "eager", "terms": dict(enumerated(row))}
+            for name, row in zip(names, terms, strict=True)
+        ],
+    }  # fmt: skip
+    trained = build_examples([examples.rows[i] for i in fold(examples).train], stack_of)
+    config = {"law": law, "seen": {"devices": {name: ["amp"] for name in names}}}
+    tensors = _tensors([network], trees, published) | measured_tensors(trained)
+    own = KernelLaw.from_checkpoint(tensors, config)
+    for position in chosen:
+        batch = Batches(examples, runner.tables).take(np.array([position]))
+        with torch.no_grad():
+            slow = network.log_slowdown(batch) + network.terms[batch.table[0]] @ (
+                batch.features[:, : terms.shape[1]].T
+            )
+            times = torch.exp(batch.log_roofline + slow) * batch.count
+        row = examples.rows[position]
+        kernels = LawKernels.of(
+            KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
+        )
+        asked = Conditions(row.device, batch=4, precision="amp", mode=row.mode)
+        place = Place(DeviceView.of(row.device), asked)
+        (found,) = own.times(kernels, 4, [place])
+        assert found.device_ms == pytest.approx(float(times.sum()), rel=1e-4)
+        (shared,) = replace(own, heads={}).times(kernels, 4, [place])
+        assert found.device_ms != pytest.approx(shared.device_ms, rel=1e-6)
+
+
+def test_only_tables_of_models_by_the_wall_have_a_last_layer_of_their_own(
+    runner, fit, by_the_wall
+) -> None:
+    by_kernels, _ = fit
+    assert by_kernels.heads.any()
+    chosen = of_gpus(runner.examples, "RTX-3090")
+    shared = replace_heads(by_kernels, torch.zeros_like(by_kernels.heads))
+    given = runner.examples, chosen
+    for one in (by_kernels, shared):
+        found = predict_log_ms(one, *given, tables=runner.tables)
+        assert np.array_equal(found, predict_log_ms(by_kernels, *given, tables=runner.tables))
+    network, _ = fitted(by_the_wall, fold(by_the_wall.examples))
+    examples, task = by_the_wall.examples, fold(by_the_wall.examples)
+    trained = {by_the_wall.tables[examples.rows[i].table] for i in task.train}
+    for position, head in enumerate(network.heads.detach()):
+        assert bool(head.any()) == (position in trained)
+    most = len({row.architecture for row in examples.rows})
+    for least, expected in ((most, trained), (most + 1, set())):
+        has = _with_head(examples, task.train, by_the_wall.tables, least)
+        assert set(has.nonzero()[:, 0].tolist()) == expected
+
+
+def test_networks_see_descriptors_of_gpus_that_trained_alone(runner, fit) -> None:
+    network, _ = fit
+    examples = runner.examples
+    strange = examples.features.copy()
+    strange[:, -N_DEVICE_FEATURES:] += 1.0
+    elsewhere = replace(examples, features=strange)
+    for gpus, moved in ((("RTX-3090", "V100"), True), (("RTX-5090", "A100-40GB"), False)):
+        chosen = of_gpus(examples, *[find(gpu).name for gpu in gpus])
+        before, after = (
+            predict_log_ms(network, e, chosen, tables=runner.tables) for e in (examples, elsewhere)
+        )
+        assert len(chosen)
+        assert np.array_equal(before, after) != moved
 
 
 def test_a_calibration_starts_from_usual_terms(runner, fit) -> None:

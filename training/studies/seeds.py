@@ -3,12 +3,14 @@
     python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK
 
 WORK is the folder that `training.hybrid.train` kept its fits in: seed 0 of every fold is there, so
-only the other seeds are fitted. Every fit is kept, and the command writes its results after each
-split, so it can be interrupted and repeated. Each seed is judged as a training of its own: the
-weight of the network in the mean is chosen with that seed alone. A line says, for a table and a
-split, the errors' mean over seeds with the least and the largest, a 95 % interval of the mean by
-bootstrap over architectures (all seeds of an architecture go together), and the errors of the mean
-of as many seeds as the checkpoint has members, which is what ships.
+only the other seeds are fitted. Every fit is kept, and results are written after each split beside
+those of other splits that the same checkpoint has (`--split S1` does one alone), so the command can
+be interrupted and repeated. The weight of the network in the mean is that of the checkpoint; on the
+split that chose it, rows are predicted with what the other folds of the same seed choose, as in the
+training. A line says, for a table and a split, the errors' mean over seeds with the least and the
+largest, a 95 % interval of the mean by bootstrap over architectures (all seeds of an architecture
+go together), and the errors of the mean of as many seeds as the checkpoint has members, which is
+what ships.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ import pandas as pd
 import typer
 
 from dataset.join.latency_splits import SPLITS, latency_splits
+from dippm.pretrained import find
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
 from training.hybrid.examples import Examples
 from training.hybrid.fit import STEPS
-from training.hybrid.folds import Task, table_of
+from training.hybrid.folds import table_of
 from training.hybrid.mixture import Mixture
 from training.hybrid.report import LABEL, PREDICTED, rows_of
 from training.hybrid.train import CHOSEN_ON, choose_weight, runner_of
@@ -38,8 +41,7 @@ Seeds = tuple[int, ...]
 """One alone, or those whose predictions are averaged in the log."""
 SEEDS = (0, 1, 2)
 COMPARED: tuple[Seeds, ...] = (*((seed,) for seed in SEEDS), MEMBERS)
-OTHERS = ("S1", "S0")
-"""Splits beside the one that chooses each seed's weight."""
+COMPARED_ON = (CHOSEN_ON, "S1", "S0")
 RESULTS = Path(__file__).with_name("results")
 RESAMPLES = 500
 ERRORS = {"mape": "MAPE", "median_ape": "median", "macro_mape": "macro MAPE"}
@@ -50,28 +52,31 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     work: Annotated[Path, typer.Option(help="folder of the training's examples and fits")],
     steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = STEPS,
+    split: Annotated[list[str] | None, typer.Option(help="split to do; may be given again")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="folder of what the training wrote; the default predictor")
+    ] = None,
     processes: Annotated[int | None, typer.Option(help="fits at once; one per core")] = None,
     out: Annotated[Path, typer.Option(help="folder of seeds.json and .md")] = RESULTS,
 ) -> None:
     """Fit what is missing, then write both files."""
+    unknown = set(split or ()) - set(SPLITS)
+    if unknown:
+        raise typer.BadParameter(f"no split {', '.join(unknown)}; there are {', '.join(SPLITS)}")
+    info = find(checkpoint)
+    shipped = Mixture(info.config["law"]["network_weight"])
     runner = runner_of(data, graphs, work, steps)
     splits = latency_splits(table_of(runner.examples))
-
-    def fitted(name: str) -> dict[Seeds, list[Task]]:
+    for name in split or COMPARED_ON:
         runner.run(runner.tasks(splits[name], SEEDS), processes)
-        return {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}
-
-    chosen = {seeds: choose_weight(runner, tasks) for seeds, tasks in fitted(CHOSEN_ON).items()}
-    weights = {seeds: weight for seeds, (weight, _) in chosen.items()}
-    lines = seed_lines(runner.examples, {seeds: held for seeds, (_, held) in chosen.items()})
-    write(out, weights, lines, steps)
-    for name in OTHERS:
+        tasks = {seeds: runner.tasks(splits[name], seeds) for seeds in COMPARED}
         helds = {
-            seeds: runner.held_out(tasks, Mixture(weights[seeds]), "shipped mean")
-            for seeds, tasks in fitted(name).items()
+            seeds: choose_weight(runner, fits)[1]
+            if name == CHOSEN_ON
+            else runner.held_out(fits, shipped, "shipped mean")
+            for seeds, fits in tasks.items()
         }
-        lines += seed_lines(runner.examples, helds)
-        write(out, weights, lines, steps)
+        write(out, f"{info.name} {info.version}", seed_lines(runner.examples, helds), steps)
 
 
 def seed_lines(
@@ -125,22 +130,33 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def write(
-    out: Path, weights: Mapping[Seeds, float], lines: Sequence[Mapping[str, Any]], steps: int
+    out: Path, checkpoint: str, lines: Sequence[Mapping[str, Any]], steps: int = STEPS
 ) -> None:
-    """Write `seeds.json` and `seeds.md` to a folder."""
+    """Write lines to `seeds.json` and `seeds.md` of a folder, in place of those of their split.
+
+    Args:
+        out: the folder.
+        checkpoint: name and version; lines of another one are dropped.
+        lines: of `seed_lines`.
+        steps: optimiser steps of each network.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    path, new = out / "seeds.json", {line["split"] for line in lines}
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = before["lines"] if before.get("checkpoint") == checkpoint else []
+    every = [*(line for line in kept if line["split"] not in new), *lines]
+    every.sort(key=lambda line: str(line["split"]))  # stable: views keep their order
     command = "python -m training.studies.seeds --data DATA --graphs GRAPHS --work WORK"
     command += f" --steps {steps}"
-    named = {"+".join(map(str, seeds)): weight for seeds, weight in weights.items()}
-    document = {"command": command, "unit": "percent", "weights": named, "lines": lines}
-    (out / "seeds.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    (out / "seeds.md").write_text(_markdown(command, lines), encoding="utf-8")
+    document = {"command": command, "checkpoint": checkpoint, "unit": "percent", "lines": every}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (out / "seeds.md").write_text(_markdown(command, checkpoint, every), encoding="utf-8")
 
 
-def _markdown(command: str, lines: Sequence[Mapping[str, Any]]) -> str:
+def _markdown(command: str, checkpoint: str, lines: Sequence[Mapping[str, Any]]) -> str:
     head = (
         "# Errors of the default predictor over seeds\n\n"
-        f"`{command}`\n\n"
+        f"`{command}` ({checkpoint})\n\n"
         "Held-out latency, errors in percent. Of one seed: mean over seeds (least to largest), and "
         "a 95 % interval of the mean MAPE over architectures. Of the mean of "
         f"{len(MEMBERS)} seeds, as many as the checkpoint has members: MAPE / median / macro.\n\n"

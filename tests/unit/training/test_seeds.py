@@ -60,12 +60,27 @@ def test_the_mean_of_as_many_seeds_as_ship_stands_beside_single_seeds(lines):
 
 
 def test_files_hold_the_lines_and_the_command(lines, tmp_path):
-    write(tmp_path, {(0,): 0.5, (0, 1): 0.4}, lines, steps=7)
+    write(tmp_path, "hybrid-gpu 9", lines, steps=7)
     document = json.loads((tmp_path / "seeds.json").read_text())
     assert document["lines"] == lines
-    assert document["weights"] == {"0": 0.5, "0+1": 0.4}
+    assert document["checkpoint"] == "hybrid-gpu 9"
     assert document["command"].endswith("--steps 7")
     assert (
         "| S1 architectures held out | A | a table (amp) | 4 | 2 | 20.00 (15.00 to 25.00) |"
         in (tmp_path / "seeds.md").read_text()
     )
+
+
+def test_a_split_takes_the_place_of_its_own_lines_alone(lines, tmp_path):
+    random = [{**line, "split": "S0 random"} for line in lines]
+    again = [{**line, "n": 5} for line in lines]
+    for found in (lines, random, again):
+        write(tmp_path, "hybrid-gpu 9", found)
+    assert json.loads((tmp_path / "seeds.json").read_text())["lines"] == [*random, *again]
+
+
+def test_lines_of_another_checkpoint_are_dropped(lines, tmp_path):
+    write(tmp_path, "hybrid-gpu 9", lines)
+    random = [{**line, "split": "S0 random"} for line in lines]
+    write(tmp_path, "hybrid-gpu 10", random)
+    assert json.loads((tmp_path / "seeds.json").read_text())["lines"] == random

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
+
 import dippm
 from dippm import pretrained
 from dippm.conditions import PRECISIONS, Conditions, supported_precisions
 from dippm.devices import Device, MigProfile, all_devices, find
-from dippm.features.kernel_features import DeviceView, roofline_parts_ms
+from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_table import KernelTable
 from dippm.graph import ModelGraph
+from dippm.models.memory import MIB
 from dippm.models.targets import Estimates
 
 MODELS = (
@@ -120,8 +123,7 @@ def sweep(predictor: Any, graph: ModelGraph, name: str, points: Sequence[Conditi
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
         table = tables[c.precision]
-        parts = roofline_parts_ms(table, c.batch, DeviceView.of(c.device, c.mig))
-        found.rooflines[place] = float(sum(map(max, *map(list, parts))))
+        found.rooflines[place] = _at_peak_ms(table, c)
     return found
 
 
@@ -256,6 +258,19 @@ def tallies(sweeps: Iterable[Sweep], tolerance: float = TOLERANCE) -> dict[str, 
             for ratio, example in law(one):
                 found[name].add(ratio, example, tolerance)
     return found
+
+
+def _at_peak_ms(table: KernelTable, c: Conditions) -> float:
+    """Return the time of all kernels at peak rates, whatever the predictor says of their class.
+
+    Bytes that fit into the second-level cache may be there already: they take no time here.
+    """
+    view = DeviceView.of(c.device, c.mig)
+    flops, read, write, weight = table.quantities(c.batch)[:, :4].T
+    moved = read + write + weight
+    cached = moved <= (c.device.l2_mb or 0.0) * MIB
+    memory = np.where(cached, 0.0, moved / view.bytes_per_ms)
+    return float(np.maximum(flops / view.peak_flops_per_ms[table.unit], memory).sum())
 
 
 def _next_batches(s: Sweep) -> Iterator[tuple[Place, Place]]:

@@ -53,9 +53,11 @@ def gemm() -> ModelGraph:
     return b.graph(batch_is_symbolic=True)
 
 
-def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
-    """A network and trees that give every kernel the same."""
-    tensors = {f"0.{name}": torch.zeros(shape) for name, shape in member_shapes(1).items()}
+def known_law(log_slowdown: float, tables: int = 0) -> dict[str, torch.Tensor]:
+    """A network and trees that give every kernel the same, whatever the table."""
+    shapes = member_shapes(1)
+    tensors = {f"0.{name}": torch.zeros(shape) for name, shape in shapes.items()}
+    tensors["0.heads"] = torch.zeros(tables, *shapes["enter.bias"])
     tensors["0.scale"] += 1.0
     tensors["0.static_scale"] += 1.0
     tensors["0.last.bias"] += log_slowdown
@@ -66,7 +68,7 @@ def known_law(log_slowdown: float) -> dict[str, torch.Tensor]:
 
 
 def predictor(launch_ms: float = 0.0, **law: Any) -> Hybrid:
-    tensors = known_law(LOG_SLOWDOWN)
+    tensors = known_law(LOG_SLOWDOWN, len(law.get("tables", ())))
     config = {
         "law": {
             "members": 1,

@@ -15,6 +15,7 @@ pytest.importorskip("mkdocs")
 pytest.importorskip("sybil")
 
 import dippm
+from dippm.errors import ConditionsError
 from scripts.site import blocks, reference, scene
 from scripts.site.links import ROOT
 from scripts.site.loose import difference
@@ -151,7 +152,12 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", blocks.pages(), ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, folder):
-    blocks.run(page)
+    try:
+        blocks.run(page)
+    except ConditionsError as error:
+        if page.stem == "measure" and "the prediction is for device CPU-" in str(error):
+            pytest.skip(f"this processor was never measured: {error}")
+        raise
 
 
 @pytest.mark.parametrize(

@@ -109,14 +109,14 @@ def _measured(
         graph = read_graph(
             row["model"], row.get("framework") or None, input=row.get("input") or None, trust=trust
         )
-        class_ms, host_ms, copy_ms = predictor.class_ms(graph, conditions)
+        times = predictor.class_ms(graph, conditions)
     except DippmError as error:
         raise MeasuredRowsError(f"row {number}: {error.message}", error.hint) from error
     except ValueError as error:
         raise MeasuredRowsError(
             f"row {number}: {shortened(str(error))}", f"For example:\n{EXAMPLE}"
         ) from error
-    return MeasuredRow(source_name(row["model"]), class_ms, host_ms, copy_ms, latency_ms)
+    return MeasuredRow(source_name(row["model"]), *times, latency_ms)
 
 
 def _table(rows: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

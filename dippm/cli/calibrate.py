@@ -12,6 +12,7 @@ import typer
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json
 from dippm.cli.progress import progress_shown
+from dippm.devices import Calibration
 
 
 def calibrate(
@@ -51,18 +52,28 @@ def calibrate(
                 "file": str(save),
                 "base": made.base,
                 "rows": made.rows,
+                "operator_rows": made.operator_rows,
                 "slowdown": math.exp(made.log_slowdown),
                 "launch_factor": math.exp(made.log_launch),
                 "classes": {kind: math.exp(log) for kind, log in made.classes.items()},
+                "operator_slowdown": math.exp(made.operator_log_slowdown),
+                "operator_classes": {k: math.exp(log) for k, log in made.operator_classes.items()},
                 "error_of_models_left_out_percent": error,
             }
         )
         return
     left_out = "too few models to tell the error" if error is None else f"±{error:.1f} % on models"
     sys.stdout.write(
-        f"{found.name}: {made.rows} measurements; kernels take "
+        f"{found.name}: {made.rows} measurements{_operators(made)}; kernels take "
         f"{math.exp(made.log_slowdown):.2f} × what was predicted, launches "
         f"{math.exp(made.log_launch):.2f} ×; {left_out}"
         f"{' left out' if error is not None else ''}.\n"
         f"Use it: --device {save}\n"
     )
+
+
+def _operators(made: Calibration) -> str:
+    if not made.operator_rows:
+        return ""
+    say_little = "" if made.has_models else ", which say little of whole models"
+    return f", {made.operator_rows} of them of single operators{say_little}"

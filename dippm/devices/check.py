@@ -40,6 +40,7 @@ QUANTITIES = {
 }
 RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
 LOG_FACTOR = Quantity("the log of a factor", -10, 10)
+LOG_FACTORS = ("log_slowdown", "log_launch", "operator_log_slowdown")
 LOG_ERROR = Quantity("a log error", 0, 10)
 ROWS = Quantity("measurements", 1, 1 << 30, whole=True)
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -139,17 +140,21 @@ def _check_calibration(found: Any, what: str) -> None:
         if name not in found:
             raise DeviceError(f"{what}: calibration.{name} is missing", again)
     _check_text(found["base"], TEXTS["name"], f"{what}: calibration.base")
-    classes = found.get("classes", {})
-    if not isinstance(classes, Mapping):
-        raise DeviceError(f"{what}: calibration.classes is {_shown(classes)}", again)
-    numbers = {f"classes.{shortened(str(name))}": value for name, value in classes.items()}
-    numbers |= {n: found.get(n, 0.0) for n in ("log_slowdown", "log_launch")}
+    numbers = {n: found.get(n, 0.0) for n in LOG_FACTORS}
+    for part in ("classes", "operator_classes"):
+        classes = found.get(part, {})
+        if not isinstance(classes, Mapping):
+            raise DeviceError(f"{what}: calibration.{part} is {_shown(classes)}", again)
+        numbers |= {f"{part}.{shortened(str(name))}": value for name, value in classes.items()}
     for name, value in numbers.items():
         _check_number(value, LOG_FACTOR, f"{what}: calibration.{name}")
     if "log_error" in found:
         _check_number(found["log_error"], LOG_ERROR, f"{what}: calibration.log_error")
     if "rows" in found:
         _check_number(found["rows"], ROWS, f"{what}: calibration.rows")
+    if "operator_rows" in found:
+        some = Quantity("measurements", 0, found.get("rows", 1), whole=True)
+        _check_number(found["operator_rows"], some, f"{what}: calibration.operator_rows")
 
 
 def _check_profile(row: Any, table: Mapping[str, Any], where: str) -> None:

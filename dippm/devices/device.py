@@ -34,6 +34,10 @@ class MigProfile:
         return self.name
 
 
+FEWEST_LAUNCHES = 10
+"""Of a whole model: measured operators and chains of a few have 1 to 9, measured models 35 on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """What measurements on a GPU added to what is predicted for it; `dippm calibrate` makes it.
@@ -44,6 +48,9 @@ class Calibration:
         log_launch: of the host's time for a launch.
         classes: log slow-down by kernel class, on top of that of all.
         rows: measurements.
+        operator_log_slowdown, operator_classes: what a graph of fewer than FEWEST_LAUNCHES launches
+            has on top of both: operators measured by themselves are another matter than in a model.
+        operator_rows: how many of the rows are such graphs.
         log_error: root mean square log error on models left out; None if there were too few.
     """
 
@@ -52,7 +59,22 @@ class Calibration:
     log_launch: float = 0.0
     classes: Mapping[str, float] = field(default_factory=dict)
     rows: int = 1
+    operator_log_slowdown: float = 0.0
+    operator_classes: Mapping[str, float] = field(default_factory=dict)
+    operator_rows: int = 0
     log_error: float | None = None
+
+    @property
+    def has_models(self) -> bool:
+        """Whether a whole model is among the measurements."""
+        return self.rows > self.operator_rows
+
+    def log_factor(self, kind: str, launches: float) -> float:
+        """Return the log slow-down of a class of kernels in a graph of so many launches."""
+        common, classes = self.log_slowdown, [self.classes]
+        if launches < FEWEST_LAUNCHES:
+            common, classes = common + self.operator_log_slowdown, [*classes, self.operator_classes]
+        return common + sum(each.get(kind, 0.0) for each in classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 T_i = smoothmax(e^o Σ_c t_ic e^(o_c), H_i e^h) + copy_i, fitted to log T_i by Gauss-Newton steps.
 Each offset is pulled to zero as strongly as offsets between measured GPUs are small, so that few
-rows move only what they speak of.
+rows move only what they speak of. Single operators, measured in a loop of their own, share offsets
+that whole models do not have: warm caches, another library's choice of kernels. A hundred of them
+therefore say less of models than ten models do.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.devices.device import Calibration
+from dippm.devices.device import FEWEST_LAUNCHES, Calibration
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.host import OVERLAP_POWER
 
 Floats = NDArray[np.float64]
-COMMON_SD, CLASS_SD, LAUNCH_SD, NOISE_SD = 0.5, 0.15, 0.7, 0.05
+COMMON_SD, CLASS_SD, LAUNCH_SD, NOISE_SD = 0.2, 0.1, 0.7, 0.05
 """Prior standard deviations in the log: of all kernels, of one class, of the launch time; noise."""
+
+ALONE_COMMON_SD, ALONE_CLASS_SD = 0.3, 0.2
+"""Prior standard deviations in the log of what single operators add: to all kernels, to a class."""
 
 STEPS = 30
 HUBER = 0.1
@@ -33,6 +38,7 @@ class MeasuredRow:
     Attributes:
         model: rows of one model are left out together when the error is estimated.
         class_ms: predicted device time by kernel class, in the order of KERNEL_CLASSES.
+        launches: of kernels; fewer than FEWEST_LAUNCHES are a single operator, or about one.
         host_ms: launches × launch time; 0 if the clock does not see the host.
         copy_ms: time of copying the inputs that the clock sees.
         latency_ms: measured.
@@ -40,6 +46,7 @@ class MeasuredRow:
 
     model: str
     class_ms: Floats
+    launches: float
     host_ms: float
     copy_ms: float
     latency_ms: float
@@ -52,29 +59,37 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         rows: at least one.
         base: name of the device whose predictions `rows` hold.
     """
-    offsets = _fit(rows)
-    used = np.array([r.class_ms for r in rows]).sum(axis=0) > 0
-    named = {name: float(offsets[2 + k]) for k, name in enumerate(KERNEL_CLASSES) if used[k]}
+    offsets, added = _fit(rows)
+    alone = _alone(rows)
     return Calibration(
         base=base,
         log_slowdown=float(offsets[0]),
         log_launch=float(offsets[1]),
-        classes=named,
+        classes=_named(offsets, rows),
         rows=len(rows),
+        operator_log_slowdown=float(added[0]),
+        operator_classes=_named(added, [r for r, one in zip(rows, alone, strict=True) if one]),
+        operator_rows=int(alone.sum()),
         log_error=_error_of_models_left_out(rows),
     )
 
 
 def offsets_of(found: Calibration) -> Floats:
-    """Return what `log_ms` takes, shape (2 + C,)."""
+    """Return what `log_ms` takes for whole models, shape (2 + C,)."""
     classes = [found.classes.get(name, 0.0) for name in KERNEL_CLASSES]
     return np.array([found.log_slowdown, found.log_launch, *classes])
 
 
 def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats]:
-    """Return (log latency of rows, its derivative by the offsets), shapes (R,) and (R, 2 + C)."""
-    class_ms = np.array([r.class_ms for r in rows]) * np.exp(offsets[0] + offsets[2:])
-    host = np.array([r.host_ms for r in rows]) * np.exp(offsets[1])
+    """Return (log latency of rows, its derivative by the offsets), shapes (R,) and (R, 2 + C).
+
+    Args:
+        rows: R of them.
+        offsets: of the common factor, the launch time and each class, (2 + C,), or (R, 2 + C).
+    """
+    each = np.broadcast_to(offsets, (len(rows), 2 + len(KERNEL_CLASSES)))
+    class_ms = np.array([r.class_ms for r in rows]) * np.exp(each[:, :1] + each[:, 2:])
+    host = np.array([r.host_ms for r in rows]) * np.exp(each[:, 1])
     device = np.maximum(class_ms.sum(axis=1), 1e-12)
     high = np.maximum(device, host)
     powers = (device / high) ** OVERLAP_POWER + (host / high) ** OVERLAP_POWER
@@ -82,25 +97,46 @@ def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats
     total = wall + np.array([r.copy_ms for r in rows])
     of_device = (device / wall) ** OVERLAP_POWER * wall / total
     of_host = (host / wall) ** OVERLAP_POWER * wall / total
-    slopes = np.empty((len(rows), len(offsets)))
+    slopes = np.empty(each.shape)
     slopes[:, 0], slopes[:, 1] = of_device, of_host
     slopes[:, 2:] = class_ms / device[:, None] * of_device[:, None]
     return np.log(total), slopes
 
 
-def _fit(rows: Sequence[MeasuredRow]) -> Floats:
+def _alone(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
+    return np.array([r.launches < FEWEST_LAUNCHES for r in rows], dtype=bool)
+
+
+def _named(offsets: Floats, rows: Sequence[MeasuredRow]) -> dict[str, float]:
+    """Return the offsets of classes that some row has, by name."""
+    used = np.sum([r.class_ms for r in rows], axis=0) > 0 if rows else np.zeros(len(KERNEL_CLASSES))
+    return {name: float(offsets[2 + k]) for k, name in enumerate(KERNEL_CLASSES) if used[k]}
+
+
+def _fit(rows: Sequence[MeasuredRow]) -> tuple[Floats, Floats]:
+    """Return the offsets of whole models, and what single operators add, shapes (2 + C,)."""
     label = np.log([r.latency_ms for r in rows])
-    pull = np.r_[COMMON_SD, LAUNCH_SD, np.full(len(KERNEL_CLASSES), CLASS_SD)] ** -2.0
-    pull *= NOISE_SD**2
-    offsets = np.zeros(len(pull))
+    alone = _alone(rows).astype(np.float64)[:, None]
+    classes = np.ones(len(KERNEL_CLASSES))
+    shared = np.r_[COMMON_SD, LAUNCH_SD, CLASS_SD * classes]
+    pull = NOISE_SD**2 * np.r_[shared, ALONE_COMMON_SD, ALONE_CLASS_SD * classes] ** -2.0
+    every = np.zeros(len(pull))
     for _ in range(STEPS):
-        predicted, slopes = log_ms(rows, offsets)
+        offsets, added = _split(every)
+        predicted, slopes = log_ms(rows, offsets + alone * added)
+        slopes = np.hstack([slopes, alone * np.delete(slopes, 1, axis=1)])
         error = predicted - label
         weight = 1 / np.sqrt(1 + (error / HUBER) ** 2)
         normal = (slopes * weight[:, None]).T @ slopes + np.diag(pull)
-        step = np.linalg.solve(normal, slopes.T @ (weight * error) + pull * offsets)
-        offsets = offsets - np.clip(step, -0.5, 0.5)
-    return np.asarray(offsets)
+        step = np.linalg.solve(normal, slopes.T @ (weight * error) + pull * every)
+        every = every - np.clip(step, -0.5, 0.5)
+    return _split(every)
+
+
+def _split(every: Floats) -> tuple[Floats, Floats]:
+    """Return offsets of all rows, and of single operators: those add nothing to launches."""
+    size = 2 + len(KERNEL_CLASSES)
+    return every[:size], np.insert(every[size:], 1, 0.0)
 
 
 def _error_of_models_left_out(rows: Sequence[MeasuredRow]) -> float | None:
@@ -112,6 +148,7 @@ def _error_of_models_left_out(rows: Sequence[MeasuredRow]) -> float | None:
     for model in models:
         rest = [r for r in rows if r.model != model]
         mine = [r for r in rows if r.model == model]
-        predicted, _ = log_ms(mine, _fit(rest))
+        offsets, added = _fit(rest)
+        predicted, _ = log_ms(mine, offsets + _alone(mine)[:, None] * added)
         errors += (predicted - np.log([r.latency_ms for r in mine])).tolist()
     return float(np.sqrt(np.mean(np.square(errors))))

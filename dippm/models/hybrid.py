@@ -26,6 +26,7 @@ from dippm.devices import (
     is_catalogued,
     unknown_host_log_sd,
 )
+from dippm.devices.device import FEWEST_LAUNCHES
 from dippm.errors import ConditionsError
 from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -41,7 +42,7 @@ from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
-from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
+from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law, measured_name
 from dippm.models.law_kernels import LawKernels
 from dippm.models.operator_rows import operator_rows
 from dippm.models.order import Order
@@ -194,24 +195,25 @@ class Hybrid:
             host=used,
         )
 
-    def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float]:
+    def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:
         """Return what a measurement of a model is held against.
 
         Returns:
-            Device time by kernel class in the order of KERNEL_CLASSES, shape (C,), the host's time
-            for all launches and the time of copying inputs, in ms; the last two are 0 where the
-            timer does not see them.
+            Device time by kernel class in the order of KERNEL_CLASSES, shape (C,), the number of
+            launches, the host's time for them and the time of copying inputs, in ms; the last two
+            are 0 where the timer does not see them.
         """
         self._refuse(c)
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         times = self._times(graph, c, batch).kernel_ms
         _, host = self._host(c.host, c.device)
-        host_ms = 0.0 if c.timer == "kernel" else self.phase.launches(table) * host.launch_ms
+        launches = self.phase.launches(table)
+        host_ms = 0.0 if c.timer == "kernel" else launches * host.launch_ms
         input_bytes = table.input_bytes[0] * batch + table.input_bytes[1]
         copy_ms = input_bytes / host.copy_bytes_per_ms if c.timer == "wall+copy" else 0.0
         by_class = np.bincount(table.kind, times, len(KERNEL_CLASSES)).astype(np.float64)
-        return by_class, host_ms, copy_ms
+        return by_class, launches, host_ms, copy_ms
 
     def _times(self, graph: ModelGraph, c: Conditions, batch: int) -> KernelTimes:
         """Return the times of the law within what `dippm.models.order` allows."""
@@ -231,9 +233,15 @@ class Hybrid:
             host.launches,
             found.novelty,
         )
-        known = c.device.calibration or c.device.name in self.config["seen"]["devices"]
-        half = self.intervals.half_width(described, SEEN if known else UNSEEN)
+        half = self.intervals.half_width(described, SEEN if self._known(c, launches) else UNSEEN)
         return _with_interval(total_ms, hypot(half, Z90 * host.log_sd * host.share))
+
+    def _known(self, c: Conditions, launches: float) -> bool:
+        """Return whether something like this was measured on the device, by its owner or by us."""
+        own = c.device.calibration
+        if own is not None and (own.has_models or launches < FEWEST_LAUNCHES):
+            return True
+        return measured_name(c.device) in self.config["seen"]["devices"]
 
     def host_of(self, c: Conditions) -> tuple[HostUse, Host]:
         """Return the machine that launches under some conditions, and its times."""
@@ -312,7 +320,12 @@ class Hybrid:
                 f"at {USUAL_CLOCK_MHZ:,} MHz (boost_clock_mhz)"
             )
         if c.device.calibration:
-            pass  # the owner measured it
+            launches = self.phase.launches(self._kernels(graph, c)[0])
+            if launches >= FEWEST_LAUNCHES and not c.device.calibration.has_models:
+                warnings.append(
+                    f"{c.device.name} was calibrated with single operators alone, which say little "
+                    "of whole models: about ten models say more"
+                )
         elif precisions is None:
             warnings.append(self.phase.never_measured(c.device.name))
         elif not set(precisions).intersection(same_arithmetic(c.device, c.precision)):

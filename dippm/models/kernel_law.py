@@ -161,7 +161,9 @@ class KernelLaw:
         novelty = np.array([self.measured.novelty(share) for share in shares])
         slow = self._log_slowdown(kernels, batch, places, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
-        added = np.stack([added_terms(self.terms, self.usual, p.conditions)[kind] for p in places])
+        launches = kernels.graph.launches
+        each_place = [added_terms(self.terms, self.usual, p.conditions, launches) for p in places]
+        added = np.stack([terms[kind] for terms in each_place])
         serial = serial_ms(looks, batch)[kernels.look_of]
         each = roofline * np.exp(bounded + added) + serial
         weights = self._weights(tree_share(novelty, self.network_weight))
@@ -273,6 +275,7 @@ def added_terms(
     terms: Mapping[tuple[str, str], Floats],
     usual: Mapping[tuple[str, str], Floats],
     conditions: Conditions,
+    launches: float,
 ) -> Floats:
     """Return what measurements of a device add, by class, or usually add on such a one.
 
@@ -280,6 +283,7 @@ def added_terms(
         terms: by GPU and mode, see `KernelLaw`.
         usual: by kind of memory and mode.
         conditions: of the device.
+        launches: of the graph: its owner may have measured models, or single operators.
     """
     found = conditions.device.calibration
     added = terms.get((measured_name(conditions.device), conditions.mode))
@@ -288,7 +292,7 @@ def added_terms(
         added = usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
     if found is None:
         return added
-    own = [found.log_slowdown + found.classes.get(kind, 0.0) for kind in KERNEL_CLASSES]
+    own = [found.log_factor(kind, launches) for kind in KERNEL_CLASSES]
     return np.asarray(added + np.array(own), dtype=np.float64)
 
 

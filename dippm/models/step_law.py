@@ -116,7 +116,7 @@ class StepLaw:
         )
         free = self.trees.log_slowdown(features)
         base = np.clip(free, self.lowest[looks.kind], self.highest[looks.kind])
-        added = added_terms(self.terms, self.usual, place.conditions)
+        added = added_terms(self.terms, self.usual, place.conditions, kernels.graph.launches)
         plain = base + added[looks.kind] + self.multipliers[looks.part, looks.kind]
         slow = plain + self.steps.log_slowdown(step_features(features, looks.part, base))
         roofline, serial = roofline_ms(looks, batch, place.view), serial_ms(looks, batch)

@@ -75,6 +75,7 @@ def measured_rows(runner: Runner, task: Task, rows: Indices, mixture: Mixture) -
         MeasuredRow(
             model=examples.rows[row].architecture,
             class_ms=class_ms[i],
+            launches=float(batch.launches[i]),
             host_ms=0.0 if batch.kernel_timer[i] else float(batch.launches[i]) * launch_ms,
             copy_ms=float(batch.input_bytes[i]) / copy_rate if batch.copies[i] else 0.0,
             latency_ms=examples.rows[row].latency_ms,

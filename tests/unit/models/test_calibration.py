@@ -17,7 +17,11 @@ GEMM, COPY = CLASSES.index("gemm"), CLASSES.index("copy")
 
 
 def rows(
-    common: float = 0.0, gemm: float = 0.0, launch: float = 0.0, count: int = 12
+    common: float = 0.0,
+    gemm: float = 0.0,
+    launch: float = 0.0,
+    count: int = 12,
+    launches: float = 100.0,
 ) -> list[MeasuredRow]:
     """Made-up rows of a GPU that differs from what is predicted by known factors."""
     random = np.random.default_rng(1)
@@ -25,8 +29,8 @@ def rows(
     for i in range(count):
         class_ms = np.zeros(len(CLASSES))
         class_ms[[GEMM, COPY]] = random.uniform(0.5, 5.0, 2)
-        host_ms = 12.0 if i % 3 == 0 else 0.1
-        row = MeasuredRow(f"model {i}", class_ms, host_ms, 0.0, 1.0)
+        host_ms = (0.12 if i % 3 == 0 else 0.001) * launches
+        row = MeasuredRow(f"model {i}", class_ms, launches, host_ms, 0.0, 1.0)
         offsets = np.zeros(2 + len(CLASSES))
         offsets[0], offsets[1], offsets[2 + GEMM] = common, launch, gemm
         found.append(replace(row, latency_ms=float(np.exp(log_ms([row], offsets)[0][0]))))
@@ -35,9 +39,12 @@ def rows(
 
 def test_a_common_factor_is_found():
     found = calibrate(rows(common=0.4), "A100-40GB")
-    assert found.log_slowdown == pytest.approx(0.4, abs=0.02)
+    own = [found.log_factor(name, 100.0) for name in ("gemm", "copy")]
+    assert own == pytest.approx([0.4, 0.4], abs=0.02)
+    assert found.log_slowdown > 0.3
     assert found.log_launch == pytest.approx(0.0, abs=0.02)
     assert found.rows == 12
+    assert found.operator_rows == 0
     assert found.log_error == pytest.approx(0.0, abs=0.02)
 
 
@@ -53,6 +60,28 @@ def test_a_slower_host_is_found():
     found = calibrate(rows(launch=math.log(2.0)), "A100-40GB")
     assert found.log_launch == pytest.approx(math.log(2.0), abs=0.05)
     assert found.log_slowdown == pytest.approx(0.0, abs=0.05)
+
+
+def operators(common: float) -> list[MeasuredRow]:
+    """Made-up single operators that all differ from what is predicted by one factor."""
+    return rows(common=common, count=100, launches=1.0)
+
+
+def test_many_operators_move_models_less_than_ten_models_do():
+    alone = calibrate(operators(common=0.3), "A100-40GB")
+    assert 0.02 < alone.log_factor("gemm", 100.0) < 0.15
+    assert alone.log_factor("gemm", 1.0) == pytest.approx(0.3, abs=0.02)
+    assert not alone.has_models
+    models = calibrate(rows(common=0.3, count=10), "A100-40GB")
+    assert models.log_factor("gemm", 100.0) == pytest.approx(0.3, abs=0.02)
+    assert models.has_models
+
+
+def test_operators_do_not_outvote_models():
+    both = calibrate([*operators(common=0.3), *rows(common=-0.1, count=10)], "A100-40GB")
+    assert both.log_factor("gemm", 100.0) == pytest.approx(-0.1, abs=0.03)
+    assert both.log_factor("gemm", 1.0) == pytest.approx(0.3, abs=0.03)
+    assert (both.rows, both.operator_rows) == (110, 100)
 
 
 def test_few_rows_of_one_model_state_no_error():
@@ -95,9 +124,10 @@ def test_a_slower_host_of_a_calibrated_device_counts():
 
 def test_the_class_times_of_a_row_sum_to_its_latency():
     graph, model = perceptron(), predictor()
-    class_ms, host_ms, copy_ms = model.class_ms(graph, conditions())
+    class_ms, launches, host_ms, copy_ms = model.class_ms(graph, conditions())
     latency = model.predict(graph, conditions()).values["latency_ms"].value
     assert class_ms.sum() == pytest.approx(latency)
+    assert launches >= 1
     assert host_ms == copy_ms == 0.0
 
 
@@ -122,6 +152,14 @@ def test_a_device_file_keeps_its_calibration(tmp_path):
         ('[calibration]\nbase = "x"\nlog_slowdown = 0\nclasses = 2', "classes is 2"),
         ('[calibration]\nbase = "x"\nlog_slowdown = 0\nclasses = {gemm = "a"}', "classes.gemm"),
         ('[calibration]\nbase = "x"\nlog_slowdown = 0\nrows = 0', "rows is 0"),
+        (
+            '[calibration]\nbase = "x"\nlog_slowdown = 0\nrows = 2\noperator_rows = 3',
+            "operator_rows is 3",
+        ),
+        (
+            '[calibration]\nbase = "x"\nlog_slowdown = 0\noperator_classes = {gemm = "a"}',
+            "operator_classes.gemm",
+        ),
     ],
 )
 def test_a_damaged_calibration_is_refused(tmp_path, line, words):

@@ -170,7 +170,7 @@ def _is_measured(device: Device, config: Mapping[str, Any]) -> bool:
     """Tell whether a checkpoint learned from a device; one that lists none knows only its own."""
     seen = config.get("seen")
     learned = seen.get("devices", ()) if isinstance(seen, dict) else (device.name,)
-    return device.calibration is not None or device.name in learned
+    return device.was_measured(learned)
 
 
 def _holds(c: Contender, mig: MigProfile) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from dippm.errors import DeviceError
@@ -132,6 +133,18 @@ class Device:
         """Return "stacked" of HBM, "board" of GDDR, None of other memory or if it is not known."""
         kind = (self.memory_type or "").upper()
         return next((f for start, f in _FAMILIES.items() if kind.startswith(start)), None)
+
+    def was_measured(self, learned: Collection[str], launches: float = inf) -> bool:
+        """Return whether graphs of so many launches were measured on it, by its owner or before.
+
+        Args:
+            learned: names of the devices that a checkpoint learned from.
+            launches: of the graph; its owner may have measured single operators alone.
+        """
+        own = self.calibration
+        if own is not None and (own.has_models or launches < FEWEST_LAUNCHES):
+            return True
+        return (own.base if own else self.name) in learned
 
     def known(self, name: str) -> float:
         """Return a quantity that the caller cannot do without, such as "l2_mb".

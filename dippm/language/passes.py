@@ -77,7 +77,7 @@ class Passes:
         self._prefill = OrderedSurface(lambda b, t: self._device_ms(Pass.prefill(b, t)))
         self._scored = OrderedSurface(lambda b, t: self._device_ms(Pass(b, t, t, t)))
         self._decode = OrderedSurface(lambda b, t: self._device_ms(Pass.decode(b, t)))
-        known = device.calibration or device.name in hybrid.config["seen"]["devices"]
+        known = device.was_measured(hybrid.config["seen"]["devices"])
         self._interval_group = SEEN if known else UNSEEN
         self.host_use, self._host = hybrid.host_of(setting.conditions)
 

@@ -22,7 +22,7 @@ def remarks(passes: Passes, decoder: Decoder, first: PassCost, last: PassCost) -
     s, use = passes.setting, passes.host_use
     device, seen = s.conditions.device, passes.hybrid.config["seen"]["devices"]
     yield from decoder.notes
-    if not device.calibration and device.name not in seen:
+    if not device.was_measured(seen):
         yield f"{device.name} was never measured: extrapolated from other GPUs"
     if decoder.longest is not None and s.longest > decoder.longest:
         yield (f"{s.longest:,} tokens are more than the model was made for, {decoder.longest:,}")

@@ -42,7 +42,7 @@ from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
-from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law, measured_name
+from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.models.law_kernels import LawKernels
 from dippm.models.operator_rows import operator_rows
 from dippm.models.order import Order
@@ -233,15 +233,9 @@ class Hybrid:
             host.launches,
             found.novelty,
         )
-        half = self.intervals.half_width(described, SEEN if self._known(c, launches) else UNSEEN)
+        known = c.device.was_measured(self.config["seen"]["devices"], launches)
+        half = self.intervals.half_width(described, SEEN if known else UNSEEN)
         return _with_interval(total_ms, hypot(half, Z90 * host.log_sd * host.share))
-
-    def _known(self, c: Conditions, launches: float) -> bool:
-        """Return whether something like this was measured on the device, by its owner or by us."""
-        own = c.device.calibration
-        if own is not None and (own.has_models or launches < FEWEST_LAUNCHES):
-            return True
-        return measured_name(c.device) in self.config["seen"]["devices"]
 
     def host_of(self, c: Conditions) -> tuple[HostUse, Host]:
         """Return the machine that launches under some conditions, and its times."""

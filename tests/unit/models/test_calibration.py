@@ -77,6 +77,18 @@ def test_many_operators_move_models_less_than_ten_models_do():
     assert models.has_models
 
 
+def test_a_device_that_was_calibrated_with_operators_was_not_measured_for_models():
+    learned = ["A100-40GB"]
+    for base, before in (("A100-40GB", True), ("T4", False)):
+        operators_only = replace(
+            find(base), name="mine", calibration=calibrate(operators(common=0.1), base)
+        )
+        assert operators_only.was_measured(learned) is before
+        assert operators_only.was_measured(learned, launches=1.0)
+        models = replace(operators_only, calibration=calibrate(rows(common=0.1), base))
+        assert models.was_measured(learned)
+
+
 def test_operators_do_not_outvote_models():
     both = calibrate([*operators(common=0.3), *rows(common=-0.1, count=10)], "A100-40GB")
     assert both.log_factor("gemm", 100.0) == pytest.approx(-0.1, abs=0.03)

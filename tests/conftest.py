@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from dippm.conditions import Conditions
 from dippm.graph import GRAPH_VERSION, ModelGraph
@@ -28,6 +29,10 @@ PACKAGES = {"tensorflow": "tensorflow", "paddle": "paddle"}
 # share the cores. Children inherit it, and so do the processes of a parallel run.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+# Hypothesis's own: the same examples every time, and no limits of time.
+settings.load_profile("ci")
+
 GARBAGE = (50_000, 50, 50)
 """Allocations between collections: graphs are many small objects, and what was imported stays."""
 

@@ -20,8 +20,6 @@ from dippm.relax.raw_graph import RawGraph
 
 BOUNDED = settings(
     max_examples=60,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

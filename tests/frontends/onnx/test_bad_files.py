@@ -72,7 +72,6 @@ def convert_or_typed_error(data: bytes) -> None:
 )
 @settings(
     max_examples=int(os.environ.get("DIPPM_FUZZ_EXAMPLES", "300")),
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 def test_flipped_bytes_give_only_our_errors(flips):
@@ -95,7 +94,6 @@ def test_flipped_bytes_give_only_our_errors(flips):
 @example(b"")
 @settings(
     max_examples=int(os.environ.get("DIPPM_FUZZ_EXAMPLES", "300")),
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 def test_cut_and_random_bytes_give_only_our_errors(data):

@@ -86,7 +86,8 @@ def test_truncated_files(files, tmp_path, name, part):
 
 @given(data=st.data())
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_damaged_pickles_are_refused_or_read(files, tmp_path, data):
     name = data.draw(st.sampled_from(["pickle.pt", "legacy.pth"]))
@@ -103,7 +104,8 @@ def test_damaged_pickles_are_refused_or_read(files, tmp_path, data):
 
 @given(content=st.binary(max_size=300), suffix=st.sampled_from([".pt", ".onnx", ".bin", ""]))
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_random_bytes_are_recognised_as_nothing(tmp_path, content, suffix):
     path = tmp_path / f"random{suffix}"

@@ -9,7 +9,7 @@ E   = P · T with P between idle power and power limit
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import exp, hypot
 from typing import Any, Self
@@ -38,6 +38,7 @@ from dippm.features.kernel_features import (
 from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.board_power import BoardPower, limit_warnings
 from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
@@ -86,6 +87,7 @@ class Hybrid:
         intervals = config["intervals"]["latency_ms"]
         self.intervals = IntervalLaw(tuple(intervals["coefficients"]), intervals["quantile"])
         self.order = Order(config["seen"]["often"])
+        self.boards = BoardPower(self.power, config["seen"]["often"])
         self._graphs: OrderedDict[int, tuple[ModelGraph, dict[Any, Any]]] = OrderedDict()
 
     @classmethod
@@ -156,10 +158,9 @@ class Hybrid:
         values = {"latency_ms": latency, "memory_mb": memory}
         energy = None
         if c.mig is None and c.device.power_limit_w is not None:
-            power_w = self.power.power_w(
-                c.device,
-                device_ms / max(total_ms, 1e-12),
-                achieved_shares(table, batch, view, max(device_ms, 1e-12)),
+            busy = device_ms / max(total_ms, 1e-12)
+            power_w = self._power_w(
+                found, achieved_shares(table, batch, view, max(device_ms, 1e-12)), c, busy
             )
             values["power_w"] = _within(
                 _with_interval(power_w, Z90 * self.power.log_error),
@@ -190,7 +191,11 @@ class Hybrid:
             operators=operator_rows(graph, table, batch, view, times, total_ms, energy)
             if with_operators
             else (),
-            warnings=(*self._warnings(graph, table, c), *_host_warnings(used)),
+            warnings=(
+                *self._warnings(graph, table, c),
+                *limit_warnings(c.device, found.limited),
+                *_host_warnings(used),
+            ),
             memory_parts=parts,
             host=used,
         )
@@ -206,7 +211,8 @@ class Hybrid:
         self._refuse(c)
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
-        times = self._times(graph, c, batch).kernel_ms
+        ordered = OrderedTimes(self.law, self.order, self._kernels_of(graph), batch)
+        times = ordered.at(c).kernel_ms  # a measurement says itself what a power limit does
         _, host = self._host(c.host, c.device)
         launches = self.phase.launches(table)
         host_ms = 0.0 if c.timer == "kernel" else launches * host.launch_ms
@@ -216,10 +222,12 @@ class Hybrid:
         return by_class, launches, host_ms, copy_ms
 
     def _times(self, graph: ModelGraph, c: Conditions, batch: int) -> KernelTimes:
-        """Return the times of the law within what `dippm.models.order` allows."""
-        return OrderedTimes(
-            self.law, self.order, lambda asked: self._kernels(graph, asked)[1], batch
-        ).at(c)
+        """Return the times of the law within what order and power limits allow."""
+        kernels_of = self._kernels_of(graph)
+        return OrderedTimes(self.law, self.order, kernels_of, batch, self.boards).at(c)
+
+    def _kernels_of(self, graph: ModelGraph) -> Callable[[Conditions], LawKernels]:
+        return lambda asked: self._kernels(graph, asked)[1]
 
     def _latency_estimate(
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, launches: float
@@ -235,7 +243,18 @@ class Hybrid:
         )
         known = c.device.was_measured(self.config["seen"]["devices"], launches)
         half = self.intervals.half_width(described, SEEN if known else UNSEEN)
-        return _with_interval(total_ms, hypot(half, Z90 * host.log_sd * host.share))
+        limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
+        return _with_interval(total_ms, hypot(half, limit, Z90 * host.log_sd * host.share))
+
+    def _power_w(
+        self, found: KernelTimes, shares: Sequence[float], c: Conditions, busy: float
+    ) -> float:
+        """Return the mean power; of a board that its limit slows down what the limit leaves."""
+        power_w = self.power.power_w(c.device, busy, shares)
+        if found.limited is None:
+            return power_w
+        idle_w = idle_power_w(c.device)
+        return max(power_w, idle_w + busy * (found.limited.power_w - idle_w))
 
     def host_of(self, c: Conditions) -> tuple[HostUse, Host]:
         """Return the machine that launches under some conditions, and its times."""

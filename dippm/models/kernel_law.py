@@ -21,6 +21,7 @@ from dippm.devices import Device
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
 from dippm.features.kernel_table import KernelTable
+from dippm.models.board_power import Limited
 from dippm.models.kernel_network import Array, KernelNetwork, heads_of, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
@@ -71,6 +72,7 @@ class KernelTimes:
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
         novelty: distance to the nearest measured model, 0 to 1, see `dippm.models.novelty`.
+        limited: what a low power limit of the board added to them; None if nothing.
     """
 
     kernel_ms: Floats
@@ -78,6 +80,7 @@ class KernelTimes:
     spread: float
     extrapolated: float
     novelty: float
+    limited: Limited | None = None
 
 
 class Law(Protocol):

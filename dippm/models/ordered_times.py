@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import exp
 
 import numpy as np
 
 from dippm.conditions import Conditions, Precision, same_arithmetic
 from dippm.devices import Device, MigProfile
 from dippm.features.kernel_features import DeviceView
+from dippm.models.board_power import BoardPower
 from dippm.models.kernel_law import Floats, KernelTimes, Law, Place
 from dippm.models.law_kernels import LawKernels
 from dippm.models.order import Order, is_same_chip
@@ -46,6 +48,7 @@ class OrderedTimes:
         order: of formats and GPUs.
         kernels_of: the model's kernels under some conditions.
         batch: samples.
+        boards: what low power limits do; None if nothing is known of them.
     """
 
     def __init__(
@@ -54,8 +57,9 @@ class OrderedTimes:
         order: Order,
         kernels_of: Callable[[Conditions], LawKernels],
         batch: int,
+        boards: BoardPower | None = None,
     ) -> None:
-        self._law, self._order = law, order
+        self._law, self._order, self._boards = law, order, boards
         self._kernels_of, self._batch = kernels_of, batch
         self._bounds: dict[Point, Bounds] = {}
         self._lone: dict[Point, KernelTimes] = {}
@@ -64,10 +68,27 @@ class OrderedTimes:
 
     def at(self, c: Conditions) -> KernelTimes:
         """Return the ordered times under conditions of this batch."""
+        siblings = self._boards.siblings(c) if self._boards else ()
         asked: dict[Point, Conditions] = {}
-        self._collect(c, asked)
+        for one in (c, *siblings):
+            self._collect(one, asked)
         self._evaluate(asked)
-        return self._order_of(c)
+        return self._limited(c, self._order_of(c), siblings)
+
+    def _limited(
+        self, c: Conditions, found: KernelTimes, siblings: Sequence[Conditions]
+    ) -> KernelTimes:
+        """Slow kernels down by what the power limit of their board does."""
+        if self._boards is None or not siblings or found.device_ms <= 0.0:
+            return found
+        there = [
+            (s.device, self._kernels_of(s).graph, self._order_of(s).device_ms) for s in siblings
+        ]
+        limited = self._boards.limited(c, self._batch, found.device_ms, there)
+        if limited is None:
+            return found
+        slowed = _of(found, found.kernel_ms * exp(limited.log_slowdown))
+        return replace(slowed, limited=limited)
 
     def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
         """Note the bounds of a point and of all that they lead to, and which ask the law."""

@@ -1,0 +1,188 @@
+"""Predictions beside what others published of whole models: nothing of it ever trained or chose.
+
+    python -m training.studies.published [--results STEM]
+
+`published.csv` holds the figures: NVIDIA's tables of convolutional networks in PyTorch 1.9, and
+those that diffusers 0.17 keeps of the U-Net of Stable Diffusion 1.5 in PyTorch 2.0, iterations of
+the whole pipeline, of which the U-Net is nearly all. Rates are means over a data set or an image,
+loader and scheduler included, so a few percent of them are not the model's. The U-Net takes two
+samples for each image. Which A100 diffusers ran on is not said; 80 GB are taken.
+
+Points whose latency the host decides are told apart: the machine that launched is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import dippm
+from dippm.graph import ModelGraph
+
+FIGURES = Path(__file__).with_name("published.csv")
+HOST_SHARE = 0.5
+UNET = "diffusers:sd-1.5-unet"
+PROMPT_LENGTH, PROMPT_WIDTH, LATENT = 77, 768, (4, 64, 64)
+SIZES = {"timm:efficientnet_b4": 380}
+IMAGE_SIZE = 224
+NOTE = "`python -m training.studies.published --results training/studies/results/published`"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One published figure and ours.
+
+    Attributes:
+        source, model, gpu, precision, mode, batch: of the row.
+        published_ms: time of a batch, from the published rate.
+        predicted_ms: ours.
+        low_ms, high_ms: our interval of 90 %.
+        host_share: of launches in our latency.
+    """
+
+    source: str
+    model: str
+    gpu: str
+    precision: str
+    mode: str
+    batch: int
+    published_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+    host_share: float
+
+
+def figures() -> pd.DataFrame:
+    """Return the published figures, with "published_ms" of a batch."""
+    found = pd.read_csv(FIGURES, comment="#")
+    samples = found["batch"].where(found["unit"] == "samples/s", 1)
+    return found.assign(published_ms=1e3 * samples / found["rate"])
+
+
+def graph_of(model: str, batch: int) -> ModelGraph:
+    """Return the graph of a published model; the U-Net has sizes of its own for each batch."""
+    if model == UNET:
+        return unet(batch)
+    size = SIZES.get(model, IMAGE_SIZE)
+    return dippm.read_graph(model, input=(3, size, size))
+
+
+def unet(batch: int) -> ModelGraph:
+    """Return the U-Net of Stable Diffusion 1.5, without weights.
+
+    Raises:
+        ImportError: if diffusers is not installed.
+    """
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unet = UNet2DConditionModel(sample_size=LATENT[-1], cross_attention_dim=768)
+
+        def forward(self, latent: Any, step: Any, prompt: Any) -> Any:
+            return self.unet(latent, step, prompt, return_dict=False)[0]
+
+    with torch.device("meta"):
+        module = Plain().eval()
+        sizes = (LATENT, (), (PROMPT_LENGTH, PROMPT_WIDTH))
+        given = tuple(torch.empty(batch, *size) for size in sizes)
+        return dippm.read_graph(torch.export.export(module, given))
+
+
+def compared(rows: pd.DataFrame) -> Iterator[Beside]:
+    """Yield each figure beside its prediction."""
+    loaded = dippm.load()
+    graphs: dict[tuple[str, int], ModelGraph] = {}
+    for row in track(list(rows.itertuples()), "published figures"):
+        key = row.model, row.batch if row.model == UNET else 0
+        if key not in graphs:
+            graphs[key] = graph_of(row.model, row.batch)
+        found = loaded.predict(
+            graphs[key],
+            batch=row.batch,
+            device=row.gpu,
+            precision=row.precision,
+            mode=row.mode,
+            channels_last=row.layout == "nhwc",
+        )
+        assert found.latency_ms is not None, found.absent
+        interval = found.intervals["latency_ms"]
+        yield Beside(
+            source=row.source,
+            model=row.model,
+            gpu=row.gpu,
+            precision=row.precision,
+            mode=row.mode,
+            batch=row.batch,
+            published_ms=row.published_ms,
+            predicted_ms=found.latency_ms,
+            low_ms=interval.low,
+            high_ms=interval.high,
+            host_share=found.host.share if found.host else 0.0,
+        )
+
+
+def summed(found: pd.DataFrame) -> pd.DataFrame:
+    """Return errors by source, GPU and precision, of points that the device decides, and others."""
+    error = np.log(found["predicted_ms"] / found["published_ms"])
+    inside = found["published_ms"].between(found["low_ms"], found["high_ms"])
+    tried = found.assign(
+        decides=np.where(found["host_share"] > HOST_SHARE, "host", "device"),
+        error=error,
+        ape=100 * np.abs(np.expm1(error)),
+        inside=100.0 * inside,
+    )
+    keys = ["decides", "source", "gpu", "precision", "mode"]
+    lines = tried.groupby(keys).agg(
+        n=("ape", "size"), mape=("ape", "mean"), error=("error", "mean"), inside=("inside", "mean")
+    )
+    whole = tried.groupby("decides").agg(
+        n=("ape", "size"), mape=("ape", "mean"), error=("error", "mean"), inside=("inside", "mean")
+    )
+    whole.index = pd.MultiIndex.from_tuples([(name, "all", "", "", "") for name in whole.index])
+    both = pd.concat([lines, whole]).rename_axis(keys).reset_index()
+    both["bias"] = 100 * np.expm1(both.pop("error"))
+    return both.sort_values("decides", kind="stable").round(1)
+
+
+def main(
+    results: Annotated[Path | None, typer.Option(help="stem of result files to write")] = None,
+) -> None:
+    """Print errors against published figures."""
+    found = pd.DataFrame(asdict(one) for one in compared(figures()))
+    lines = summed(found)
+    table = Table(*lines.columns, title="against published figures, percent")
+    for line in lines.itertuples(index=False):
+        table.add_row(*map(str, line))
+    Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
+    if results is not None:
+        rounded = [
+            {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
+            for row in found.to_dict("records")
+        ]
+        text = ",\n".join(f" {json.dumps(row)}" for row in rounded)
+        results.with_suffix(".json").write_text(f"[\n{text}\n]\n", encoding="utf-8")
+        page = f"# Against published figures, percent\n\n{NOTE}\n\n{_markdown(lines)}\n"
+        results.with_suffix(".md").write_text(page, encoding="utf-8")
+
+
+def _markdown(lines: pd.DataFrame) -> str:
+    rows = [list(lines.columns), ["---"] * len(lines.columns), *lines.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)

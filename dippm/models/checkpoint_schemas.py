@@ -153,6 +153,16 @@ class TableTerms(Schema):
     terms: dict[Name, LogFactor]
 
 
+class ResidualRows(Schema):
+    """Rows whose residuals speak for a GPU under some conditions."""
+
+    device: Name
+    mode: Mode
+    precision: Precision
+    channels_last: bool
+    rows: Count
+
+
 class TreeLawPart(Schema):
     """Shape of the trees of inference, and what bounds them."""
 
@@ -177,6 +187,7 @@ class LawPart(TreeLawPart):
 
     members: Annotated[int, Field(ge=1, le=64)]
     network_weight: Annotated[float, Field(ge=0, le=1)]
+    residuals: list[ResidualRows] = []
 
 
 class HybridSchema(Schema):

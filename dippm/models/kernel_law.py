@@ -2,9 +2,9 @@
 
 An ensemble of graph networks and of boosted trees, averaged in the log: near what was measured the
 networks speak alone, the further from it the more the trees do, and the less a network may leave
-them. For a table of measurements
-that trained (a GPU, a mode, a software) terms by kernel class add to the law that all share; a GPU
-that was not measured takes those that tables of other GPUs with its kind of memory usually add.
+them. For a table of measurements that trained (a GPU, a mode, a software) terms by kernel class add
+to the law that all share, and to the networks what they left over of its models nearby; a GPU that
+was not measured takes the terms that tables of other GPUs with its kind of memory usually add.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dippm.models.kernel_network import Array, KernelNetwork, heads_of, static_f
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
 from dippm.models.novelty import MeasuredModels, shares_of
+from dippm.models.residuals import MeasuredResiduals
 
 Floats = NDArray[np.float64]
 GUARD = 1.2
@@ -106,6 +107,7 @@ class KernelLaw:
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU without terms.
         heads: by (GPU, mode): what its newest table adds to the last layer of each network,
             (members, width).
+        residuals: what the networks left over of the rows that trained, of the newest tables.
     """
 
     network: KernelNetwork
@@ -118,6 +120,7 @@ class KernelLaw:
     terms: Mapping[tuple[str, str], Floats]
     usual: Mapping[tuple[str, str], Floats]
     heads: Mapping[tuple[str, str], Array]
+    residuals: MeasuredResiduals
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> KernelLaw:
@@ -140,6 +143,12 @@ class KernelLaw:
             terms=terms,
             usual=usual_of(law),
             heads=heads_of(tensors, law["members"], list(terms), network.width),
+            residuals=MeasuredResiduals.from_checkpoint(
+                tensors,
+                law.get("residuals", ()),
+                network.members[0]["mean"],
+                network.members[0]["scale"],
+            ),
         )
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
@@ -162,11 +171,15 @@ class KernelLaw:
         roofline = np.stack(each_look)[:, kernels.look_of]
         shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
         novelty = np.array([self.measured.novelty(share) for share in shares])
-        slow = self._log_slowdown(kernels, batch, places, np.log(roofline), novelty)
+        features = self._features(kernels, batch, places)
+        slow = self._log_slowdown(kernels, batch, places, features, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
         launches = kernels.graph.launches
         each_place = [added_terms(self.terms, self.usual, p.conditions, launches) for p in places]
         added = np.stack([terms[kind] for terms in each_place])
+        nearby = self._nearby(kernels, places, features, roofline)
+        of_networks = np.append(np.ones(len(slow) - 1), 0.0)
+        added = added + of_networks[:, None, None] * nearby[:, None]
         serial = serial_ms(looks, batch)[kernels.look_of]
         each = roofline * np.exp(bounded + added) + serial
         weights = self._weights(tree_share(novelty, self.network_weight))
@@ -193,16 +206,21 @@ class KernelLaw:
         middle = (weights * totals).sum(axis=0)
         return np.asarray(np.sqrt((weights * (totals - middle) ** 2).sum(axis=0)))
 
-    def _log_slowdown(
-        self,
-        kernels: LawKernels,
-        batch: int,
-        places: Sequence[Place],
-        log_roofline: Floats,
-        novelty: Floats,
+    def _nearby(
+        self, kernels: LawKernels, places: Sequence[Place], features: Array, roofline: Floats
     ) -> Floats:
-        """Return what members and trees say, shape (members + 1, D, C)."""
-        features = np.stack(
+        """Return what the networks left over of measured models nearby, at each place, (D,)."""
+        count, looks = kernels.graph.count, len(features)
+        found = np.zeros(len(places))
+        for i, place in enumerate(places):
+            times = np.bincount(kernels.look_of, roofline[i] * count, looks).astype(np.float64)
+            name = measured_name(place.conditions.device)
+            found[i] = self.residuals.added(place.conditions, name, features[:, i], times)
+        return found
+
+    def _features(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> Array:
+        """Return what networks and trees see of the looks, shape (L, D, F)."""
+        return np.stack(
             [
                 kernel_features(
                     looks_at(kernels, place),
@@ -215,6 +233,17 @@ class KernelLaw:
             ],
             axis=1,
         )
+
+    def _log_slowdown(
+        self,
+        kernels: LawKernels,
+        batch: int,
+        places: Sequence[Place],
+        features: Array,
+        log_roofline: Floats,
+        novelty: Floats,
+    ) -> Floats:
+        """Return what members and trees say, shape (members + 1, D, C)."""
         graph = kernels.graph
         per_sample, fixed = graph.table.input_bytes
         static = static_features(

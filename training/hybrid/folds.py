@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from dataset.join.splits import Fold, Split
+from dippm.models.host import OVERLAP_POWER
 from training.evaluation.held_out import HeldOut
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
-from training.hybrid.fit import FitSettings, fit, predict_log_ms
-from training.hybrid.mixture import ALONE, GUARDED, SAGE, TREES, Mean
+from training.hybrid.fit import FitSettings, fit, predict_log_ms, restore
+from training.hybrid.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
 from training.hybrid.network import KernelNetwork, NetworkSettings
 from training.hybrid.novelty import novelties, row_shares
+from training.hybrid.residuals import Residuals, added, mean_features, points_of, residuals_of
 from training.hybrid.trees import (
     TreeSettings,
     fit_trees,
@@ -104,7 +106,11 @@ class Runner:
 
     def run(self, tasks: Sequence[Task], processes: int | None = None) -> None:
         """Fit what is not yet on disk, one process per core."""
-        todo = [task for task in tasks if not self._path(task).exists()]
+        todo = [
+            task
+            for task in tasks
+            if not (self._path(task).exists() and self._residuals_path(task).exists())
+        ]
         _SHARED.update(runner=self)
         with Progress() as progress, get_context("fork").Pool(processes) as pool:
             bar = progress.add_task("fits", total=len(todo))
@@ -112,8 +118,17 @@ class Runner:
                 progress.update(bar, advance=1, description=f"fits (last: {name})")
 
     def fit(self, task: Task) -> None:
-        """Fit every learner and keep weights and held-out predictions."""
+        """Fit every learner and keep weights, held-out predictions and residuals."""
         torch.set_num_threads(1)
+        if not self._path(task).exists():
+            self._fit(task)
+        if not self._residuals_path(task).exists():
+            found = residuals_of(self.examples, task.train, self.network(task), tables=self.tables)
+            unfinished = self._residuals_path(task).with_suffix(".part.npz")
+            np.savez(unfinished, rows=found.rows, log_error=found.log_error)
+            unfinished.replace(self._residuals_path(task))
+
+    def _fit(self, task: Task) -> None:
         settings, began = self.settings.of_seed(task.seed), time.monotonic()
         predicted: dict[str, NDArray[np.float64]] = {}
         seconds: dict[str, float] = {}
@@ -145,10 +160,39 @@ class Runner:
         np.savez(unfinished, **arrays)
         unfinished.replace(self._path(task))
 
+    def network(self, task: Task) -> KernelNetwork:
+        """Return the network of a finished task."""
+        settings = self.settings.of_seed(task.seed).fit
+        return restore(self.weights(task, SAGE), settings, tables=self.tables)
+
     def log_ms(self, task: Task) -> dict[str, NDArray[np.float64]]:
-        """Return the held-out predictions of a finished task by learner, log ms."""
+        """Return the held-out predictions of a finished task by learner, log ms.
+
+        Under `NEARBY` stands what residuals of measured models nearby add to the networks.
+        """
         with np.load(self._path(task)) as file:
-            return {name: file[name] for name in task.learners}
+            found = {name: file[name] for name in task.learners}
+        return found | {NEARBY: self._nearby(task, found[SAGE])}
+
+    def _nearby(self, task: Task, log_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what is added to the log of rows under test: kernels are slowed, launches not."""
+        points, known = self.points(task), self.residuals(task)
+        slower = added(self.examples, points, known, task.test)
+        of_host = np.minimum(self._host_ms(task) / np.exp(log_ms), 1.0) ** OVERLAP_POWER
+        return slower * (1.0 - of_host)
+
+    def points(self, task: Task) -> NDArray[np.float16]:
+        """Return all rows as the residuals of a task's network see them."""
+        return points_of(self._mean_features, self.network(task))
+
+    def residuals(self, task: Task) -> Residuals:
+        """Return what the network of a finished task left over of the rows that trained."""
+        with np.load(self._residuals_path(task)) as file:
+            return Residuals(file["rows"], file["log_error"])
+
+    @cached_property
+    def _mean_features(self) -> NDArray[np.float64]:
+        return mean_features(self.examples)
 
     def _host_ms(self, task: Task) -> NDArray[np.float64]:
         with np.load(self._path(task)) as file:
@@ -227,6 +271,9 @@ class Runner:
 
     def _path(self, task: Task) -> Path:
         return self.folder / f"{task.name}.npz"
+
+    def _residuals_path(self, task: Task) -> Path:
+        return self.folder / f"{task.name}.residuals.npz"
 
 
 _SHARED: dict[str, Any] = {}

@@ -13,9 +13,8 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
 from dippm.models.kernel_law import distance, guarded, tree_share
 from training.hybrid.batches import Batch, Batches, Indices
-from training.hybrid.fit import restore
 from training.hybrid.folds import Runner, Task
-from training.hybrid.mixture import SAGE, TREES, Mixture
+from training.hybrid.mixture import TREES, Mixture
 from training.hybrid.network import KernelNetwork
 from training.hybrid.trees import KernelTrees
 
@@ -50,8 +49,7 @@ class HeldOutTimes:
 def fitted(runner: Runner, task: Task) -> tuple[KernelNetwork, KernelTrees]:
     """Return what a task fitted."""
     settings = runner.settings.of_seed(task.seed)
-    network = restore(runner.weights(task, SAGE), settings.fit, tables=runner.tables)
-    return network, KernelTrees.load(runner.weights(task, TREES), settings.trees)
+    return runner.network(task), KernelTrees.load(runner.weights(task, TREES), settings.trees)
 
 
 @torch.no_grad()

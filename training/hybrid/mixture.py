@@ -14,6 +14,8 @@ from dippm.models.kernel_law import distance, tree_share
 Floats = NDArray[np.float64]
 SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
 GUARDED = "GraphSAGE, guarded by trees"
+NEARBY = "left over of measured models nearby"
+"""No learner: what is added to the networks, see `dippm.models.residuals`."""
 
 
 class Mean(Protocol):
@@ -40,9 +42,9 @@ class Mixture:
     network_weight: float
 
     def answers(self, log_ms: Mapping[str, Floats], novelty: Floats) -> Floats:
-        """Return the network's and the trees' answers."""
+        """Return the network's answers, with what is added to them, and the trees'."""
         far = distance(novelty)
-        network = (1.0 - far) * log_ms[SAGE] + far * log_ms[GUARDED]
+        network = (1.0 - far) * log_ms[SAGE] + far * log_ms[GUARDED] + log_ms[NEARBY]
         return np.stack([network, log_ms[TREES]])
 
     def shares(self, novelty: Floats) -> Floats:

@@ -15,11 +15,12 @@ from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import DeviceView
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS, LEAST_NOVELTY
-from dippm.models.kernel_law import by_class, distance
+from dippm.models.kernel_law import Place, by_class, distance
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.novelty import MeasuredModels
@@ -40,10 +41,11 @@ from training.hybrid.fit import FitSettings, _draws, predict_log_ms, restore
 from training.hybrid.folds import LEARNERS, Runner, Settings, Task, table_of
 from training.hybrid.held_out_rows import held_out_rows
 from training.hybrid.held_out_times import held_out_times
-from training.hybrid.mixture import ALONE, GUARDED, SAGE, TREES, Mixture, Single
+from training.hybrid.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
 from training.hybrid.network import NetworkSettings
 from training.hybrid.novelty import measured_tensors, row_shares
 from training.hybrid.publish import Evaluation, _often, publish
+from training.hybrid.residuals import added, residuals_of
 from training.hybrid.train import choose_weight
 from training.hybrid.tree_arrays import tree_arrays
 from training.hybrid.trees import KernelTrees as Fitted
@@ -203,7 +205,7 @@ def test_the_mean_of_learners_is_one_in_the_log(runner, tasks):
     log = runner.log_ms(tasks["S0"][0])
     held = runner.held_out(tasks["S0"], Mixture(0.25), "both").rows
     far = distance(held["novelty"].to_numpy())
-    network = (1 - far) * log[SAGE] + far * log[GUARDED]
+    network = (1 - far) * log[SAGE] + far * log[GUARDED] + log[NEARBY]
     expected = (1 - 0.75 * far) * network + 0.75 * far * log[TREES]
     assert np.log(held["predicted latency_ms"]).to_numpy() == pytest.approx(expected)
     disagreement = np.sqrt(0.25 * 0.75) * np.abs(network - log[TREES])
@@ -389,13 +391,69 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far)
     assert isinstance(loaded, Hybrid)
     unlike = MeasuredModels(np.eye(len(KERNEL_CLASSES), dtype=np.float32)[-1:])
     measured = unlike if far else loaded.law.measured
-    law = replace(loaded.law, terms={}, usual={}, heads={}, measured=measured)
+    law = replace(
+        loaded.law,
+        terms={},
+        usual={},
+        heads={},
+        residuals=replace(loaded.law.residuals, groups={}),
+        measured=measured,
+    )
     predictor = Hybrid(law, loaded.config)
     predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
     conditions = Conditions(device=row.device, batch=4, precision="amp")
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
     expected = np.mean([np.mean(answers), by_trees]) if far else np.mean(answers)
     assert np.log(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_the_checkpoint_adds_what_the_fits_left_over_of_rows_nearby(runner, shipped, checkpoint):
+    loaded = dippm.pretrained.load(checkpoint).predictor
+    examples, every = runner.examples, np.arange(len(runner.examples.rows))
+    members = [
+        added(examples, runner.points(task), runner.residuals(task), every) for task in shipped
+    ]
+    expected = np.mean(members, axis=0)
+    law = loaded.law
+    without = replace(law, residuals=replace(law.residuals, groups={}))
+    chosen = [i for i, row in enumerate(examples.rows) if row.is_model][::7]
+    assert np.abs(expected[chosen]).max() > 0.005
+    for i in chosen:
+        row = examples.rows[i]
+        asked = Conditions(device=row.device, batch=row.batch, precision="amp")
+        kernels = loaded._kernels(graph_of(row.graph), asked)[1]
+        place = [Place(DeviceView.of(row.device), asked)]
+        times = [one.times(kernels, row.batch, place)[0].device_ms for one in (law, without)]
+        assert np.log(times[0] / times[1]) == pytest.approx(expected[i], abs=2e-3)
+
+
+def test_residuals_of_a_fold_are_of_rows_that_train(runner, tasks):
+    for task in tasks["S1"]:
+        known = runner.residuals(task)
+        rows = [runner.examples.rows[i] for i in known.rows]
+        assert set(known.rows) <= set(task.train)
+        assert all(row.is_end_to_end for row in rows)
+        assert len(rows) > 10
+    network = runner.network(tasks["S0"][0])
+    found = residuals_of(runner.examples, tasks["S0"][0].train, network, tables=runner.tables)
+    predicted = predict_log_ms(network, runner.examples, found.rows, tables=runner.tables)
+    measured = np.log([runner.examples.rows[i].latency_ms for i in found.rows])
+    assert found.log_error == pytest.approx(measured - predicted, abs=1e-5)
+
+
+def test_a_gpu_held_out_has_nothing_added(runner, tasks):
+    assert not any(runner.log_ms(task)[NEARBY].any() for task in tasks["S3a"])
+
+
+def test_what_is_left_over_of_models_nearby_makes_predictions_better(runner, tasks):
+    """Where all rows of a table are a tenth slower than the network says, so are its others."""
+    task = tasks["S1"][0]
+    known = runner.residuals(task)
+    slower = replace(known, log_error=np.full(len(known.rows), 0.1))
+    points = runner.points(task)
+    found = added(runner.examples, points, slower, known.rows)
+    assert found == pytest.approx(0.1, abs=0.02)
+    assert (added(runner.examples, points, slower, task.test) <= 0.11).all()
 
 
 def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(

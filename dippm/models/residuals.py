@@ -80,8 +80,7 @@ class MeasuredResiduals:
         points = np.asarray(tensors.get(POINTS, np.zeros((0, N_COORDINATES))), dtype=np.float64)
         weights = np.asarray(tensors.get(WEIGHTS, np.zeros(0)), dtype=np.float64)
         fits = points.shape == (total, N_COORDINATES) and weights.shape == (total,)
-        finite = np.isfinite(points).all() and np.isfinite(weights).all()
-        if not fits or total > MOST_ROWS or not finite:
+        if not fits or total > MOST_ROWS:
             raise CheckpointError(
                 "the residuals of measured models do not fit their list",
                 "Restore the checkpoint's folder from its release.",

@@ -112,8 +112,6 @@ def test_a_checkpoint_without_them_adds_nothing() -> None:
         {POINTS: AT[:1]},
         {POINTS: AT[:, 1:]},
         {WEIGHTS: np.zeros(3)},
-        {WEIGHTS: np.array([0.0, np.nan])},
-        {POINTS: np.full_like(AT, np.inf)},
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(change: dict[str, np.ndarray]) -> None:

@@ -167,8 +167,8 @@ class KernelLaw:
     def _times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         looks, kind = kernels.looks, kernels.graph.table.kind
         count = kernels.graph.count.astype(np.float64)
-        each_look = [roofline_ms(looks_at(kernels, p), batch, p.view) for p in places]
-        roofline = np.stack(each_look)[:, kernels.look_of]
+        each_look = np.stack([roofline_ms(looks_at(kernels, p), batch, p.view) for p in places])
+        roofline = each_look[:, kernels.look_of]
         shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
         novelty = np.array([self.measured.novelty(share) for share in shares])
         features = self._features(kernels, batch, places)
@@ -177,7 +177,7 @@ class KernelLaw:
         launches = kernels.graph.launches
         each_place = [added_terms(self.terms, self.usual, p.conditions, launches) for p in places]
         added = np.stack([terms[kind] for terms in each_place])
-        nearby = self._nearby(kernels, places, features, roofline)
+        nearby = self._nearby(kernels, places, features, each_look)
         of_networks = np.append(np.ones(len(slow) - 1), 0.0)
         added = added + of_networks[:, None, None] * nearby[:, None]
         serial = serial_ms(looks, batch)[kernels.look_of]
@@ -209,14 +209,22 @@ class KernelLaw:
     def _nearby(
         self, kernels: LawKernels, places: Sequence[Place], features: Array, roofline: Floats
     ) -> Floats:
-        """Return what the networks left over of measured models nearby, at each place, (D,)."""
-        count, looks = kernels.graph.count, len(features)
-        found = np.zeros(len(places))
-        for i, place in enumerate(places):
-            times = np.bincount(kernels.look_of, roofline[i] * count, looks).astype(np.float64)
-            name = measured_name(place.conditions.device)
-            found[i] = self.residuals.added(place.conditions, name, features[:, i], times)
-        return found
+        """Return what the networks left over of measured models nearby, at each place, (D,).
+
+        Args:
+            kernels: of the model.
+            places: D of them.
+            features: of the looks, (L, D, F).
+            roofline: of one kernel of each look, (D, L).
+        """
+        times = roofline * np.bincount(kernels.look_of, kernels.graph.count, len(features))
+        found = [
+            self.residuals.added(
+                place.conditions, measured_name(place.conditions.device), features[:, i], times[i]
+            )
+            for i, place in enumerate(places)
+        ]
+        return np.array(found, dtype=np.float64)
 
     def _features(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> Array:
         """Return what networks and trees see of the looks, shape (L, D, F)."""

@@ -122,13 +122,11 @@ class Runner:
         """Fit every learner and keep weights, held-out predictions and residuals."""
         torch.set_num_threads(1)
         if not self._path(task).exists():
-            self._fit(task)
+            self._fit_learners(task)
         if not self._residuals_path(task).exists():
             given = self.examples, self._beside(task), self.network(task)
             found = residuals_of(*given, tables=self.tables)
-            unfinished = self._residuals_path(task).with_suffix(".part.npz")
-            np.savez(unfinished, rows=found.rows, log_error=found.log_error)
-            unfinished.replace(self._residuals_path(task))
+            _keep(self._residuals_path(task), rows=found.rows, log_error=found.log_error)
 
     def _beside(self, task: Task) -> Indices:
         """Return the rows that train in the tables of rows under test; all if none is."""
@@ -137,7 +135,7 @@ class Runner:
         tested = {self.examples.rows[i].table for i in task.test}
         return np.array([i for i in task.train if self.examples.rows[i].table in tested], np.int64)
 
-    def _fit(self, task: Task) -> None:
+    def _fit_learners(self, task: Task) -> None:
         settings, began = self.settings.of_seed(task.seed), time.monotonic()
         predicted: dict[str, NDArray[np.float64]] = {}
         seconds: dict[str, float] = {}
@@ -163,11 +161,9 @@ class Runner:
             predicted[TREES] = predict_trees_log_ms(*given, tables=self.tables)
             predicted[GUARDED] = predict_guarded_log_ms(*given, tables=self.tables)
         seconds[TREES] = time.monotonic() - began
-        unfinished = self._path(task).with_suffix(".part.npz")
         arrays: dict[str, Any] = {f"seconds {name}": value for name, value in seconds.items()}
         arrays |= {"test": task.test, "host": _host_ms(self, task.test, network), **predicted}
-        np.savez(unfinished, **arrays)
-        unfinished.replace(self._path(task))
+        _keep(self._path(task), **arrays)
 
     def network(self, task: Task) -> KernelNetwork:
         """Return the network of a finished task."""
@@ -294,6 +290,13 @@ _SHARED: dict[str, Any] = {}
 def _fit(task: Task) -> str:
     _SHARED["runner"].fit(task)
     return task.name
+
+
+def _keep(path: Path, **arrays: Any) -> None:
+    """Write arrays so that a file is whole or is none."""
+    unfinished = path.with_suffix(".part.npz")
+    np.savez(unfinished, **arrays)
+    unfinished.replace(path)
 
 
 def _fields(settings: NetworkSettings) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def write_results(
         *notes,
         shares(found),
         "Off: models in which a class has over 2% of the bytes and differs by over 20%.",
-        _markdown(headings("class", "off", theirs), class_rows(kinds, list(found.values()))),
+        markdown(headings("class", "off", theirs), class_rows(kinds, list(found.values()))),
         f"The {len(worst)} models that differ most; all are in {stem.name}.json.",
-        _markdown(headings("model", "what differs most", theirs), worst),
+        markdown(headings("model", "what differs most", theirs), worst),
     ]
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
@@ -123,6 +123,7 @@ def _record(pair: Pair) -> dict[str, object]:
     }
 
 
-def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of names over rows."""
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -28,6 +28,7 @@ from rich.table import Table
 
 import dippm
 from dippm.graph import ModelGraph
+from training.studies.kernel_tables import markdown
 
 FIGURES = Path(__file__).with_name("published.csv")
 HOST_SHARE = 0.5
@@ -146,12 +147,9 @@ def summed(found: pd.DataFrame) -> pd.DataFrame:
         inside=100.0 * inside,
     )
     keys = ["decides", "source", "gpu", "precision", "mode"]
-    lines = tried.groupby(keys).agg(
-        n=("ape", "size"), mape=("ape", "mean"), error=("error", "mean"), inside=("inside", "mean")
-    )
-    whole = tried.groupby("decides").agg(
-        n=("ape", "size"), mape=("ape", "mean"), error=("error", "mean"), inside=("inside", "mean")
-    )
+    columns = {name: (name, "mean") for name in ("error", "inside")}
+    columns = {"n": ("ape", "size"), "mape": ("ape", "mean"), **columns}
+    lines, whole = (tried.groupby(by).agg(**columns) for by in (keys, "decides"))
     whole.index = pd.MultiIndex.from_tuples([(name, "all", "", "", "") for name in whole.index])
     both = pd.concat([lines, whole]).rename_axis(keys).reset_index()
     both["bias"] = 100 * np.expm1(both.pop("error"))
@@ -175,13 +173,9 @@ def main(
         ]
         text = ",\n".join(f" {json.dumps(row)}" for row in rounded)
         results.with_suffix(".json").write_text(f"[\n{text}\n]\n", encoding="utf-8")
-        page = f"# Against published figures, percent\n\n{NOTE}\n\n{_markdown(lines)}\n"
+        shown = markdown(list(lines.columns), [list(map(str, row)) for row in lines.to_numpy()])
+        page = f"# Against published figures, percent\n\n{NOTE}\n\n{shown}\n"
         results.with_suffix(".md").write_text(page, encoding="utf-8")
-
-
-def _markdown(lines: pd.DataFrame) -> str:
-    rows = [list(lines.columns), ["---"] * len(lines.columns), *lines.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 
 if __name__ == "__main__":

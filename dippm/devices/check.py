@@ -42,6 +42,7 @@ RATE = Quantity("TFLOP/s, dense: 900 GFLOP/s are 0.9", 0.01, 1e6)
 LOG_FACTOR = Quantity("the log of a factor", -10, 10)
 LOG_FACTORS = ("log_slowdown", "log_launch", "operator_log_slowdown")
 LOG_ERROR = Quantity("a log error", 0, 10)
+NOVELTY = Quantity("a distance", 0, 1)
 ROWS = Quantity("measurements", 1, 1 << 30, whole=True)
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 PROFILE = (
@@ -148,8 +149,9 @@ def _check_calibration(found: Any, what: str) -> None:
         numbers |= {f"{part}.{shortened(str(name))}": value for name, value in classes.items()}
     for name, value in numbers.items():
         _check_number(value, LOG_FACTOR, f"{what}: calibration.{name}")
-    if "log_error" in found:
-        _check_number(found["log_error"], LOG_ERROR, f"{what}: calibration.log_error")
+    for name, quantity in (("log_error", LOG_ERROR), ("novelty", NOVELTY)):
+        if name in found:
+            _check_number(found[name], quantity, f"{what}: calibration.{name}")
     if "rows" in found:
         _check_number(found["rows"], ROWS, f"{what}: calibration.rows")
     if "operator_rows" in found:

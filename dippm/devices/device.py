@@ -53,6 +53,8 @@ class Calibration:
             has on top of both: operators measured by themselves are another matter than in a model.
         operator_rows: how many of the rows are such graphs.
         log_error: root mean square log error on models left out; None if there were too few.
+        novelty: mean distance of a measured model to the nearest other, 0 to 1, as of
+            `dippm.models.novelty`; None if there is no other.
     """
 
     base: str
@@ -64,6 +66,7 @@ class Calibration:
     operator_classes: Mapping[str, float] = field(default_factory=dict)
     operator_rows: int = 0
     log_error: float | None = None
+    novelty: float | None = None
 
     @property
     def has_models(self) -> bool:

@@ -27,6 +27,7 @@ from dippm.models.hybrid import Hybrid
 from dippm.models.kernel_law import KernelLaw
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
+from dippm.models.novelty import Novelty
 from dippm.models.order import Order
 from dippm.models.ordered_times import OrderedTimes
 
@@ -40,13 +41,13 @@ class KernelTime(NamedTuple):
         ms: on the device.
         spread: standard deviation of its log between the members of the law.
         extrapolated: 1 if its slow-down was cut to what was measured, else 0.
-        novelty: distance to what was measured, 0 to 1.
+        novelty: distance to what was measured.
     """
 
     ms: float
     spread: float
     extrapolated: float
-    novelty: float
+    novelty: Novelty
 
 
 class ListTime(NamedTuple):
@@ -61,7 +62,7 @@ class ListTime(NamedTuple):
     ms: float
     spread: float
     extrapolated: float
-    novelty: float
+    novelty: Novelty
     by_name: dict[str, float]
 
 
@@ -104,14 +105,14 @@ class KernelClock:
     def times(self, listed: KernelList) -> ListTime:
         """Return the time of all kernels of a list."""
         by_name: dict[str, float] = {}
-        sums = np.zeros(3)
+        sums = np.zeros(4)
         for (name, kernel), count in listed.counts.items():
             found = self.time(kernel)
             by_name[name] = by_name.get(name, 0.0) + count * found.ms
-            sums += count * found.ms * np.array(found[1:])
+            sums += count * found.ms * np.array([found.spread, found.extrapolated, *found.novelty])
         total = sum(by_name.values())
-        spread, extrapolated, novelty = (sums / max(total, 1e-12)).tolist()
-        return ListTime(total, spread, extrapolated, novelty, by_name)
+        spread, extrapolated, *novelty = (sums / max(total, 1e-12)).tolist()
+        return ListTime(total, spread, extrapolated, Novelty(*novelty), by_name)
 
     def _timed(self, kernel: Kernel) -> KernelTime:
         table = KernelTable.of_kernels([kernel])

@@ -17,7 +17,7 @@ from dippm.language.parallel import exchange_ms, group_of, part_of
 from dippm.language.setting import Setting
 from dippm.models.host import latency_ms, launch_share
 from dippm.models.hybrid import Z90, Hybrid
-from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, interval_features
+from dippm.models.intervals import COVERAGE, interval_features, interval_group
 from dippm.models.power import achieved_shares, idle_power_w
 from dippm.models.targets import Estimate, Interval
 
@@ -77,8 +77,6 @@ class Passes:
         self._prefill = OrderedSurface(lambda b, t: self._device_ms(Pass.prefill(b, t)))
         self._scored = OrderedSurface(lambda b, t: self._device_ms(Pass(b, t, t, t)))
         self._decode = OrderedSurface(lambda b, t: self._device_ms(Pass.decode(b, t)))
-        known = device.was_measured(hybrid.config["seen"]["devices"])
-        self._interval_group = SEEN if known else UNSEEN
         self.host_use, self._host = hybrid.host_of(setting.conditions)
 
     def kernels(self, done: Pass) -> KernelList:
@@ -101,15 +99,19 @@ class Passes:
         share = launch_share(*work)  # type: ignore[arg-type]
         exchanged = exchange_ms(self._group, listed.reduced_bytes)
         found = self._clock.times(listed)
+        learned = self.hybrid.config["seen"]["devices"]
+        device = self.setting.conditions.device
+        group, gpu_novelty = interval_group(device, learned, found.novelty)
         described = interval_features(
             found.spread,
             0.0 if timer == "kernel" else launches * self._host.launch_ms / total,
             found.extrapolated,
             False,
             launches,
-            found.novelty,
+            found.novelty.on_any,
+            gpu_novelty,
         )
-        half = self.hybrid.intervals.half_width(described, self._interval_group)
+        half = self.hybrid.intervals.half_width(described, group)
         half = hypot(
             half,
             Z90 * self.host_use.log_sd * share,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,7 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         operator_classes=_named(added, [r for r, one in zip(rows, alone, strict=True) if one]),
         operator_rows=int(alone.sum()),
         log_error=_error_of_models_left_out(rows),
+        novelty=_mean_novelty(rows),
     )
 
 
@@ -152,3 +154,21 @@ def _error_of_models_left_out(rows: Sequence[MeasuredRow]) -> float | None:
         predicted, _ = log_ms(mine, offsets + _alone(mine)[:, None] * added)
         errors += (predicted - np.log([r.latency_ms for r in mine])).tolist()
     return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def _mean_novelty(rows: Sequence[MeasuredRow]) -> float | None:
+    """Return the mean distance of a model to the nearest other; None if there is no other.
+
+    Single operators count where nothing else was measured.
+    """
+    alone = _alone(rows)
+    kept = [r for r, one in zip(rows, alone, strict=True) if alone.all() or not one]
+    times = np.array([r.class_ms for r in kept])
+    shares = times / np.maximum(times.sum(axis=1, keepdims=True), 1e-12)
+    model = np.array([r.model for r in kept])
+    nearest = []
+    for mine, name in zip(shares, model, strict=True):
+        others = shares[model != name]
+        if len(others):
+            nearest.append(float(np.abs(others - mine).sum(axis=1).min() / 2))
+    return fmean(nearest) if nearest else None

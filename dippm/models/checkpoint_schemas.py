@@ -17,7 +17,7 @@ from dippm.devices import MemoryFamily
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
-from dippm.models.intervals import GROUPS
+from dippm.models.intervals import FEWEST_FEATURES, GROUPS
 from dippm.models.power import SHARES
 from dippm.models.targets import TARGETS
 
@@ -119,7 +119,7 @@ class IntervalPart(ClosedSchema):
 
     coefficients: Annotated[
         list[LogFactor],
-        Field(min_length=len(INTERVAL_FEATURES), max_length=len(INTERVAL_FEATURES)),
+        Field(min_length=FEWEST_FEATURES, max_length=len(INTERVAL_FEATURES)),
     ]
     quantile: dict[str, Annotated[float, Field(ge=0, le=1e3)]]
 
@@ -188,6 +188,7 @@ class LawPart(TreeLawPart):
     members: Annotated[int, Field(ge=1, le=64)]
     network_weight: Annotated[float, Field(ge=0, le=1)]
     residuals: list[ResidualRows] = []
+    measured_gpus: Names = []
 
 
 class HybridSchema(Schema):

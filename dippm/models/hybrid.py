@@ -42,7 +42,7 @@ from dippm.models.board_power import BoardPower, limit_warnings
 from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
-from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
+from dippm.models.intervals import COVERAGE, IntervalLaw, interval_features, interval_group
 from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.models.law_kernels import LawKernels
 from dippm.models.operator_rows import operator_rows
@@ -233,16 +233,18 @@ class Hybrid:
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, launches: float
     ) -> Estimate:
         launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
+        learned = self.config["seen"]["devices"]
+        group, gpu_novelty = interval_group(c.device, learned, found.novelty, launches)
         described = interval_features(
             found.spread,
             launch_ms / total_ms,
             found.extrapolated,
             c.mode == "compiled",
             host.launches,
-            found.novelty,
+            found.novelty.on_any,
+            gpu_novelty,
         )
-        known = c.device.was_measured(self.config["seen"]["devices"], launches)
-        half = self.intervals.half_width(described, SEEN if known else UNSEEN)
+        half = self.intervals.half_width(described, group)
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
         return _with_interval(total_ms, hypot(half, limit, Z90 * host.log_sd * host.share))
 

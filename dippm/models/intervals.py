@@ -7,8 +7,13 @@ that size comes from rows that were held out (normalised split conformal predict
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
+
+from dippm.devices import Device
+from dippm.devices.device import FEWEST_LAUNCHES
+from dippm.models.novelty import Novelty
 
 COVERAGE = 0.9
 FEATURES = (
@@ -19,7 +24,10 @@ FEATURES = (
     "compiled",
     "log_launches",
     "log_novelty",
+    "log_gpu_novelty",
 )
+FEWEST_FEATURES = 7
+"""Of laws that were fitted before the last one was known."""
 SEEN, UNSEEN = "measured GPU", "unseen GPU"
 GROUPS = (SEEN, UNSEEN)
 LEAST_SPREAD = 0.005
@@ -35,7 +43,7 @@ class IntervalLaw:
     """Half widths of latency intervals in the log.
 
     Attributes:
-        coefficients: of FEATURES.
+        coefficients: of FEATURES; of the first of them in a checkpoint that knew no more.
         quantile: of the error over its expected size, by group.
     """
 
@@ -49,8 +57,32 @@ class IntervalLaw:
             features: see `interval_features`.
             group: one of GROUPS.
         """
-        score = sum(c * f for c, f in zip(self.coefficients, features, strict=True))
+        score = sum(c * f for c, f in zip(self.coefficients, features, strict=False))
         return min(WIDEST, self.quantile[group] * exp(max(-10.0, min(10.0, score))))
+
+
+def interval_group(
+    device: Device, learned: Collection[str], novelty: Novelty, launches: float = inf
+) -> tuple[str, float]:
+    """Return the group of a prediction, and its distance to the nearest model of the same GPU.
+
+    Of a GPU that its owner measured no models are known: how far they are from one another says how
+    far a new one will be from them. Operators by themselves make a GPU known for operators alone.
+
+    Args:
+        device: that is asked about.
+        learned: names of the devices that a checkpoint learned from.
+        novelty: of the graph.
+        launches: of the graph.
+    """
+    own = device.calibration
+    if launches < FEWEST_LAUNCHES and device.was_measured(learned, launches):
+        return SEEN, novelty.on_any
+    if (own.base if own else device.name) in learned and novelty.on_gpu < 1.0:
+        return SEEN, novelty.on_gpu
+    if own and own.has_models and own.novelty is not None:
+        return SEEN, own.novelty
+    return UNSEEN, 1.0
 
 
 def interval_features(
@@ -60,6 +92,7 @@ def interval_features(
     compiled: bool,
     launches: float,
     novelty: float,
+    gpu_novelty: float,
 ) -> tuple[float, ...]:
     """Return FEATURES of a prediction.
 
@@ -70,6 +103,7 @@ def interval_features(
         compiled: the execution mode.
         launches: kernels launched.
         novelty: distance to the nearest measured model, 0 to 1, see `dippm.models.novelty`.
+        gpu_novelty: to the nearest that was measured on the same GPU; 1 if none was.
     """
     return (
         1.0,
@@ -79,4 +113,5 @@ def interval_features(
         float(compiled),
         log(max(launches, 1.0)),
         log(max(novelty, LEAST_NOVELTY)),
+        log(max(gpu_novelty, LEAST_NOVELTY)),
     )

@@ -25,7 +25,7 @@ from dippm.models.board_power import Limited
 from dippm.models.kernel_network import Array, KernelNetwork, heads_of, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
-from dippm.models.novelty import MeasuredModels, shares_of
+from dippm.models.novelty import MeasuredModels, Novelty, shares_of
 from dippm.models.residuals import MeasuredResiduals
 
 Floats = NDArray[np.float64]
@@ -72,7 +72,7 @@ class KernelTimes:
         device_ms: the mean of the members' sums, in the log.
         spread: standard deviation of the log of the members' sums.
         extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
-        novelty: distance to the nearest measured model, 0 to 1, see `dippm.models.novelty`.
+        novelty: distance to the nearest measured model.
         limited: what a low power limit of the board added to them; None if nothing.
     """
 
@@ -80,7 +80,7 @@ class KernelTimes:
     device_ms: float
     spread: float
     extrapolated: float
-    novelty: float
+    novelty: Novelty
     limited: Limited | None = None
 
 
@@ -136,7 +136,7 @@ class KernelLaw:
             network=network,
             trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
             network_weight=law["network_weight"],
-            measured=MeasuredModels.from_tensors(tensors),
+            measured=MeasuredModels.from_tensors(tensors, law.get("measured_gpus", ())),
             known=frozenset(config["seen"]["devices"]),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
@@ -156,10 +156,8 @@ class KernelLaw:
         size = len(kernels.graph.count)
         if not size:
             nothing = np.zeros(len(KERNEL_CLASSES))
-            return [
-                KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, self.measured.novelty(nothing))
-                for _ in places
-            ]
+            novelties = self._novelties([nothing] * len(places), places)
+            return [KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, novelty) for novelty in novelties]
         at_once = max(1, ROWS_AT_ONCE // size)
         parts = [places[first : first + at_once] for first in range(0, len(places), at_once)]
         return [found for part in parts for found in self._times(kernels, batch, part)]
@@ -170,7 +168,8 @@ class KernelLaw:
         each_look = np.stack([roofline_ms(looks_at(kernels, p), batch, p.view) for p in places])
         roofline = each_look[:, kernels.look_of]
         shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
-        novelty = np.array([self.measured.novelty(share) for share in shares])
+        novelties = self._novelties(shares, places)
+        novelty = np.array([found.on_any for found in novelties])
         features = self._features(kernels, batch, places)
         slow = self._log_slowdown(kernels, batch, places, features, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
@@ -195,10 +194,14 @@ class KernelLaw:
             device_ms.tolist(),
             self._spread(totals).tolist(),
             extrapolated.tolist(),
-            novelty.tolist(),
             strict=True,
         )
-        return [KernelTimes(own, *one) for own, one in zip(of_all, numbers, strict=True)]
+        each_found = zip(of_all, numbers, novelties, strict=True)
+        return [KernelTimes(own, *one, far) for own, one, far in each_found]
+
+    def _novelties(self, shares: Sequence[Floats], places: Sequence[Place]) -> list[Novelty]:
+        gpus = [measured_name(place.conditions.device) for place in places]
+        return [self.measured.novelty(*pair) for pair in zip(shares, gpus, strict=True)]
 
     def _spread(self, totals: Floats) -> Floats:
         """Return how far members disagree at each place, all the same wherever it is, (D,)."""

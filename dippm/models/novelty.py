@@ -3,14 +3,15 @@
 A model under its conditions is a point: the shares of its roofline time by class of kernels. Its
 novelty is the distance to the nearest point that was measured, in total variation: the share of
 time that would have to move to other classes to make the two alike. A sibling of a measured model
-is near 0; a model that spends its time on what only came along in the others is far.
+is near 0; a model that spends its time on what only came along in the others is far. What was
+measured on the GPU in question is told apart from what was measured on any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,23 @@ from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 
 Floats = NDArray[np.float64]
-TENSOR = "measured.shares"
+TENSOR, GPUS_TENSOR = "measured.shares", "measured.on_gpus"
 MOST_ROWS = 1 << 14
 """A prediction looks at all rows, so a checkpoint may not have any number of them."""
 TOLERANCE = 0.01
 """Of the sum of shares, which are stored in half precision."""
+
+
+class Novelty(NamedTuple):
+    """How far a model is from those that were measured, 0 to 1.
+
+    Attributes:
+        on_any: GPU.
+        on_gpu: that was asked about; 1 if no model was measured there.
+    """
+
+    on_any: float
+    on_gpu: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +45,23 @@ class MeasuredModels:
 
     Attributes:
         shares: of roofline time by class in the order of KERNEL_CLASSES, shape (M, C).
+        on_gpus: by GPU, which points models that were measured there are near to, shape (M,); empty
+            if GPUs are not told apart, and every model counts as measured on each.
     """
 
     shares: NDArray[np.float32]
+    on_gpus: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Any]) -> MeasuredModels:
-        """Read the array `TENSOR`.
+    def from_tensors(cls, tensors: Mapping[str, Any], gpus: Sequence[str] = ()) -> MeasuredModels:
+        """Read the array `TENSOR` and, if GPUs are named, `GPUS_TENSOR`.
+
+        Args:
+            tensors: of a checkpoint.
+            gpus: names of the columns of the latter; none of a checkpoint that tells no GPUs apart.
 
         Raises:
-            CheckpointError: if it is missing, or its rows are no shares.
+            CheckpointError: if one is missing, its rows are no shares, or it does not fit.
         """
         if TENSOR not in tensors:
             raise _damaged(f"the checkpoint has no array '{TENSOR}'")
@@ -56,16 +76,21 @@ class MeasuredModels:
             raise _damaged(f"{TENSOR} has values that are no shares")
         if np.abs(sums - 1).max() > TOLERANCE:
             raise _damaged(f"the rows of {TENSOR} do not sum to 1")
-        return cls(shares)
+        return cls(shares, _on_gpus(tensors, gpus, len(shares)) if gpus else {})
 
-    def novelty(self, shares: Floats) -> float:
-        """Return the distance of a model to the nearest of these, 0 to 1.
+    def novelty(self, shares: Floats, gpu: str = "") -> Novelty:
+        """Return the distance of a model to the nearest of these.
 
         Args:
             shares: see `shares_of`, shape (C,).
+            gpu: name of the GPU it is to run on.
         """
-        away = np.abs(self.shares - shares.astype(np.float32))
-        return float(away.sum(axis=1).min() / 2)
+        away = np.abs(self.shares - shares.astype(np.float32)).sum(axis=1) / 2
+        least = float(away.min())
+        if not self.on_gpus:
+            return Novelty(least, least)
+        there = self.on_gpus.get(gpu)
+        return Novelty(least, 1.0 if there is None else float(away[there].min()))
 
 
 def shares_of(kind: NDArray[Any], roofline_ms: Floats) -> Floats:
@@ -80,6 +105,19 @@ def shares_of(kind: NDArray[Any], roofline_ms: Floats) -> Floats:
     by_class = np.bincount(kind, roofline_ms, len(KERNEL_CLASSES)).astype(np.float64)
     total = float(by_class.sum())
     return by_class / total if 0.0 < total < np.inf else np.zeros(len(KERNEL_CLASSES))
+
+
+def _on_gpus(
+    tensors: Mapping[str, Any], gpus: Sequence[str], points: int
+) -> dict[str, NDArray[np.bool_]]:
+    if GPUS_TENSOR not in tensors:
+        raise _damaged(f"the checkpoint has no array '{GPUS_TENSOR}'")
+    array = np.asarray(tensors[GPUS_TENSOR])
+    if array.dtype != np.uint8 or array.shape != (points, len(gpus)):
+        raise _damaged(f"{GPUS_TENSOR} does not say of {points:,} points on which GPUs they are")
+    if array.max() > 1 or not array.any(axis=0).all():
+        raise _damaged(f"{GPUS_TENSOR} has values besides 0 and 1, or a GPU without a point")
+    return dict(zip(gpus, array.T.astype(bool), strict=True))
 
 
 def _damaged(what: str) -> CheckpointError:

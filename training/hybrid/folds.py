@@ -18,13 +18,14 @@ from rich.progress import Progress
 
 from dataset.join.splits import Fold, Split
 from dippm.models.host import OVERLAP_POWER
+from dippm.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
 from training.hybrid.batches import Batches, Indices
 from training.hybrid.examples import Examples
 from training.hybrid.fit import FitSettings, fit, predict_log_ms, restore
 from training.hybrid.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
 from training.hybrid.network import KernelNetwork, NetworkSettings
-from training.hybrid.novelty import novelties, row_shares
+from training.hybrid.novelty import measured_models, novelties, row_shares
 from training.hybrid.residuals import Residuals, added, mean_features, points_of, residuals_of
 from training.hybrid.trees import (
     TreeSettings,
@@ -216,8 +217,8 @@ class Runner:
 
         Returns:
             Rows with "position" in the examples, "spread" between the members (log),
-            "host_share" (launch time over latency) and "novelty" (distance to the models that
-            train in the fold) besides.
+            "host_share" (launch time over latency), "novelty" and "gpu_novelty" (distance to the
+            models that train in the fold, on any GPU and on that of the row) besides.
         """
         folds: dict[str, list[Task]] = {}
         for task in tasks:
@@ -233,21 +234,37 @@ class Runner:
             spread = np.sqrt(alike @ (answers - alike @ answers) ** 2)
             host = np.mean([self._host_ms(member) for member in members], axis=0)
             described = {"spread": spread, "host_share": host / np.exp(middle)}
-            parts.append(rows.assign(**described, novelty=novelty))
+            on_gpu = self._novelty(members[0])[:, 1]
+            parts.append(rows.assign(**described, novelty=novelty, gpu_novelty=on_gpu))
         return HeldOut(name, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
         return row_shares(self.examples)
 
+    @cached_property
+    def _gpus(self) -> NDArray[np.str_]:
+        return np.array([row.device.name for row in self.examples.rows])
+
     def novelty(self, task: Task, rows: Indices | None = None) -> NDArray[np.float64]:
         """Return the distance of rows under test, or of some of them, to the models that train."""
+        found = self._novelty(task)[:, 0]
+        return found if rows is None else found[np.searchsorted(task.test, rows)]
+
+    def _novelty(self, task: Task) -> NDArray[np.float64]:
         key = (task.split, task.fold)
         if key not in self._novelties:
-            is_model = self.examples.is_model
-            self._novelties[key] = novelties(self._shares, is_model, task.train, task.test)
-        found = self._novelties[key]
-        return found if rows is None else found[np.searchsorted(task.test, rows)]
+            given = self._shares, self._gpus, self._models(task), task.test
+            self._novelties[key] = novelties(*given)
+        return self._novelties[key]
+
+    def measured_models(self, task: Task) -> MeasuredModels:
+        """Return the models that train in a task."""
+        mine = self._models(task)
+        return measured_models(self._shares[mine], self._gpus[mine])
+
+    def _models(self, task: Task) -> Indices:
+        return np.asarray(task.train[self.examples.is_model[task.train]])
 
     def _rows(self, test: Indices, fold: str, log_ms: NDArray[np.float64]) -> pd.DataFrame:
         rows = [self.examples.rows[i] for i in test]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 from zlib import crc32
 
@@ -12,6 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
+from dippm.devices.hosts import unknown_host_log_sd
+from dippm.models.host import OVERLAP_POWER
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
@@ -48,8 +51,11 @@ def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False)
     if not operators:
         rows = rows[[examples.rows[i].is_model for i in rows["position"]]]
     described = []
+    groups = []
     for row in rows.itertuples():
         example = examples.rows[row.position]
+        group, gpu_novelty = _group(example.is_model, GROUP_OF.get(held.split, SEEN), row)
+        groups.append(group)
         features = interval_features(
             row.spread,
             row.host_share,
@@ -57,13 +63,16 @@ def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False)
             example.mode == "compiled",
             float(examples.launches[row.position]),
             row.novelty,
+            gpu_novelty,
         )
         described.append(features)
+    decided = np.minimum(rows["host_share"], 1.0) ** OVERLAP_POWER
     sizes = Counter(examples.rows[i].table for i in rows["position"])
     parts = PARTS_OF.get(held.split, 1)
     return rows.assign(
         split=held.split,
-        group=GROUP_OF.get(held.split, SEEN),
+        group=groups,
+        host_log_sd=np.where(np.array(groups) == UNSEEN, unknown_host_log_sd() * decided, 0.0),
         part=[
             f"{fold} {crc32(str(architecture).encode()) % parts}"
             for fold, architecture in zip(rows["fold"], rows["arch_id"], strict=True)
@@ -75,19 +84,29 @@ def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False)
     )
 
 
+def _group(is_model: bool, of_split: str, row: Any) -> tuple[str, float]:
+    """Return what `dippm.models.intervals.interval_group` says of a row under test."""
+    if not is_model and of_split == SEEN:
+        return SEEN, row.novelty
+    return (SEEN, row.gpu_novelty) if row.gpu_novelty < 1.0 else (UNSEEN, 1.0)
+
+
 def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
     """Fit the law on rows of both groups, all splits alike.
 
     Its intervals hold with probability `level` over the splits of a group, and on each of them with
     SLACK less at least. What a new GPU adds to the size of errors is told apart while the features
-    are fitted, and left to the quantile of its group: no feature stands for it.
+    are fitted, and left to the quantile of its group: no feature stands for it. Nor does the law
+    answer for a host that nobody named: a prediction adds that, see `half_widths`.
     """
     features = np.array(rows["features"].tolist())
-    log_error, split = rows["log_error"].to_numpy(), rows["split"].to_numpy()
+    host = two_sided(level) * rows["host_log_sd"].to_numpy()
+    log_error = np.sqrt(np.maximum(rows["log_error"].to_numpy() ** 2 - host**2, 0.0))
+    split = rows["split"].to_numpy()
     weight = (rows["weight"] / rows.groupby("split")["weight"].transform("sum")).to_numpy()
     new_gpu = (rows["group"] == UNSEEN).to_numpy(np.float64)
     *coefficients, _ = error_size(np.column_stack([features, new_gpu]), log_error, weight)
-    scores = np.abs(log_error) / np.exp(features @ np.array(coefficients))
+    scores = log_error / np.exp(features @ np.array(coefficients))
 
     def quantile(chosen: NDArray[np.bool_], level: float) -> float:
         return conformal_quantile(scores[chosen], weight[chosen], level)
@@ -99,12 +118,11 @@ def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
         of_splits = [chosen & (split == name) for name in np.unique(split[chosen])]
         least = [quantile(s, level - SLACK) for s in of_splits if s.sum() >= FEWEST_ROWS]
         quantiles[group] = max([quantile(chosen, level), *least])
-    quantiles[UNSEEN] = max(quantiles.values())
     return IntervalLaw(tuple(map(float, coefficients)), quantiles)
 
 
 def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVERAGE) -> Floats:
-    """Return the log half widths of intervals, shape (len(rows),).
+    """Return the log half widths of intervals, shape (len(rows),), unknown hosts included.
 
     Each part of the rows has them by a law of those `law_rows` that are not among it, whatever
     split they come from.
@@ -115,7 +133,12 @@ def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVER
         law = fit_intervals(law_rows[~law_rows["position"].isin(mine["position"])], level)
         pairs = zip(mine["features"], mine["group"], strict=True)
         half[places] = [law.half_width(*pair) for pair in pairs]
-    return half
+    return np.asarray(np.hypot(half, two_sided(level) * rows["host_log_sd"].to_numpy()))
+
+
+def two_sided(level: float) -> float:
+    """Return the standard deviations within which a normal error is with this probability."""
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def covered(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -14,12 +14,12 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from dippm.models.intervals import LEAST_NOVELTY
-from dippm.models.novelty import TENSOR
+from dippm.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels
 from training.hybrid.batches import Indices
 from training.hybrid.examples import Examples
 
 Floats = NDArray[np.float64]
-MOST_POINTS = 1500
+MOST_POINTS = 4096
 
 
 def row_shares(examples: Examples) -> Floats:
@@ -28,25 +28,51 @@ def row_shares(examples: Examples) -> Floats:
     return np.asarray(by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12))
 
 
-def measured_tensors(examples: Examples) -> dict[str, Tensor]:
-    """Return what a checkpoint says of the models that were measured."""
-    points = thinned(row_shares(examples)[examples.is_model])
-    return {TENSOR: torch.from_numpy(points)}
+def measured_models(shares: Floats, gpus: NDArray[np.str_]) -> MeasuredModels:
+    """Return the models that were measured, thinned, and on which GPUs each was.
+
+    Args:
+        shares: of whole models, see `row_shares`, shape (R, C).
+        gpus: on which they were measured, shape (R,).
+    """
+    points = thinned(shares)
+    nearest = cdist(shares, points.astype(np.float64), "cityblock").argmin(axis=1)
+    on_gpus = {}
+    for gpu in np.unique(gpus):
+        on_gpus[str(gpu)] = np.zeros(len(points), dtype=bool)
+        on_gpus[str(gpu)][nearest[gpus == gpu]] = True
+    return MeasuredModels(points.astype(np.float32), on_gpus)
 
 
-def novelties(shares: Floats, is_model: NDArray[np.bool_], train: Indices, test: Indices) -> Floats:
-    """Return the distance of each row under test to the models that train, shape (len(test),).
+def measured_tensors(found: MeasuredModels) -> dict[str, Tensor]:
+    """Return what a checkpoint keeps of them; its configuration names the GPUs in order."""
+    on_gpus = np.stack(list(found.on_gpus.values()), axis=1)
+    return {
+        TENSOR: torch.from_numpy(found.shares.astype(np.float16)),
+        GPUS_TENSOR: torch.from_numpy(on_gpus.astype(np.uint8)),
+    }
+
+
+def novelties(shares: Floats, gpus: NDArray[np.str_], train: Indices, test: Indices) -> Floats:
+    """Return the novelty of each row under test on any GPU and on its own, shape (len(test), 2).
 
     Args:
         shares: of all rows, see `row_shares`.
-        is_model: which rows are whole models, shape (R,).
-        train: rows that train; an architecture is among them where the split says so, and then a
-            row under test is near its own, as a model that was measured is in a prediction.
+        gpus: of all rows, shape (R,).
+        train: whole models that train; an architecture is among them where the split says so, and
+            then a row under test is near its own, as a model that was measured is in a prediction.
         test: rows that do not.
     """
-    points = thinned(shares[train[is_model[train]]]).astype(np.float64)
-    distance = cdist(shares[test], points, "cityblock") / 2
-    return np.asarray(distance.min(axis=1, initial=1.0))
+    found = np.ones((len(test), 2))
+    if not len(train):
+        return found
+    measured = measured_models(shares[train], gpus[train])
+    away = cdist(shares[test], measured.shares.astype(np.float64), "cityblock") / 2
+    found[:, 0] = away.min(axis=1)
+    for gpu, there in measured.on_gpus.items():
+        mine = gpus[test] == gpu
+        found[mine, 1] = away[mine][:, there].min(axis=1)
+    return found
 
 
 def thinned(shares: Floats, most: int = MOST_POINTS) -> NDArray[np.float16]:

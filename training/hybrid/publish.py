@@ -98,6 +98,7 @@ def publish(
         [runner.residuals(task) for task in shipped],
         [line["table"] for line in tables],
     )
+    measured = runner.measured_models(shipped[0])
     config = {
         "kind": "hybrid",
         "graph_version": GRAPH_VERSION,
@@ -110,6 +111,7 @@ def publish(
             "range": slowdown_ranges(runner, members),
             "tables": tables,
             "residuals": residual_lines,
+            "measured_gpus": list(measured.on_gpus),
             "usual": usual_terms(fitted_tables(members, examples, shipped[0].train, runner.tables)),
         },
         "host": _host(members, runner.tables),
@@ -141,7 +143,7 @@ def publish(
         "rows by source": _counts(examples),
     }
     positions = [runner.tables[line["table"]] for line in tables]
-    tensors = _tensors(members, trees, positions) | measured_tensors(examples) | residual_tensors
+    tensors = _tensors(members, trees, positions) | measured_tensors(measured) | residual_tensors
     save_checkpoint(out, tensors, config, metrics)
 
 

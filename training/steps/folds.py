@@ -79,12 +79,12 @@ class StepRunner:
         """
         shares = self.examples.class_roofline_ms()
         shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
+        gpus = np.array([step.row.device.name for step in self.examples.rows])
         parts = []
         for fold in folds:
             with np.load(self._path(fold)) as file:
                 a = dict(file)
             rows = [self.examples.rows[i].row for i in fold.test]
-            everyone = np.ones(len(self.examples.rows), dtype=bool)
             parts.append(
                 pd.DataFrame(
                     {
@@ -99,7 +99,7 @@ class StepRunner:
                         "forward_ms": a["forward_ms"],
                         "spread": np.abs(a["log_ms"] - a["plain_log_ms"]) / 2,
                         "host_share": a["host_ms"] / np.exp(a["log_ms"]),
-                        "novelty": novelties(shares, everyone, fold.train, fold.test),
+                        "novelty": novelties(shares, gpus, fold.train, fold.test)[:, 0],
                     }
                 )
             )

@@ -147,7 +147,7 @@ def interval_rows(examples: StepExamples, helds: Sequence[HeldOut]) -> pd.DataFr
         ]
         described = [
             interval_features(
-                r.spread, r.host_share, 0.0, False, float(launches[r.position]), r.novelty
+                r.spread, r.host_share, 0.0, False, float(launches[r.position]), r.novelty, 1.0
             )
             for r in rows.itertuples()
         ]
@@ -157,6 +157,7 @@ def interval_rows(examples: StepExamples, helds: Sequence[HeldOut]) -> pd.DataFr
                 group=GROUP_OF.get(held.split, SEEN),
                 part=pieces,
                 features=described,
+                host_log_sd=0.0,
                 gpu=[examples.rows[i].row.device.name for i in rows["position"]],
                 weight=[count[name] ** -0.5 for name in of],
                 log_error=np.log(rows[PREDICTED] / rows[LABEL]),

@@ -181,3 +181,17 @@ def test_a_damaged_calibration_is_refused(tmp_path, line, words):
         read_device(path)
     assert words in error.value.message
     assert error.value.hint
+
+
+def test_a_calibration_says_how_far_its_models_are_from_one_another():
+    def row(model: str, **shares: float) -> MeasuredRow:
+        class_ms = np.array([shares.get(name, 0.0) for name in CLASSES])
+        return MeasuredRow(model, class_ms, 100.0, 0.0, 0.0, 1.0)
+
+    first, second = row("a", gemm=1.0), row("b", gemm=1.6, softmax=0.4)
+    twins = [first, replace(first, latency_ms=2.0)]
+    assert calibrate(twins, "A100-40GB").novelty is None
+    assert calibrate([*twins, second], "A100-40GB").novelty == pytest.approx(0.2)
+    operator = replace(row("c", copy=1.0), launches=1.0)
+    assert calibrate([*twins, second, operator], "A100-40GB").novelty == pytest.approx(0.2)
+    assert calibrate([operator, replace(operator, model="d")], "A100-40GB").novelty == 0.0

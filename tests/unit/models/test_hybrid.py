@@ -248,7 +248,7 @@ def test_a_model_unlike_all_that_was_measured_has_a_wider_interval() -> None:
     shares = shares_of(table.kind, roofline_ms(table, asked.batch, view))
     kin.law = replace(kin.law, measured=MeasuredModels(shares[None]))
     ratio = width(far.predict(perceptron(), asked)) / width(kin.predict(perceptron(), asked))
-    novelty = far.law.measured.novelty(shares)
+    novelty = far.law.measured.novelty(shares).on_any
     assert ratio == pytest.approx((novelty / LEAST_NOVELTY) ** 0.3, rel=0.02)
     assert ratio > 1.2
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dippm.devices import find
+from dippm.devices.device import Calibration
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import (
@@ -16,8 +19,16 @@ from dippm.models.intervals import (
     UNSEEN,
     IntervalLaw,
     interval_features,
+    interval_group,
 )
-from dippm.models.novelty import MOST_ROWS, TENSOR, MeasuredModels, shares_of
+from dippm.models.novelty import (
+    GPUS_TENSOR,
+    MOST_ROWS,
+    TENSOR,
+    MeasuredModels,
+    Novelty,
+    shares_of,
+)
 
 CLASSES = list(KERNEL_CLASSES)
 
@@ -42,7 +53,7 @@ KNOWN = MeasuredModels(np.array([point(gemm=0.8, softmax=0.2), point(conv_spatia
     ],
 )
 def test_novelty_is_the_share_of_time_that_would_have_to_move(asked, distance) -> None:
-    assert KNOWN.novelty(asked) == pytest.approx(distance)
+    assert KNOWN.novelty(asked).on_any == pytest.approx(distance)
 
 
 def test_shares_are_those_of_classes_and_not_of_kernels() -> None:
@@ -55,7 +66,17 @@ def test_shares_are_those_of_classes_and_not_of_kernels() -> None:
 def test_shares_of_nothing_finite_are_no_numbers_to_divide(ms) -> None:
     shares = shares_of(np.zeros(len(ms), dtype=np.int64), np.array(ms))
     assert not shares.any()
-    assert 0 < KNOWN.novelty(shares) <= 1
+    assert 0 < KNOWN.novelty(shares).on_any <= 1
+
+
+def test_what_was_measured_on_the_gpu_is_told_apart_from_what_was_on_others() -> None:
+    there = {"A": np.array([True, False]), "B": np.array([True, True])}
+    known = MeasuredModels(KNOWN.shares, there)
+    asked = point(conv_spatial=0.9, pool=0.1)
+    assert known.novelty(asked, "B") == pytest.approx((0.1, 0.1))
+    assert known.novelty(asked, "A") == pytest.approx((0.1, 1.0))
+    assert known.novelty(asked, "C") == pytest.approx((0.1, 1.0))
+    assert KNOWN.novelty(asked, "C") == pytest.approx((0.1, 0.1))
 
 
 def test_a_far_model_has_a_wider_interval_than_kin() -> None:
@@ -63,10 +84,53 @@ def test_a_far_model_has_a_wider_interval_than_kin() -> None:
     law = IntervalLaw(coefficients, {SEEN: 0.2, UNSEEN: 0.4})
 
     def width(novelty: float) -> float:
-        return law.half_width(interval_features(0.02, 0.0, 0.0, False, 100, novelty), SEEN)
+        return law.half_width(interval_features(0.02, 0.0, 0.0, False, 100, novelty, 1.0), SEEN)
 
     assert width(0.3) > 1.5 * width(0.05)
     assert width(0.0) == width(LEAST_NOVELTY)
+
+
+def test_a_law_of_a_checkpoint_that_told_no_gpus_apart_says_what_it_said() -> None:
+    coefficients = tuple(0.1 * i for i in range(len(FEATURES)))
+    asked = interval_features(0.02, 0.3, 0.0, True, 100, 0.1, 0.4)
+    told = IntervalLaw((*coefficients[:-1], 0.0), {SEEN: 0.2, UNSEEN: 0.4})
+    older = IntervalLaw(coefficients[:-1], told.quantile)
+    assert older.half_width(asked, SEEN) == told.half_width(asked, SEEN)
+
+
+LEARNED = ("A100-40GB", "T4")
+FAR, NEAR_BY = Novelty(0.2, 1.0), Novelty(0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("device", "novelty", "launches", "group"),
+    [
+        ("A100-40GB", NEAR_BY, 100, (SEEN, 0.3)),
+        ("T4", FAR, 100, (UNSEEN, 1.0)),
+        ("T4", FAR, 1, (SEEN, 0.2)),
+        ("L40S", FAR, 1, (UNSEEN, 1.0)),
+    ],
+)
+def test_a_gpu_is_measured_for_models_if_a_model_was(device, novelty, launches, group) -> None:
+    assert interval_group(find(device), LEARNED, novelty, launches) == group
+
+
+@pytest.mark.parametrize(
+    ("found", "group"),
+    [
+        (Calibration(base="L40S", log_slowdown=0.1, rows=10, novelty=0.15), (SEEN, 0.15)),
+        (Calibration(base="L40S", log_slowdown=0.1, rows=10), (UNSEEN, 1.0)),
+        (
+            Calibration(base="L40S", log_slowdown=0.1, rows=9, operator_rows=9, novelty=0.4),
+            (UNSEEN, 1.0),
+        ),
+        (Calibration(base="A100-40GB", log_slowdown=0.1, rows=10, novelty=0.15), (SEEN, 0.3)),
+    ],
+)
+def test_models_of_a_calibration_say_how_near_a_new_one_is(found, group) -> None:
+    device = replace(find("L40S"), calibration=found)
+    novelty = NEAR_BY if found.base in LEARNED else FAR
+    assert interval_group(device, LEARNED, novelty, 100) == group
 
 
 def array(rows: int, dtype: type = np.float16) -> np.ndarray:
@@ -102,3 +166,28 @@ def test_damaged_shares_are_refused(damage) -> None:
 def test_a_checkpoint_without_shares_is_refused() -> None:
     with pytest.raises(CheckpointError, match=TENSOR):
         MeasuredModels.from_tensors({})
+
+
+def test_gpus_are_read_in_the_order_of_their_names() -> None:
+    columns = np.array([[1, 0], [1, 1], [0, 1]], dtype=np.uint8)
+    found = MeasuredModels.from_tensors({TENSOR: array(3), GPUS_TENSOR: columns}, ["A", "B"])
+    assert found.on_gpus["A"].tolist() == [True, True, False]
+    assert found.on_gpus["B"].tolist() == [False, True, True]
+
+
+DAMAGED_GPUS: dict[str, Any] = {
+    "missing": None,
+    "another shape": np.ones((2, 2), dtype=np.uint8),
+    "another type": np.ones((3, 2), dtype=np.float16),
+    "values": np.full((3, 2), 2, dtype=np.uint8),
+    "a gpu without points": np.tile(np.array([1, 0], dtype=np.uint8), (3, 1)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_GPUS)
+def test_damaged_gpus_are_refused(damage) -> None:
+    found = DAMAGED_GPUS[damage]
+    tensors = {TENSOR: array(3), **({} if found is None else {GPUS_TENSOR: found})}
+    with pytest.raises(CheckpointError, match=GPUS_TENSOR) as error:
+        MeasuredModels.from_tensors(tensors, ["A", "B"])
+    assert error.value.hint

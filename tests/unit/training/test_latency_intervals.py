@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dippm.models.intervals import FEATURES, SEEN, UNSEEN, interval_features
+from dippm.models.intervals import (
+    COVERAGE,
+    FEATURES,
+    SEEN,
+    UNSEEN,
+    IntervalLaw,
+    interval_features,
+)
 from training.evaluation.held_out import HeldOut
 from training.hybrid.latency_intervals import (
     covered,
@@ -16,6 +23,7 @@ from training.hybrid.latency_intervals import (
     half_widths,
     interval_law_rows,
     interval_rows,
+    two_sided,
 )
 
 ROWS = 3000
@@ -57,6 +65,7 @@ def held(split: str, seed: int) -> HeldOut:
             "spread": 0.02,
             "host_share": 0.0,
             "novelty": novelty,
+            "gpu_novelty": 1.0 if split == "S3a" else novelty,
         }
     )
     return HeldOut("made up", split, rows, 0.0)
@@ -97,9 +106,32 @@ def test_kin_have_narrower_intervals_than_what_is_far(lines) -> None:
 
 def test_a_new_gpu_does_not_hide_that_novelty_matters(rows: pd.DataFrame) -> None:
     with_gpu, without = fit_intervals(rows), fit_intervals(rows[rows["group"] == SEEN])
-    place = FEATURES.index("log_novelty")
-    assert with_gpu.coefficients[place] == pytest.approx(without.coefficients[place], abs=0.1)
-    assert with_gpu.coefficients[place] > 0.25
+    both = [FEATURES.index(name) for name in ("log_novelty", "log_gpu_novelty")]
+
+    def slope(law: IntervalLaw) -> float:
+        return sum(law.coefficients[place] for place in both)
+
+    assert slope(with_gpu) == pytest.approx(slope(without), abs=0.1)
+    assert slope(with_gpu) > 0.25
+
+
+def test_a_gpu_without_models_is_a_new_one_whatever_was_held_out() -> None:
+    gpt = HELDS["S2-10"].rows.assign(gpu_novelty=1.0)
+    rows = interval_rows(EXAMPLES, HeldOut("made up", "S2-10", gpt, 0.0))
+    assert set(rows["group"]) == {UNSEEN}
+
+
+def test_a_host_that_nobody_named_is_not_asked_of_the_law(rows: pd.DataFrame) -> None:
+    """Errors of new GPUs grow by what their hosts are off; the law is the same, intervals wider."""
+    new = rows["group"] == UNSEEN
+    host = np.where(new, 0.3, 0.0)
+    signs = np.where(rows["log_error"] < 0, -1.0, 1.0)
+    off = signs * np.hypot(rows["log_error"], two_sided(COVERAGE) * host)
+    wrong = rows.assign(log_error=off, host_log_sd=host)
+    assert fit_intervals(wrong).quantile == pytest.approx(fit_intervals(rows).quantile, rel=1e-6)
+    tried = wrong[new]
+    assert (np.abs(tried["log_error"]) <= half_widths(tried, wrong)).mean() >= 0.85
+    assert (half_widths(tried, wrong) > half_widths(rows[new], rows)).all()
 
 
 def test_a_split_that_novelty_does_not_explain_is_covered_nearly_all_the_same(rows) -> None:
@@ -137,4 +169,6 @@ def test_what_is_no_whole_model_teaches_no_width() -> None:
 
 def test_the_feature_is_the_one_of_a_prediction(rows: pd.DataFrame) -> None:
     row = rows.iloc[0]
-    assert row["features"] == interval_features(0.02, 0.0, 0.0, False, 50.0, row["novelty"])
+    assert row["features"] == interval_features(
+        0.02, 0.0, 0.0, False, 50.0, row["novelty"], row["gpu_novelty"]
+    )

@@ -8,7 +8,7 @@ import pytest
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.intervals import LEAST_NOVELTY
 from dippm.models.novelty import MeasuredModels
-from training.hybrid.novelty import novelties, thinned
+from training.hybrid.novelty import measured_models, measured_tensors, novelties, thinned
 
 
 def random_shares(count: int) -> np.ndarray:
@@ -21,7 +21,7 @@ def test_what_is_left_out_is_near_what_is_kept() -> None:
     siblings /= siblings.sum(axis=1, keepdims=True)
     kept = MeasuredModels(thinned(siblings).astype(np.float32))
     assert len(kept.shares) <= 40
-    assert max(kept.novelty(point) for point in siblings) < LEAST_NOVELTY
+    assert max(kept.novelty(point).on_any for point in siblings) < LEAST_NOVELTY
 
 
 def test_the_farthest_are_kept_first_and_no_more_than_asked_for() -> None:
@@ -32,23 +32,32 @@ def test_the_farthest_are_kept_first_and_no_more_than_asked_for() -> None:
     assert len(thinned(random_shares(3000), most=100)) == 100
 
 
-def test_rows_under_test_and_parts_of_models_are_no_measured_models() -> None:
+def test_rows_under_test_are_no_measured_models_and_gpus_are_told_apart():
     shares = np.eye(N_KINDS)[[0, 0, 1, 2]]
-    is_model = np.array([True, True, True, False])
+    gpus = np.array(["A", "A", "B", "B"])
 
-    def novelty(*train: int, test: int) -> float:
-        (found,) = novelties(shares, is_model, np.array(train, dtype=np.int64), np.array([test]))
-        return float(found)
+    def novelty(*train: int, test: int) -> list[float]:
+        (found,) = novelties(shares, gpus, np.array(train, dtype=np.int64), np.array([test]))
+        return list(found)
 
-    assert novelty(1, 2, 3, test=0) == 0
-    assert novelty(2, 3, test=0) == 1
-    assert novelty(0, 1, 2, test=3) == 1
-    assert novelty(3, test=0) == 1
+    assert novelty(1, 2, test=0) == [0, 0]
+    assert novelty(2, 3, test=0) == [1, 1]
+    assert novelty(0, 3, test=2) == [1, 1]
+    assert novelty(2, test=0) == [1, 1]
+    assert novelty(test=0) == [1, 1]
+    shares[2] = shares[0]
+    assert novelty(2, 3, test=0) == [0, 1]
 
 
 def test_both_sides_measure_alike() -> None:
     shares = random_shares(200)
+    gpus = np.where(np.arange(200) % 3 == 0, "A", "B")
     train, test = np.arange(150), np.arange(150, 200)
-    found = novelties(shares, np.ones(200, dtype=bool), train, test)
-    measured = MeasuredModels(thinned(shares[train]).astype(np.float32))
-    assert found == pytest.approx([measured.novelty(shares[i]) for i in test])
+    found = novelties(shares, gpus, train, test)
+    measured = measured_models(shares[train], gpus[train])
+    tensors = {name: array.numpy() for name, array in measured_tensors(measured).items()}
+    read = MeasuredModels.from_tensors(tensors, list(measured.on_gpus))
+    known = [read.novelty(shares[i], str(gpus[i])) for i in test]
+    assert found == pytest.approx(np.array(known), abs=1e-6)
+    assert (found[:, 1] >= found[:, 0]).all()
+    assert (found[:, 1] > found[:, 0]).any()

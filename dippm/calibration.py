@@ -72,7 +72,7 @@ def calibrate(
         CheckpointError: if the checkpoint is of another kind.
     """
     base = device_of(device)
-    found = base.calibration.base if base.calibration else base.name
+    found = base.measured_name
     plain = replace(base, name=found, calibration=None)
     checkpoint = predictor.checkpoint_for(plain)
     if not isinstance(checkpoint.predictor, Hybrid):

@@ -137,6 +137,11 @@ class Device:
         kind = (self.memory_type or "").upper()
         return next((f for start, f in _FAMILIES.items() if kind.startswith(start)), None)
 
+    @property
+    def measured_name(self) -> str:
+        """Return the name under which it would have been measured: uncalibrated, of the base."""
+        return self.calibration.base if self.calibration else self.name
+
     def was_measured(self, learned: Collection[str], launches: float = inf) -> bool:
         """Return whether graphs of so many launches were measured on it, by its owner or before.
 
@@ -147,7 +152,7 @@ class Device:
         own = self.calibration
         if own is not None and (own.has_models or launches < FEWEST_LAUNCHES):
             return True
-        return (own.base if own else self.name) in learned
+        return self.measured_name in learned
 
     def known(self, name: str) -> float:
         """Return a quantity that the caller cannot do without, such as "l2_mb".

@@ -78,7 +78,7 @@ def interval_group(
     own = device.calibration
     if launches < FEWEST_LAUNCHES and device.was_measured(learned, launches):
         return SEEN, novelty.on_any
-    if (own.base if own else device.name) in learned and novelty.on_gpu < 1.0:
+    if device.measured_name in learned and novelty.on_gpu < 1.0:
         return SEEN, novelty.on_gpu
     if own and own.has_models and own.novelty is not None:
         return SEEN, own.novelty

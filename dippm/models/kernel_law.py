@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Conditions
-from dippm.devices import Device
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
 from dippm.features.kernel_table import KernelTable
@@ -200,7 +199,7 @@ class KernelLaw:
         return [KernelTimes(own, *one, far) for own, one, far in each_found]
 
     def _novelties(self, shares: Sequence[Floats], places: Sequence[Place]) -> list[Novelty]:
-        gpus = [measured_name(place.conditions.device) for place in places]
+        gpus = [place.conditions.device.measured_name for place in places]
         return [self.measured.novelty(*pair) for pair in zip(shares, gpus, strict=True)]
 
     def _spread(self, totals: Floats) -> Floats:
@@ -223,7 +222,7 @@ class KernelLaw:
         times = roofline * np.bincount(kernels.look_of, kernels.graph.count, len(features))
         found = [
             self.residuals.added(
-                place.conditions, measured_name(place.conditions.device), features[:, i], times[i]
+                place.conditions, place.conditions.device.measured_name, features[:, i], times[i]
             )
             for i, place in enumerate(places)
         ]
@@ -260,7 +259,7 @@ class KernelLaw:
         static = static_features(
             log_roofline, graph.count, graph.launches, per_sample * batch + fixed
         )
-        known = np.array([measured_name(place.conditions.device) in self.known for place in places])
+        known = np.array([place.conditions.device.measured_name in self.known for place in places])
         heads = self._heads(places)
         network = self.network.log_slowdown(features, static, kernels, known, heads)
         network = network.transpose(0, 2, 1)
@@ -272,7 +271,7 @@ class KernelLaw:
 
     def _heads(self, places: Sequence[Place]) -> Array | None:
         """Return what tables add to the last layer at each place, (members, D, width)."""
-        asked = [(measured_name(p.conditions.device), p.conditions.mode) for p in places]
+        asked = [(p.conditions.device.measured_name, p.conditions.mode) for p in places]
         if not any(key in self.heads for key in asked):
             return None
         nothing = np.zeros((len(self.network.members), self.network.width), dtype=np.float32)
@@ -329,7 +328,7 @@ def added_terms(
         launches: of the graph: its owner may have measured models, or single operators.
     """
     found = conditions.device.calibration
-    added = terms.get((measured_name(conditions.device), conditions.mode))
+    added = terms.get((conditions.device.measured_name, conditions.mode))
     if added is None:
         family = conditions.device.memory_family or ANY_MEMORY
         added = usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
@@ -337,11 +336,6 @@ def added_terms(
         return added
     own = [found.log_factor(kind, launches) for kind in KERNEL_CLASSES]
     return np.asarray(added + np.array(own), dtype=np.float64)
-
-
-def measured_name(device: Device) -> str:
-    """Return the name under which a device would have been measured: uncalibrated, of the base."""
-    return device.calibration.base if device.calibration else device.name
 
 
 def by_class(values: Mapping[str, float]) -> Floats:

@@ -23,6 +23,7 @@ from dippm.frontends.torch_batch import (
     watch_sequences,
 )
 from dippm.frontends.torch_call import Call
+from dippm.frontends.torch_holds import note_holds, watched_holds
 from dippm.frontends.torch_inputs import (
     EDGES,
     MASK_NAME,
@@ -215,9 +216,11 @@ class Attempt:
                 keeping_attributes(self.module),
                 autocast_without_data(),
                 without_source(),
+                watched_holds(self.module) as holds,
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
+            note_holds(program, holds)
             _check_sizes(program)
             return note_paths(program, self.module, "module")
         except MemoryError:

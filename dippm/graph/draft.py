@@ -83,12 +83,15 @@ class Node:
         path: of the module that it belongs to; a node that a rule makes of several keeps its own.
         in_place: whether it writes into the memory of its first argument.
         origin: position of the raw operator that it was read from; -1 for what a rule makes.
+        held_until: position of the last raw operator during which the model's own code holds the
+            result; -1 if that is not known.
     """
 
     __slots__ = (
         "absorbed",
         "alive",
         "attributes",
+        "held_until",
         "in_place",
         "inputs",
         "op",
@@ -108,6 +111,7 @@ class Node:
         self.path = ""
         self.in_place = False
         self.origin = -1
+        self.held_until = -1
 
     @property
     def out(self) -> Value:

@@ -3,7 +3,8 @@
 Eager PyTorch frees a tensor when nothing refers to it any more. That is after its last reader, and
 not before the module call that it was given to returns: the caller holds the arguments of a call.
 So the input of a block lives as long as the block runs, whatever the block does with it. Names
-within a module that are never bound again keep more alive; the file does not tell them.
+within a module that are never bound again, and lists, keep more alive: a module that is exported
+here tells them (`dippm.frontends.torch_holds`), most files do not.
 
 A compiler frees after the last reader, and does not make what only passes between element-wise
 operators.
@@ -11,6 +12,7 @@ operators.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from dippm.graph.operators import ELEMENTWISE_CATEGORIES, operator
@@ -38,8 +40,10 @@ def eager(program: Program) -> dict[int, Lifetime]:
     for start, end in _calls(program):
         for step in program.steps[start : end + 1]:
             for buffer, _ in step.reads:
-                if first[buffer] < start:
+                if first[buffer] < start and buffer not in program.held:
                     last[buffer] = max(last[buffer], end)
+    for buffer, until in program.held.items():
+        last[buffer] = max(last[buffer], _last_step(program, until))
     return {buffer: Lifetime(first[buffer], last[buffer]) for buffer in first}
 
 
@@ -73,6 +77,11 @@ def compiled(program: Program, stored: frozenset[int] = frozenset()) -> dict[int
                 sources[buffer] = read
     first, last = _by_readers(program, sources)
     return {b: Lifetime(first[b], last[b]) for b in first if b not in sources}
+
+
+def _last_step(program: Program, origin: int) -> int:
+    """Return the last step of the operators up to a position in the file."""
+    return bisect_right(program.steps, origin, key=lambda step: step.origin) - 1
 
 
 def _by_readers(

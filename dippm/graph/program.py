@@ -9,8 +9,8 @@ of a permuted tensor makes its copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from dippm.graph.draft import Draft, Node, Shape, Value
@@ -51,6 +51,7 @@ class Step:
         scores: shape of the scores of an attention, () for anything else.
         path: see `OpNode.path`.
         node: position in `ModelGraph.nodes` of the operator that it became part of.
+        origin: position of the operator in the file, -1 if it has none.
     """
 
     op: str
@@ -62,6 +63,7 @@ class Step:
     scores: Shape = ()
     path: str = ""
     node: int = -1
+    origin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Program:
         batch: that the shapes are for.
         outputs: buffers that hold the results.
         called: paths of the modules that are called; empty if the file does not tell.
+        held: by buffer, position in the file of the last operator during which the model's own code
+            holds it, or a view of it; those that are missing are not known.
     """
 
     buffers: tuple[Buffer, ...]
@@ -83,6 +87,7 @@ class Program:
     batch: int
     outputs: tuple[int, ...]
     called: frozenset[str] = frozenset()
+    held: Mapping[int, int] = field(default_factory=dict)
 
 
 def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node]]:
@@ -96,6 +101,7 @@ def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node
     recorder = _Recorder(draft, guesses_in_place=not calls)
     for node in draft.nodes:
         recorder.add(node)
+        recorder.hold(node)
     outputs = {recorder.buffer_of[id(v)] for v in draft.outputs if id(v) in recorder.buffer_of}
     program = Program(
         tuple(recorder.buffers),
@@ -104,6 +110,7 @@ def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node
         draft.batch,
         tuple(sorted(outputs)),
         calls,
+        recorder.held,
     )
     return program, recorder.nodes
 
@@ -129,6 +136,7 @@ class _Recorder:
         self.nodes: list[Node] = []
         self.buffer_of: dict[int, int] = {}
         self.strides: dict[int, Strides] = {}
+        self.held: dict[int, int] = {}
         for value in draft.inputs:
             self.buffer_of[id(value)] = self._new(value)
 
@@ -154,6 +162,12 @@ class _Recorder:
         self._lay_out(node, source)
         self._step(node, makes, passing)
 
+    def hold(self, node: Node) -> None:
+        """Note how long the model's own code holds what a node returns."""
+        for out in node.outputs if node.held_until >= 0 else ():
+            buffer = self.buffer_of[id(out)]
+            self.held[buffer] = max(self.held.get(buffer, -1), node.held_until)
+
     def _step(self, node: Node, makes: Sequence[int], passing: Sequence[int] = ()) -> None:
         reads = tuple((self._buffer(v), v.shape) for v in node.inputs if not v.is_static)
         weights = tuple(
@@ -175,6 +189,7 @@ class _Recorder:
                 groups=int(node.attributes.get("groups", 0)) if node.op.startswith("conv") else 0,
                 scores=scores,
                 path=node.path,
+                origin=node.origin,
             )
         )
         self.nodes.append(node)

@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping
 import tvm
 from tvm import relax
 
+from dippm.relax.holds import Held, joined
+
 ATTRIBUTE = "dippm.paths"
 IN_PLACE = "dippm.in_place"
 CALLED = "dippm.called"
+HELD = "dippm.held"
 LONGEST = 400
 """Characters of a path that are kept: a name in a file can be of any length."""
 
@@ -27,6 +30,7 @@ class PathBuilder(relax.BlockBuilder):
         path: of the module whose operators are being emitted, "" if unknown.
         paths: by name of a variable.
         in_place: names of the variables that hold what an in-place operator wrote.
+        held: by name of a variable: when its operator ran and until when it is held.
     """
 
     def __init__(self) -> None:
@@ -34,12 +38,17 @@ class PathBuilder(relax.BlockBuilder):
         self.path = ""
         self.paths: dict[str, str] = {}
         self.in_place: set[str] = set()
+        self.held: dict[str, Held] = {}
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression to a variable."""
         variable = super().emit(expr, name_hint)
         self.paths[variable.name] = self.path
         return variable
+
+    def hold(self, name: str, held: Held) -> None:
+        """Note how long a variable is held, of all that was said of it."""
+        self.held[name] = joined(self.held.get(name), held)
 
 
 def with_paths(module: tvm.IRModule, paths: Mapping[str, str]) -> tvm.IRModule:
@@ -59,6 +68,20 @@ def with_execution(
         if names:
             module["main"] = module["main"].with_attr(attribute, names)
     return module
+
+
+def with_held(module: tvm.IRModule, held: Mapping[str, Held]) -> tvm.IRModule:
+    """Attach how long the model's code holds variables."""
+    if held:
+        kept = {name: list(steps) for name, steps in held.items()}
+        module["main"] = module["main"].with_attr(HELD, kept)
+    return module
+
+
+def held_of(function: relax.Function) -> dict[str, Held]:
+    """Return how long the model's code holds variables, by name; empty if that is not known."""
+    attached = function.attrs.get(HELD) if function.attrs else None
+    return {str(name): (int(s[0]), int(s[1])) for name, s in (attached or {}).items()}
 
 
 def in_place_of(function: relax.Function) -> frozenset[str]:

@@ -23,6 +23,10 @@ RAW_GRAPH_VERSION = "3"
 IN_PLACE = "in_place"
 """Attribute of an operator that writes its result into its first argument."""
 
+HELD_UNTIL = "held_until"
+"""Attribute of an operator whose result the model's own code holds: position of the last operator
+during which it does. Missing if the file does not tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawValue:

@@ -19,8 +19,9 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from dippm.errors import ConversionError
+from dippm.relax.holds import STEP, UNTIL, Held
 from dippm.relax.opaque import COMPLEX, opaque_call
-from dippm.relax.paths import PathBuilder, with_execution, with_paths
+from dippm.relax.paths import PathBuilder, with_execution, with_held, with_paths
 from dippm.relax.raw_graph import Attribute
 from dippm.relax.torch_data_flow import with_data_flow
 from dippm.relax.torch_namespaces import is_foreign
@@ -55,7 +56,9 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         self._carry_what_tvm_cannot(program)
         module = self.from_exported_program(program, True, False, False, None)
         module = with_paths(module, self.block_builder.paths)
-        return with_execution(module, self.block_builder.in_place, _called(program))
+        builder = self.block_builder
+        module = with_held(module, builder.held)
+        return with_execution(module, builder.in_place, _called(program))
 
     @property
     def block_builder(self) -> PathBuilder:
@@ -113,6 +116,10 @@ class ShapeOnlyImporter(ExportedProgramImporter):
                 before, self.env[node.args[0]] = self.env.get(node.args[0]), result
                 if isinstance(result, relax.Var) and result is not before:
                     self.block_builder.in_place.add(result.name)
+            held = _held(node)
+            for part in result if isinstance(result, list | tuple) else (result,):
+                if held and isinstance(part, relax.Var):
+                    self.block_builder.hold(part.name, held)
             return result
 
         return convert
@@ -195,6 +202,12 @@ def _path(node: Node) -> str:
     """Return the path of the innermost module that ran an operator."""
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
     return str(list(stack.values())[-1][0])
+
+
+def _held(node: Node) -> Held | None:
+    """Return when an operator ran, and until when its result is held; None if that is not known."""
+    known = node.meta.get("custom") or {}
+    return (known[STEP], known[UNTIL]) if STEP in known and UNTIL in known else None
 
 
 def _called(program: torch.export.ExportedProgram) -> set[str]:

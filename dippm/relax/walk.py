@@ -9,9 +9,11 @@ import tvm
 from tvm import relax
 
 from dippm.progress import counted
+from dippm.relax.holds import Held, held_until, joined
 from dippm.relax.opaque import COMPLEX, read_symbol
-from dippm.relax.paths import called_of, in_place_of, paths_of
+from dippm.relax.paths import called_of, held_of, in_place_of, paths_of
 from dippm.relax.raw_graph import (
+    HELD_UNTIL,
     IN_PLACE,
     Attribute,
     RawGraph,
@@ -45,6 +47,8 @@ class _Walk:
         self.position: dict[Any, tuple[int, ...]] = {}
         self.paths = paths_of(function)
         self.in_place, self.called = in_place_of(function), called_of(function)
+        self.held, self.held_of = held_of(function), dict[int, Held]()
+        self.maker: dict[int, int] = {}
         n_inputs = int(function.attrs["num_input"]) if function.attrs else len(function.params)
         for i, parameter in enumerate(function.params):
             kind: ValueKind = "input" if i < n_inputs else "parameter"
@@ -56,6 +60,10 @@ class _Walk:
         self.outputs = self._read(function.body.body)
 
     def graph(self) -> RawGraph:
+        held = [self.held_of.get(i) for i in range(len(self.operators))]
+        for operator, until in zip(self.operators, held_until(held), strict=True):
+            if until is not None:
+                operator.attributes[HELD_UNTIL] = until
         return RawGraph(
             tuple(self.values),
             tuple(self.operators),
@@ -109,6 +117,15 @@ class _Walk:
             self._call(binding.var, value)
         else:
             self.position[binding.var] = self._read(value)
+        self._hold(binding.var)
+
+    def _hold(self, var: Any) -> None:
+        """Note how long a variable, or a part of what an operator returned, is held."""
+        held = self.held.get(var.name)
+        if held is None:
+            return
+        for operator in {self.maker[p] for p in self.position[var] if p in self.maker}:
+            self.held_of[operator] = joined(self.held_of.get(operator), held)
 
     def _call(self, var: Any, call: tvm.ir.Call) -> None:
         name, attributes, arguments = _describe(call)
@@ -120,6 +137,7 @@ class _Walk:
             if not positions and plain is not None:
                 attributes[f"arg{i}"] = plain
         self.position[var] = outputs = self._new(var.ty, "operator")
+        self.maker.update(dict.fromkeys(outputs, len(self.operators)))
         if var.name in self.in_place:
             attributes[IN_PLACE] = 1
         path = self.paths.get(var.name, "")

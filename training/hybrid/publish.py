@@ -296,10 +296,11 @@ def _card(examples: Examples) -> dict[str, Any]:
             "its steps, without the mask of causal attention where it is no tensor of the file.",
             "The interval of latency is conformal: its width follows what makes predictions err "
             "(disagreement of the members, the host's share, launches, mode, and how far the model "
-            "is from those measured), scaled to hold 90 % of the rows that were held out: for "
-            "measured GPUs at random, by architecture and by family in equal parts, for others by "
-            "GPU. Single families can be far off: the table below names those that are covered "
-            "least.",
+            "is from those measured on any GPU and on the same), scaled to hold 90 % of the rows "
+            "that were held out: for GPUs on which models were measured at random, by architecture "
+            "and by family in equal parts; for others by GPU, and by family where a GPU has no "
+            "other. Errors of an unnamed host come on top. Single families can be far off: the "
+            "table below names those that are covered least.",
             "Errors on rows of a measured GPU (S0, S1, S2) know the launch time of the machine and "
             "what the table that the rows belong to has of its own: terms by class, and weights of "
             "the last layer. A prediction takes those of the newest table of the GPU and mode, and "

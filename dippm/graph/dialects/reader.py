@@ -10,7 +10,7 @@ from dippm.graph.dialects.tables import Tables, as_data, data_slots, find_tables
 from dippm.graph.dialects.unread import unread_results
 from dippm.graph.draft import Draft, Value
 from dippm.progress import counted
-from dippm.relax.raw_graph import IN_PLACE, RawGraph, RawOperator, RawValue
+from dippm.relax.raw_graph import HELD_UNTIL, IN_PLACE, RawGraph, RawOperator, RawValue
 
 _COPIES = frozenset({"clone", "contiguous"})
 
@@ -53,6 +53,9 @@ def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
             _read_call(call)
         if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
             maker.in_place = True
+        until = operator.attributes.get(HELD_UNTIL)
+        if isinstance(until, int) and (maker := call.outputs[0].producer) is not None:
+            maker.held_until = max(maker.held_until, until)
     draft.path, draft.origin = "", -1
     draft.beside.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
     return draft

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +28,8 @@ ANNOTATIONS = "custom"
 """Key of a node's metadata that `torch.export` keeps through passes and files."""
 _NOTED_BY = "set_proxy_slot"
 """The function of `proxy_tensor` that is told which operator made a tensor; private to PyTorch."""
+_ONE_AT_A_TIME = RLock()
+"""Threads that export would put back each other's function."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ def watched_holds(module: torch.nn.Module) -> Iterator[Holds]:
         if isinstance(tensor, torch.Tensor) and isinstance(node, Node):
             holds.born(node, tensor)
 
-    with patch.object(proxy_tensor, _NOTED_BY, noted):
+    with _ONE_AT_A_TIME, patch.object(proxy_tensor, _NOTED_BY, noted):
         yield holds
 
 

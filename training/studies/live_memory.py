@@ -4,8 +4,7 @@
 
 PyTorch's side: models run on fake tensors without gradients, in eager mode, and a dispatch mode
 counts the storages that are alive, each rounded to 512 bytes as the caching allocator does. Weights
-are not counted. Under autocast the fakes are CUDA tensors (its lists differ from the CPU's), for
-which `--cuda-guard` names a library that registers a device guard that does nothing.
+are not counted. Under autocast the fakes are CUDA tensors (its lists differ from the CPU's).
 
 A model's peaks are written as soon as they are known, so a second run does only what is missing.
 """
@@ -13,7 +12,6 @@ A model's peaks are written as soon as they are known, so a second run does only
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gzip
 import json
 import random
@@ -45,7 +43,7 @@ from dippm.frontends import named
 from dippm.graph import build
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MemoryFootprint
-from training.studies.cuda_fakes import autocast
+from training.studies.cuda_fakes import autocast, cuda_device
 
 BLOCK = 512
 """Bytes that the caching allocator rounds every tensor up to."""
@@ -146,11 +144,14 @@ def torch_peak(module: nn.Module, inputs: dict[str, torch.Tensor], precision: Pr
     Args:
         module: on the meta device; its tensors are replaced by fakes.
         inputs: by name, "" for the first positional one; only shapes and dtypes are read.
-        precision: "fp32", "fp16" (weights too) or an autocast, which needs the CUDA guard.
+        precision: "fp32", "fp16" (weights too) or an autocast.
     """
     device = torch.device("cuda", 0) if precision.startswith("amp") else torch.device("cpu")
     floats = torch.float16 if precision == "fp16" else torch.float32
-    with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(cuda_device())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         _fake_weights(module, device, floats)
         given = {name: _fake(t, device, floats) for name, t in inputs.items()}
         live = LiveBytes(iter([*module.parameters(), *module.buffers()]))
@@ -295,12 +296,9 @@ def main(
     sample: Annotated[int, typer.Option(help="vision models, drawn; 0 takes all")] = 100,
     batch: Annotated[list[int] | None, typer.Option(help="samples, may be repeated")] = None,
     precision: Annotated[list[str] | None, typer.Option(help="may be repeated")] = None,
-    cuda_guard: Annotated[Path | None, typer.Option(help="for autocast; see above")] = None,
     record: Annotated[Path | None, typer.Option(help="where the tests' recording goes")] = None,
 ) -> None:
     """Print ours / PyTorch's by precision and the worst models."""
-    if cuda_guard is not None:
-        ctypes.CDLL(str(cuda_guard))
     vision = [spec for spec in specs_in(graphs) if not spec.startswith("transformers")]
     random.Random(0).shuffle(vision)
     specs = [*(vision[:sample] if sample else vision), *LANGUAGE_MODELS]

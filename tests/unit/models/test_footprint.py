@@ -23,8 +23,8 @@ RECORDING = Path(__file__).parents[2] / "recordings" / "live_memory"
 PEAKS = json.loads((RECORDING / "peaks.json").read_text())["peaks"]
 UNIT = 4 * 1024
 """Bytes of one value of a sketch, at batch 1; whole blocks of the allocator."""
-OFF = {"transformers:gpt2@256": 0.11}
-"""Models known to be off by more than 5 %: names within a module keep more than calls tell."""
+OFF = {("transformers:gpt2@256", "amp"): 0.18}
+"""What is known to be off by more than 2 %: a cube that autocast takes in single precision."""
 
 
 def recorded(spec: str) -> ModelGraph:
@@ -36,7 +36,7 @@ def recorded(spec: str) -> ModelGraph:
 def test_peak_is_pytorchs(peak: dict[str, Any]) -> None:
     footprint = MemoryFootprint.of(recorded(peak["spec"]), peak["precision"])
     ours = footprint.peak(peak["batch"]).total_bytes
-    assert ours == pytest.approx(peak["torch_bytes"], rel=OFF.get(peak["spec"], 0.05))
+    assert ours == pytest.approx(peak["torch_bytes"], rel=OFF.get((peak["spec"], peak["precision"]), 0.02))
 
 
 def chain(called: tuple[str, ...], **attributes: int) -> ModelGraph:

@@ -47,6 +47,7 @@ class Step:
         passing: buffers that exist only while the step runs: copies of permuted operands, indices
             that nobody reads.
         weights: parameters read: position among the parameters, and elements.
+        computed: positions of those that are read through what each pass computes of them.
         groups: of a convolution, 0 for anything else.
         scores: shape of the scores of an attention, () for anything else.
         path: see `OpNode.path`.
@@ -59,6 +60,7 @@ class Step:
     makes: tuple[int, ...]
     passing: tuple[int, ...] = ()
     weights: tuple[tuple[int, int], ...] = ()
+    computed: frozenset[int] = frozenset()
     groups: int = 0
     scores: Shape = ()
     path: str = ""
@@ -176,6 +178,9 @@ class _Recorder:
             if v.is_static
             for root in v.roots
         )
+        computed = frozenset(
+            root for v in node.inputs if v.is_static and v.static_work for root in v.roots
+        )
         scores: Shape = ()
         if node.op == "attention":
             scores = (*node.inputs[0].shape[:-1], int(node.attributes["key_length"]))
@@ -186,6 +191,7 @@ class _Recorder:
                 tuple(makes),
                 tuple(passing),
                 weights,
+                computed,
                 groups=int(node.attributes.get("groups", 0)) if node.op.startswith("conv") else 0,
                 scores=scores,
                 path=node.path,

@@ -216,7 +216,8 @@ def _tensors(
 def _cast_weights(program: Program, mode: Mode) -> Iterator[_Tensor]:
     """Yield the half-precision copies of weights that autocast makes.
 
-    Eager autocast keeps each until the pass ends; a compiler frees it after its last reader.
+    Eager autocast keeps each copy of a parameter until the pass ends, but none of what the pass
+    computes of one (a standardised weight); a compiler frees it after its last reader.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -226,7 +227,8 @@ def _cast_weights(program: Program, mode: Mode) -> Iterator[_Tensor]:
             for parameter, count in step.weights:
                 first.setdefault(parameter, i)
                 elements.setdefault(parameter, count)
-                last[parameter] = i if mode == "compiled" else len(program.steps)
+                freed = mode == "compiled" or parameter in step.computed
+                last[parameter] = i if freed else len(program.steps)
     for parameter, start in first.items():
         lifetime = Lifetime(start, last[parameter])
         yield _Tensor((elements[parameter],), 2, lifetime, cast_weight=True)

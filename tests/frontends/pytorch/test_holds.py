@@ -153,3 +153,24 @@ def test_a_file_that_says_nonsense_is_read_without_it() -> None:
     for operator, nonsense in zip(graph.operators, ["later", 1.5, (1, 2), -7, 10**9], strict=False):
         operator.attributes[HELD_UNTIL] = nonsense
     assert peak_of(RawGraph.from_json(graph.to_json())) > 0
+
+
+class Scaled(nn.Module):
+    """Weights that each pass computes, as weight-standardised convolutions do."""
+
+    def __init__(self, *, computes: bool) -> None:
+        super().__init__()
+        self.computes = computes
+        self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = nn.functional.linear(x, weight.tanh() if self.computes else weight)
+        return x
+
+
+@pytest.mark.parametrize(("computes", "copies"), [(False, 4), (True, 1)])
+def test_autocast_keeps_copies_of_parameters_alone(computes: bool, copies: int) -> None:
+    graph = convert_module(Scaled(computes=computes).eval(), InputSpec({"": (WIDTH,)}))
+    alive = MemoryFootprint.of(build(graph), "amp").peak(BATCH)
+    assert alive.cast_weight_bytes == copies * 2 * WIDTH * WIDTH

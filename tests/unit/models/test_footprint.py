@@ -36,7 +36,9 @@ def recorded(spec: str) -> ModelGraph:
 def test_peak_is_pytorchs(peak: dict[str, Any]) -> None:
     footprint = MemoryFootprint.of(recorded(peak["spec"]), peak["precision"])
     ours = footprint.peak(peak["batch"]).total_bytes
-    assert ours == pytest.approx(peak["torch_bytes"], rel=OFF.get((peak["spec"], peak["precision"]), 0.02))
+    assert ours == pytest.approx(
+        peak["torch_bytes"], rel=OFF.get((peak["spec"], peak["precision"]), 0.02)
+    )
 
 
 def chain(called: tuple[str, ...], **attributes: int) -> ModelGraph:

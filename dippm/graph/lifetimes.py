@@ -42,8 +42,8 @@ def eager(program: Program) -> dict[int, Lifetime]:
             for buffer, _ in step.reads:
                 if first[buffer] < start and buffer not in program.held:
                     last[buffer] = max(last[buffer], end)
-    for buffer, until in program.held.items():
-        last[buffer] = max(last[buffer], _last_step(program, until))
+    for buffer in last.keys() & program.held.keys():
+        last[buffer] = max(last[buffer], _last_step(program, program.held[buffer]))
     return {buffer: Lifetime(first[buffer], last[buffer]) for buffer in first}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Mode
 from dippm.graph import build
+from dippm.graph.lifetimes import eager
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.allocator import MIB, CachingAllocator, reserved_bytes
 from dippm.models.footprint import MemoryFootprint
@@ -238,3 +240,10 @@ def test_what_lies_free_side_by_side_is_one_block_again() -> None:
 def test_a_second_pass_finds_what_the_first_reserved() -> None:
     assert reserved_bytes([12 * MIB, 12 * MIB], [0, 1], [0, 1]) == 12 * MIB
     assert reserved_bytes([12 * MIB, 12 * MIB], [0, 0], [1, 1]) == 24 * MIB
+
+
+def test_what_no_step_makes_is_not_in_memory_however_long_it_is_held() -> None:
+    program = chain(("",)).program
+    held = replace(program, held={len(program.buffers): 2, 1: 2})
+    assert eager(held).keys() == eager(program).keys()
+    assert eager(held)[1].last == 2

@@ -269,8 +269,8 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(
         "tree_reach": SETTINGS.trees.reach, "tables": [],
         "range": {name: [-9.0, 9.0] for name in KERNEL_CLASSES}, "usual": usual_terms(tables),
     }  # fmt: skip
-    trained = build_examples([runner.examples.rows[i] for i in task.train], stack_of)
-    tensors = _tensors([network], trees, []) | measured_tensors(trained)
+    measured = measured_tensors(runner.measured_models(task))
+    tensors = _tensors([network], trees, []) | measured
     seen = {"devices": {table.device.name: ["amp"] for table in tables}}
     law = KernelLaw.from_checkpoint(tensors, {"law": config, "seen": seen})
     chosen = of_gpus(runner.examples, gpu)
@@ -306,9 +306,9 @@ def test_prediction_says_of_a_measured_gpu_what_training_said(by_the_wall) -> No
             for name, row in zip(names, terms, strict=True)
         ],
     }  # fmt: skip
-    trained = build_examples([examples.rows[i] for i in fold(examples).train], stack_of)
+    measured = measured_tensors(runner.measured_models(fold(examples)))
     config = {"law": law, "seen": {"devices": {name: ["amp"] for name in names}}}
-    tensors = _tensors([network], trees, published) | measured_tensors(trained)
+    tensors = _tensors([network], trees, published) | measured
     own = KernelLaw.from_checkpoint(tensors, config)
     for position in chosen:
         batch = Batches(examples, runner.tables).take(np.array([position]))

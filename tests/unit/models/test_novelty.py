@@ -15,6 +15,7 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import (
     FEATURES,
     LEAST_NOVELTY,
+    MOST_GPU_NOVELTY,
     SEEN,
     UNSEEN,
     IntervalLaw,
@@ -191,3 +192,11 @@ def test_damaged_gpus_are_refused(damage) -> None:
     with pytest.raises(CheckpointError, match=GPUS_TENSOR) as error:
         MeasuredModels.from_tensors(tensors, ["A", "B"])
     assert error.value.hint
+
+
+def test_beyond_a_distance_what_was_measured_on_a_gpu_is_equally_far() -> None:
+    def feature(gpu_novelty: float) -> float:
+        return interval_features(0.02, 0.0, 0.0, False, 100, 0.1, gpu_novelty)[-1]
+
+    assert feature(0.05) < feature(0.2) < feature(MOST_GPU_NOVELTY)
+    assert feature(MOST_GPU_NOVELTY) == feature(0.9) == feature(1.0)

@@ -166,8 +166,8 @@ class _Recorder:
 
     def hold(self, node: Node) -> None:
         """Note how long the model's own code holds what a node returns."""
-        for out in node.outputs if node.held_until >= 0 else ():
-            buffer = self.buffer_of[id(out)]
+        known = (self.buffer_of[id(out)] for out in node.outputs if id(out) in self.buffer_of)
+        for buffer in known if node.held_until >= 0 else ():
             self.held[buffer] = max(self.held.get(buffer, -1), node.held_until)
 
     def _step(self, node: Node, makes: Sequence[int], passing: Sequence[int] = ()) -> None:

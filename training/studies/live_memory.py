@@ -6,6 +6,9 @@ PyTorch's side: models run on fake tensors without gradients, in eager mode, and
 counts the storages that are alive, each rounded to 512 bytes as the caching allocator does. Weights
 are not counted. Under autocast the fakes are CUDA tensors (its lists differ from the CPU's).
 
+Graphs that come with the repository were exported before converters noted what a module's code
+holds; `--exported FOLDER` makes them anew, a few seconds each, and keeps them there.
+
 A model's peaks are written as soon as they are known, so a second run does only what is missing.
 """
 
@@ -296,6 +299,9 @@ def main(
     sample: Annotated[int, typer.Option(help="vision models, drawn; 0 takes all")] = 100,
     batch: Annotated[list[int] | None, typer.Option(help="samples, may be repeated")] = None,
     precision: Annotated[list[str] | None, typer.Option(help="may be repeated")] = None,
+    exported: Annotated[
+        Path | None, typer.Option(help="folder for graphs made anew, which tell what code holds")
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="where the tests' recording goes")] = None,
 ) -> None:
     """Print ours / PyTorch's by precision and the worst models."""
@@ -313,9 +319,9 @@ def main(
         with file.open("a") as lines:
             lines.write(json.dumps(asdict(known[-1])) + "\n")
     if record is not None:
-        write_recording(known, graphs, record)
+        write_recording(known, exported or graphs, record)
     console = Console()
-    for table in tables(ratios(known, graphs)):
+    for table in tables(ratios(known, exported or graphs)):
         console.print(table)
     console.print(f"torch {torch.__version__}; {sum(bool(p.error) for p in known)} could not run")
 

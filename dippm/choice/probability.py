@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from dippm.models.targets import Estimate, Interval
+from dippm.models.targets import Estimate, Interval, two_sided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ class Uncertain:
 def log_sd(interval: Interval) -> float:
     """Return the standard deviation of the log error that an interval states."""
     half_width = log(interval.high / interval.low) / 2
-    return half_width / NormalDist().inv_cdf((1 + interval.coverage) / 2)
+    return half_width / two_sided(interval.coverage)
 
 
 def probabilities_first(places: Sequence[Uncertain]) -> list[float]:

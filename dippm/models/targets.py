@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal
 
 Bound = Literal["compute", "memory", "launch", "host"]
@@ -20,6 +21,11 @@ class Interval:
     low: float
     high: float
     coverage: float
+
+
+def two_sided(coverage: float) -> float:
+    """Return the standard deviations within which a normal error is with this probability."""
+    return NormalDist().inv_cdf((1 + coverage) / 2)
 
 
 @dataclass(frozen=True, slots=True)

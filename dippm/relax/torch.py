@@ -55,9 +55,8 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         _keep_weights_as_inputs(program)
         self._carry_what_tvm_cannot(program)
         module = self.from_exported_program(program, True, False, False, None)
-        module = with_paths(module, self.block_builder.paths)
         builder = self.block_builder
-        module = with_held(module, builder.held)
+        module = with_held(with_paths(module, builder.paths), builder.held)
         return with_execution(module, builder.in_place, _called(program))
 
     @property

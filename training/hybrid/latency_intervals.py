@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import Any
 from zlib import crc32
 
@@ -16,6 +15,7 @@ from dataset.join.latency_splits import SPLITS
 from dippm.devices.hosts import unknown_host_log_sd
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
+from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
 from training.evaluation.metrics import coverage, relative_width
@@ -134,11 +134,6 @@ def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVER
         pairs = zip(mine["features"], mine["group"], strict=True)
         half[places] = [law.half_width(*pair) for pair in pairs]
     return np.asarray(np.hypot(half, two_sided(level) * rows["host_log_sd"].to_numpy()))
-
-
-def two_sided(level: float) -> float:
-    """Return the standard deviations within which a normal error is with this probability."""
-    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def covered(rows: pd.DataFrame) -> list[dict[str, Any]]:

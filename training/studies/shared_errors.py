@@ -39,12 +39,13 @@ from rich.console import Console
 from rich.table import Table
 
 from dippm.choice.probability import Uncertain, correlation
+from dippm.models.targets import two_sided
 from training.evaluation.held_out import half_width, read_held_out
 
 Floats = NDArray[np.float64]
 KEY = ["model", "batch", "precision", "mode", "layout", "timer"]
 LEVEL = 0.9
-Z90 = NormalDist().inv_cdf((1 + LEVEL) / 2)
+Z90 = two_sided(LEVEL)
 FEWEST = 20
 RESAMPLES = 500
 SEED = 7

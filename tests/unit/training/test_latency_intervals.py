@@ -16,6 +16,7 @@ from dippm.models.intervals import (
     IntervalLaw,
     interval_features,
 )
+from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.hybrid.latency_intervals import (
     covered,
@@ -23,7 +24,6 @@ from training.hybrid.latency_intervals import (
     half_widths,
     interval_law_rows,
     interval_rows,
-    two_sided,
 )
 
 ROWS = 3000

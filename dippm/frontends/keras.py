@@ -9,11 +9,12 @@ allocates every weight and gives another graph than the SavedModel.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from dippm.errors import (
     ModelFileError,
     UnsafeModelError,
 )
+from dippm.frontends import keras_allowed
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
@@ -39,37 +41,6 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 OPERATION = "operation "
-CODE_CLASSES = frozenset(
-    (
-        "Lambda",
-        "__lambda__",
-        "__typespec__",
-        "TorchModuleWrapper",
-        "JaxLayer",
-        "FlaxLayer",
-        "TFSMLayer",
-    )
-)
-SAFE_MODULES = (
-    "keras.layers",
-    "keras.models",
-    "keras.initializers",
-    "keras.regularizers",
-    "keras.constraints",
-    "keras.activations",
-    "keras.dtype_policies",
-    "keras.ops",
-    "keras.random",
-    "keras.quantizers",
-    "keras.src.models",
-    "keras.src.layers",
-    "keras.src.ops",
-    "keras.src.dtype_policies",
-    "keras.src.initializers",
-    "keras.src.activations",
-    "keras.src.applications",
-)
-"""Where Keras keeps parts that only compute; not its downloads, files and callbacks."""
 
 
 def accepts(path: Path) -> bool:
@@ -96,7 +67,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     """
     config = _read_config(path)
     if not trust:
-        _check_safe(config, path)
+        keras_allowed.check(config, files.shown(path))
     step("importing TensorFlow")
     import_tensorflow()
     _check_backend()
@@ -123,7 +94,7 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
 def _read_config(path: Path) -> dict[str, Any]:
     text = _hdf5_config(path) if _is_hdf5(path) else _archive_config(path)
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(
             f"the configuration in {path} is not JSON: {error}",
@@ -134,6 +105,19 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; refuse one that says two things of the same key.
+
+    What trains a model is left out: nothing here does, and it names losses and optimizers.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object in it has a key twice")
+    if "class_name" in found:
+        found.pop("compile_config", None)
+    return found
+
+
 def _is_hdf5(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(8) == HDF5_MAGIC
@@ -142,6 +126,8 @@ def _is_hdf5(path: Path) -> bool:
 def _archive_config(path: Path) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
+            if archive.namelist().count("config.json") > 1:
+                raise ModelFileError(f"{path} has two configurations", DAMAGED)
             if archive.getinfo("config.json").file_size > MAX_CONFIG_BYTES:
                 raise ModelFileError(f"the configuration in {path} is implausibly large", DAMAGED)
             return archive.read("config.json")
@@ -178,53 +164,6 @@ def _hdf5_config(path: Path) -> bytes | str:
     return config
 
 
-def _check_safe(config: dict[str, Any], path: Path) -> None:
-    """Refuse configurations that make Keras run or import what is not Keras' own.
-
-    Raises:
-        UnsafeModelError: names what would run.
-    """
-    found = sorted(set(_code_in(config)))
-    if found:
-        raise UnsafeModelError(
-            f"{path} has parts that can run code when loaded: {', '.join(found)}",
-            "Export it to ONNX or as a SavedModel, or pass trust=True if you trust it.",
-        )
-
-
-def _code_in(value: Any) -> Iterator[str]:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(item)
-        if not isinstance(item, dict):
-            continue
-        stack.extend(item.values())
-        name = item.get("class_name")
-        if isinstance(name, str) and name.rpartition(">")[2] in CODE_CLASSES:
-            yield name
-        module = item.get("module")
-        if isinstance(module, str) and name is not None:
-            is_function = name == "function"
-            wanted = f"{module}.{item.get('config') if is_function else name}"
-            if not _is_safe(wanted, is_function=is_function):
-                yield wanted
-
-
-def _is_safe(name: str, *, is_function: bool) -> bool:
-    """Tell by its full name whether a class or function only computes.
-
-    Keras joins module and name before it looks, so "keras" with "utils.get_file" is what it seems.
-    """
-    module = name.rpartition(".")[0]
-    if is_function and module in ("keras.models", "keras.src.models"):
-        return False
-    return module in ("keras", "builtins") or any(
-        module == safe or module.startswith(safe + ".") for safe in SAFE_MODULES
-    )
-
-
 def _check_backend() -> None:
     try:
         import keras
@@ -248,11 +187,15 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
     try:
         with scope:
             return _deserialize(config, trust=trust)
+    except UnsafeModelError:
+        raise
     except Exception:
         keras.backend.clear_session()  # nothing of the attempt shall stay
     step("building the model with values")
     try:
         return _deserialize(config, trust=trust)
+    except ModelFileError:
+        raise
     except Exception as error:
         cause = _root_cause(error)
         raise ConversionError(
@@ -281,9 +224,14 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _deserialize(config: dict[str, Any], *, trust: bool) -> Any:
+    config = copy.deepcopy(config)  # Keras empties what it reads
+    with contextlib.nullcontext() if trust else keras_allowed.allowed_parts_only():
+        return _build_parts(config, trust=trust)
+
+
+def _build_parts(config: dict[str, Any], *, trust: bool) -> Any:
     import keras
 
-    config = copy.deepcopy(config)  # Keras empties what it reads
     if "module" in config or "registered_name" in config:
         return keras.saving.deserialize_keras_object(config, safe_mode=not trust)
     from keras.src.legacy.saving.saving_options import keras_option_scope

@@ -221,6 +221,35 @@ def bytecode_that_writes(witness: Path) -> list[Any]:
     return list(python_utils.func_dump(function))
 
 
+def save_that_runs_when_loaded(folder: Path, witness: Path) -> Path:
+    """Write a SavedModel that creates the witness when TensorFlow loads it."""
+    import tensorflow as tf
+
+    class Writer(tf.saved_model.experimental.TrackableResource):
+        def _create_resource(self) -> Any:
+            return tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64)
+
+        def _initialize(self) -> None:
+            tf.io.write_file(str(witness), "ran")
+
+    module = tf.Module()
+    module.writer = Writer()
+    call = tf.function(lambda x: x + 1.0, input_signature=[tf.TensorSpec((None, 4))])
+    module.call = call
+    module.serve = call
+    module.writer.resource_handle  # noqa: B018 - makes it
+    tf.saved_model.save(module, folder, signatures={"serve": call, "serving_default": call})
+    witness.unlink(missing_ok=True)
+    return folder
+
+
+def load_saved_model(folder: Path) -> None:
+    """Load a SavedModel as TensorFlow does."""
+    import tensorflow as tf
+
+    tf.saved_model.load(folder)
+
+
 def save_own_class(folder: Path, witness: Path) -> list[Path]:
     """Write models with a layer of a class of their own; building it would create the witness."""
     import keras
@@ -258,6 +287,41 @@ def save_hdf5_configuration(path: Path, configuration: bytes) -> Path:
         big = len(configuration) > 60_000  # HDF5's limit
         file.attrs["model_config"] = np.zeros(3) if big else configuration.decode()
     return path
+
+
+def hdf5_configuration(name: str, folder: Path) -> str:
+    """Return the architecture of a model as HDF5 files hold it."""
+    import h5py
+
+    with h5py.File(save(name, folder, ("h5",))["h5"]) as file:
+        return str(file.attrs["model_config"])
+
+
+def unlisted_parts() -> list[str]:
+    """Return layers that are neither allowed nor known to run code, and what cannot be found."""
+    import inspect
+
+    import keras
+
+    from dippm.frontends import keras_allowed as allowed
+
+    layers = {n for n, o in vars(keras.layers).items() if inspect.isclass(o)}
+    bases = {"InputSpec", "Layer", "Wrapper"}
+    found = [f"layer {n}" for n in layers - allowed.LAYERS - allowed.CODE - bases]
+    found += [f"no layer {n}" for n in allowed.LAYERS - layers]
+    found += [f"no activation {n}" for n in allowed.ACTIVATIONS - set(dir(keras.activations))]
+    places = {"models": keras.src.models, "engine": keras.src.models}
+    for place, names in allowed.CLASSES.items():
+        owner = places.get(place) or getattr(keras, place or "dtype_policies", None)
+        if place and place != "applications":
+            found += [f"no {place}.{name}" for name in names if not hasattr(owner, name)]
+    for name in dir(keras.ops):
+        function = getattr(keras.ops, name)
+        if inspect.isfunction(function):
+            home = inspect.unwrap(function).__module__
+            if home not in {f"keras.src.ops.{m}" for m in allowed.OPERATION_MODULES["ops"]}:
+                found.append(f"operation {name} of {home}")
+    return sorted(found)
 
 
 def build(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 
 import pytest
@@ -199,6 +200,169 @@ def test_foreign_functions_are_not_imported(module, function, files, child, tmp_
     error, message, _ = refused(child(models.convert, path))
     assert error == "UnsafeModelError"
     assert f"{module}.{function}" in message
+
+
+def _function(module, name, registered=None):
+    return {
+        "module": module,
+        "class_name": "function",
+        "config": name,
+        "registered_name": registered or name,
+    }
+
+
+def _with_call(function, *, given):
+    """Return a change that has an Activation call a function with a value of the file."""
+
+    def change(config):
+        first, second = config["config"]["layers"][:2]
+        second.update(module="keras.layers", class_name="Activation", registered_name=None)
+        second["config"] = {"name": second["config"]["name"], "activation": function}
+        second["inbound_nodes"] = [{"args": [], "kwargs": {"inputs": given}}]
+        del second["build_config"], first
+
+    return change
+
+
+@pytest.mark.parametrize("module", ["keras.layers", "keras.src.layers", "keras"])
+def test_a_layer_is_no_function(module, files, child, tmp_path):
+    """`TFSMLayer(folder)` loads a SavedModel, which runs what the folder says."""
+    witness = tmp_path / "ran"
+    folder = child(models.save_that_runs_when_loaded, tmp_path / "evil", witness)
+    function = _function(module, "layers.TFSMLayer" if module == "keras" else "TFSMLayer")
+    change = _with_call(function, given=str(folder))
+    path = rewritten(files("small")["keras"], tmp_path / "evil.keras", change)
+    error, message, hint = refused(child(models.convert, path))
+    assert error == "UnsafeModelError"
+    assert "TFSMLayer" in message
+    assert "trust=True" in hint
+    assert not witness.exists()
+    child(models.load_saved_model, folder)
+    assert witness.exists(), "the folder is harmless: this test cannot fail"
+
+
+PARTS_THAT_RUN = [
+    _function("keras.layers", "Lambda"),
+    _function("keras.layers", "TorchModuleWrapper"),
+    _function("keras.layers", "deserialize"),
+    _function("keras.activations", "deserialize"),
+    _function("builtins", "get"),
+    _function("keras.ops", "numpy.np.load"),
+    _function("keras.ops.numpy", "__builtins__"),
+    _function("keras.src.ops.numpy.np", "load"),
+    _function("keras.losses", "get"),
+    _function("keras.saving", "load_model"),
+    _function("keras.initializers", "get"),
+    {"module": "keras.layers", "class_name": "TFSMLayer", "config": {"filepath": "x"}},
+    {"module": "keras.src.export.tfsm_layer", "class_name": "TFSMLayer", "config": {}},
+    {"module": "keras.layers", "class_name": "FutureLayer", "config": {}},
+    {"module": "keras.src.ops.numpy", "class_name": "np.load", "config": {}},
+    {"module": "keras.callbacks", "class_name": "BackupAndRestore", "config": {}},
+    {"module": "keras.utils", "class_name": "FeatureSpace", "config": {}},
+    {"module": "tensorflow", "class_name": "Module", "config": {}},
+    {"module": ["keras"], "class_name": "Dense", "config": {}},
+    {"module": "keras.layers", "class_name": ["Dense"], "config": {}},
+    {"module": "keras.layers", "class_name": "Dense", "registered_name": ["x"], "config": {}},
+    {"class_name": "custom>TFSMLayer", "config": {}},
+    {"class_name": "__typespec__", "config": [], "module": "tensorflow", "spec_name": "x"},
+    {"class_name": "__tensor__", "config": {"value": 1, "dtype": "string"}},
+    {"class_name": "__numpy__", "config": {"value": 1, "dtype": {"a": "O"}}},
+]
+
+
+def test_only_what_is_known_to_compute_is_built(files, child, tmp_path):
+    for number, part in enumerate(PARTS_THAT_RUN):
+        for change in (_with_call(part, given=1.0), _with_call("relu", given=part)):
+            path = tmp_path / f"{number}.keras"
+            path = rewritten(files("small")["keras"], path, change)
+            error, message, hint = refused(child(models.convert, path))
+            assert error == "UnsafeModelError", (part, error, message)
+            assert "trust=True" in hint
+
+
+def test_a_registered_name_is_no_way_around(files, child, tmp_path):
+    part = _function("builtins", "relu", registered="keras>TFSMLayer")
+    path = rewritten(files("small")["keras"], tmp_path / "a.keras", _with_call(part, given=1.0))
+    error, message, hint = refused(child(models.convert, path))
+    assert error == "ConversionError"
+    assert "keras>TFSMLayer" in message
+    assert "model.export" in hint
+
+
+def test_a_layer_is_called_with_tensors_and_settings_alone(files, child, tmp_path):
+    texts = ["gs://bucket/model", "/etc/passwd", "https://example.org", "relu", "a" * 200_000]
+    for text in texts:
+        change = _with_call("relu", given=[{"x": text}])
+        path = rewritten(files("small")["keras"], tmp_path / "text.keras", change)
+        error, message, _ = refused(child(models.convert, path))
+        assert error == "UnsafeModelError", message
+        assert text[:60] in message
+        assert len(message) < 1000
+
+
+def test_hdf5_files_name_layers_alone(child, tmp_path):
+    """Without modules, Keras looks names up among all that the module of its layers holds."""
+    witness = tmp_path / "ran"
+    folder = child(models.save_that_runs_when_loaded, tmp_path / "evil", witness)
+    source = child(models.hdf5_configuration, "small", tmp_path)
+    names = ["TFSMLayer", "deserialize", "get", "serialize", "keras_export", "Lambda", "core"]
+    for name in names:
+        for part in (
+            {"class_name": name, "config": {"filepath": str(folder), "name": "x"}},
+            {"class_name": "Activation", "config": {"name": "x", "activation": name}},
+            {
+                "class_name": "Activation",
+                "config": {"name": "x", "activation": _function("keras.layers", name)},
+            },
+        ):
+            config = json.loads(source)
+            layer = config["config"]["layers"][1]
+            part["config"]["name"] = layer["config"]["name"]
+            layer.update(part)
+            path = tmp_path / f"{name}.h5"
+            child(models.save_hdf5_configuration, path, json.dumps(config).encode())
+            error, message, hint = refused(child(models.convert, path))
+            assert error in ("UnsafeModelError", "ConversionError"), message
+            assert hint
+    assert not witness.exists()
+
+
+def test_a_key_or_a_member_that_stands_twice_is_refused(files, child, tmp_path):
+    source = files("small")["keras"]
+    twice = tmp_path / "twice.keras"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(twice, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "config.json":
+                assert b'"units":' in data
+                data = data.replace(b'"units":', b'"units": 7, "units":', 1)
+            new.writestr(name, data)
+    error, message, _ = refused(child(models.convert, twice))
+    assert error == "ModelFileError"
+    assert "twice" in message
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(twice, "w") as new:
+        for name in (*old.namelist(), "config.json"):
+            with warnings.catch_warnings(action="ignore"):
+                new.writestr(name, old.read(name))
+    error, message, _ = refused(child(models.convert, twice))
+    assert error == "ModelFileError"
+    assert "two configurations" in message
+
+
+def test_losses_and_optimizers_are_not_built(files, child, tmp_path):
+    """A compiled model is read, whatever its own loss was; nothing here trains."""
+
+    def change(config):
+        loss = {"module": "os", "class_name": "function", "config": "system"}
+        config["compile_config"] = {"optimizer": "adam", "loss": loss}
+
+    path = rewritten(files("small")["keras"], tmp_path / "compiled.keras", change)
+    assert child(models.convert, path) == child(models.convert, files("small")["keras"])
+
+
+def test_every_layer_and_operation_of_keras_is_on_a_list_or_known_to_run_code(child):
+    """A Keras that has more needs a decision: read what is new, then list it or leave it out."""
+    assert child(models.unlisted_parts) == []
 
 
 def test_pickled_bytecode_in_a_plain_layer_does_not_run(files, child, tmp_path):

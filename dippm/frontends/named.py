@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from dippm.errors import (
     ModelFileError,
     ModelNotFoundError,
     UnknownNameError,
+    UnsafeModelError,
 )
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_defaults import chosen
@@ -32,6 +34,21 @@ if TYPE_CHECKING:
 NAME = "named"
 FLOW_SIZE = (520, 960)
 EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf"}
+KERNEL_KEYS = frozenset(
+    f"{prefix}{kind}_implementation{suffix}"
+    for prefix in ("", "_")
+    for kind in ("attn", "experts")
+    for suffix in ("", "_internal")
+)
+KERNELS = frozenset(
+    """
+    eager sdpa flex_attention flash_attention_2 flash_attention_3 batched_mm grouped_mm
+    """.split()
+)
+"""Implementations of attention and of experts that transformers brings itself."""
+
+TIMM_KEYS = frozenset(("architecture", "backbone"))
+WEIGHT_KEYS = frozenset(("checkpoint_path", "pretrained_cfg_overlay", "pretrained_strict"))
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf-config": "transformers"}
 
 
@@ -174,15 +191,22 @@ def _hf_config(name: str, device: torch.device) -> Built:
     declare_vision_operators()  # transformers imports torchvision where it finds it
     import transformers
 
+    cleaned = file
     try:
-        json.loads(file.read_text())
-        config = transformers.AutoConfig.from_pretrained(
-            str(file), local_files_only=True, trust_remote_code=False
-        )
+        document = _without_code(json.loads(file.read_text()), file)
+        with tempfile.TemporaryDirectory() as folder:
+            cleaned = Path(folder) / "config.json"
+            cleaned.write_text(json.dumps(document))
+            config = transformers.AutoConfig.from_pretrained(
+                str(cleaned), local_files_only=True, trust_remote_code=False
+            )
+    except UnsafeModelError:
+        raise
     except Exception as error:  # of whatever kind: it checks the fields by itself
-        words = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        words = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelFileError(
-            f"{file} is not a configuration that transformers knows: {words}",
+            f"{file} is not a configuration that transformers knows: "
+            f"{words.replace(str(cleaned), file.name)[:300]}",
             "It needs a known model_type; custom code is never run.",
         ) from error
     config.use_cache = False
@@ -200,6 +224,45 @@ def _hf_config(name: str, device: torch.device) -> Built:
         ) from error
 
 
+def _without_code(document: Any, file: Path) -> Any:
+    """Return a configuration without its own code; refuse one that names code or weights elsewhere.
+
+    transformers takes kernels for attention from a repository on a hub, and timm takes a model from
+    one, or from a folder, where a configuration names it so.
+
+    Raises:
+        UnsafeModelError: names what would be loaded.
+    """
+    stack = [document]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            stack.extend(item)
+        if not isinstance(item, dict):
+            continue
+        item.pop("auto_map", None)
+        for key, value in item.items():
+            stack.append(value)
+            if key in KERNEL_KEYS:
+                given = list(value.values()) if isinstance(value, dict) else [value]
+                foreign = [one for one in given if one is not None and one not in KERNELS]
+            elif key in TIMM_KEYS:
+                foreign = [value] if isinstance(value, str) and not _is_timm_name(value) else []
+            else:
+                foreign = [value] if key in WEIGHT_KEYS and value else []
+            if foreign:
+                raise UnsafeModelError(
+                    f"{files.shown(file)} would load {key} = {str(foreign[0])[:100]!r}",
+                    f"Take {key} out of the configuration; graphs do not depend on weights.",
+                )
+    return document
+
+
+def _is_timm_name(value: str) -> bool:
+    """Return whether this names a model, not where one is; also the spelling "user/model"."""
+    return ":" not in value and "\\" not in value and not value.startswith(("/", ".", "~"))
+
+
 def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
     """Build the architecture that the configuration names, the bare model if it names none."""
     for name in config.architectures or ():
@@ -207,7 +270,7 @@ def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
         if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
             built: torch.nn.Module = getattr(kind, "_from_config")(config)  # noqa: B009
             return built
-    return transformers.AutoModel.from_config(config)  # type: ignore[no-any-return]
+    return transformers.AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
 
 
 BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dippm import frontends
-from dippm.errors import ModelFileError, ModelNotFoundError, UnknownNameError
+from dippm.errors import ModelFileError, ModelNotFoundError, UnknownNameError, UnsafeModelError
 from dippm.frontends.torch_archive import archive_kind
 from dippm.graph import build
 
@@ -130,3 +130,32 @@ def test_bad_configurations(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(ModelFileError, match="configuration"):
         frontends.load(f"hf-config:{tmp_path}", "32")
+
+
+def test_a_configuration_brings_no_code_of_its_own(tmp_path):
+    """Classes beside it are not imported, and what would load code or weights is refused."""
+    pytest.importorskip("transformers")
+    witness = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(witness)!r}, 'w').close()\nclass Own: ...\n")
+    file = tmp_path / "config.json"
+    known = {"model_type": "bert", "num_hidden_layers": 1}
+    file.write_text(json.dumps(known))
+    plain = frontends.load(f"hf-config:{tmp_path}", "32")
+    file.write_text(
+        json.dumps({**known, "auto_map": {"AutoModel": "own.Own", "AutoConfig": "own.Own"}})
+    )
+    assert frontends.load(f"hf-config:{tmp_path}", "32") == plain
+    wrapped = {"model_type": "timm_wrapper", "architecture": "resnet18"}
+    hostile = [
+        {**known, "attn_implementation": "somebody/kernels"},
+        {**known, "_attn_implementation": {"": "somebody/kernels:function"}},
+        {"model_type": "clip", "text_config": {"experts_implementation": "somebody/kernels"}},
+        {**wrapped, "architecture": "hf-hub:somebody/model"},
+        {**wrapped, "architecture": f"local-dir:{tmp_path}"},
+        {**wrapped, "model_args": {"checkpoint_path": str(tmp_path / "own.py")}},
+    ]
+    for config in hostile:
+        file.write_text(json.dumps(config))
+        with pytest.raises(UnsafeModelError, match="would load"):
+            frontends.load(f"hf-config:{tmp_path}", "3,224,224")
+    assert not witness.exists()

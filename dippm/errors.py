@@ -30,7 +30,7 @@
     ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning
+                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning · SandboxWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -229,6 +229,10 @@ class CollocationWarning(DippmWarning):
 
 class PluginWarning(DippmWarning):
     """A frontend of another distribution is broken; files that others read are not harmed."""
+
+
+class SandboxWarning(DippmWarning):
+    """This machine refuses a part of the sandbox in which model files are converted."""
 
 
 class SourceDroppedWarning(DippmWarning):

@@ -196,7 +196,8 @@ def _stored_shapes(document: dict[str, Any]) -> Iterator[tuple[str, list[int], i
 
 def _exporter() -> Callable[..., bytes]:
     try:
-        import paddle2onnx.paddle2onnx_cpp2py_export as compiled
+        with _no_shell():
+            import paddle2onnx.paddle2onnx_cpp2py_export as compiled
     except ImportError as error:
         raise FrameworkNotInstalledError(
             f"reading Paddle models needs paddlepaddle and paddle2onnx ({error})",
@@ -207,13 +208,37 @@ def _exporter() -> Callable[..., bytes]:
 
 
 @contextmanager
+def _no_shell() -> Iterator[None]:
+    """Let the import of Paddle ask a shell for the version of the C library in vain.
+
+    It matters to Paddle below glibc 2.23 only, and the sandbox of a worker has no shell.
+    """
+    import subprocess
+
+    class Refused:
+        def __init__(self, *command: Any, **more: Any) -> None:
+            pass
+
+        def communicate(self) -> tuple[bytes, bytes]:
+            return b"", b"no programs are started here"
+
+    start = subprocess.Popen
+    subprocess.Popen = Refused  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        subprocess.Popen = start  # type: ignore[misc]
+
+
+@contextmanager
 def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
     """Give a program in Paddle's present form, and its parameter file, which may not exist."""
     parameters = _parameters(program)
     if program.suffix != ".pdmodel":
         yield program, parameters
         return
-    import paddle
+    with _no_shell():
+        import paddle
 
     with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
         document = Path(folder) / "program.json"

@@ -1,4 +1,4 @@
-"""The conversion worker: a fresh process with a memory limit, a time limit and no network.
+"""The conversion worker: a fresh process in a sandbox, with a memory limit and a time limit.
 
 Caller side: `Worker`, `WorkerPool`. Worker side: `main`, `step`. What all workers share is in
 `dippm.process`.
@@ -18,17 +18,24 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from dippm import process
-from dippm.errors import ConversionError, DippmError
+from dippm.errors import ConversionError, DippmError, SandboxWarning
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
 from dippm.frontends.worker_errors import as_data, memory_words, revive, short_of_memory
-from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, tells_out_of_memory
+from dippm.process import (
+    Sandbox,
+    TimedOutError,
+    WorkerDiedError,
+    WorkerPipes,
+    tells_out_of_memory,
+)
 from dippm.progress import listening, sized, tell
 from dippm.relax.raw_graph import RawGraph
 
@@ -48,6 +55,8 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+OWN_FOLDERS = ("TMPDIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "YOLO_CONFIG_DIR")
+"""Where libraries write without asking whether they may; elsewhere they cannot."""
 
 
 @dataclass(slots=True)
@@ -61,6 +70,7 @@ class Worker:
         peak_memory_mb: resident peak that the process last reported.
         cpu_s: processor time of its last conversion.
         step: what it last said it was doing.
+        sandbox: what the process can no longer do, as it found out; None before it said so.
         worn_out: it must not be used again.
         folder: a temporary folder that goes with the process.
     """
@@ -71,6 +81,7 @@ class Worker:
     peak_memory_mb: float = 0.0
     cpu_s: float = 0.0
     step: str = "starting"
+    sandbox: Sandbox | None = None
     worn_out: bool = False
     _pipes: WorkerPipes = field(init=False, repr=False)
     _began: float = field(default=0.0, init=False, repr=False)
@@ -83,7 +94,8 @@ class Worker:
         start = f"from {__name__} import main; main({words})"
         command = [sys.executable, "-P", "-c", start]
         path = os.pathsep.join(os.path.abspath(p or os.getcwd()) for p in sys.path)
-        environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "TMPDIR": str(self.folder)}
+        own = dict.fromkeys(OWN_FOLDERS, str(self.folder))
+        environment = {**os.environ, **OFFLINE, **own, "PYTHONPATH": path}
         try:
             self._pipes = WorkerPipes(command, environment)
         except BaseException:
@@ -130,6 +142,23 @@ class Worker:
                 "This is a fault of the frontend that reads the file: report it with the model.",
             ) from error
 
+    def wait_for_sandbox(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Sandbox:
+        """Return what a process that was just started can no longer do.
+
+        Raises:
+            ConversionError: if it does not say so in time.
+        """
+        end = time.monotonic() + timeout_s
+        try:
+            while self.sandbox is None:
+                self._hear(self._pipes.receive(lambda: end - time.monotonic()))
+        except WorkerDiedError as error:
+            raise self._ended(error.code) from None
+        except TimedOutError:
+            self._limit_s = timeout_s
+            raise self._too_slow() from None
+        return self.sandbox
+
     def stop(self) -> None:
         """End the process and remove its folder."""
         self._pipes.kill()
@@ -140,11 +169,20 @@ class Worker:
             frame = self._pipes.receive(lambda: self._began + self._limit_s - time.monotonic())
             if "operators" in frame:
                 self._limit_s = timeout_s * times(frame["operators"])
-            elif "step" in frame:
-                self.step = frame["step"]
-                tell(self.step)
-            else:
+            elif not self._hear(frame):
                 return frame
+
+    def _hear(self, frame: process.Message) -> bool:
+        """Take what a worker says of itself; return whether a frame was such."""
+        if "sandbox" in frame:
+            self.sandbox = Sandbox.from_dict(frame["sandbox"])
+            _warn_of_open_ways(self.sandbox)
+        elif "step" in frame:
+            self.step = frame["step"]
+            tell(self.step)
+        else:
+            return False
+        return True
 
     def _too_slow(self) -> ConversionError:
         self.stop()
@@ -179,6 +217,24 @@ class Worker:
         if words:
             error.add_note("last words of the process:\n" + words)
         return error
+
+
+def _warn_of_open_ways(sandbox: Sandbox) -> None:
+    """Say once, to whoever converts, what a conversion can still do here."""
+    if sandbox.open_ways and sandbox.open_ways not in _warned_of:
+        _warned_of.add(sandbox.open_ways)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in sandbox.missing.items())
+        warnings.warn(
+            SandboxWarning(
+                f"{' and '.join(sandbox.open_ways)} cannot be taken from conversions here"
+                f" ({reasons}): convert files from strangers on a machine where `dippm doctor`"
+                " shows a whole sandbox"
+            ),
+            stacklevel=2,
+        )
+
+
+_warned_of: set[tuple[str, ...]] = set()
 
 
 class WorkerPool:
@@ -271,6 +327,8 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     guard = process.start_guard(requests, Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
+    sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
+    process.write_frame(_answers, {"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
     step("importing libraries")
     with contextlib.suppress(Exception):

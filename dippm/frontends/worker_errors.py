@@ -20,6 +20,32 @@ def short_of_memory(error: BaseException) -> BaseException | None:
     return None
 
 
+def refused_by_sandbox(error: BaseException) -> PermissionError | None:
+    """Return what says that code tried what a conversion may not, see `process.enter_sandbox`.
+
+    A file that may be read but gave such an error was to be written, or started.
+    """
+    link: BaseException | None = error.__cause__ if isinstance(error, DippmError) else error
+    for _ in range(20):
+        if isinstance(link, PermissionError) and (
+            link.filename is None or os.access(link.filename, os.R_OK) or not _exists(link.filename)
+        ):
+            return link
+        link = link and (link.__cause__ or link.__context__)
+    return None
+
+
+def _exists(name: str | bytes | int) -> bool:
+    """Return whether a file is there, as far as can be seen."""
+    try:
+        os.lstat(name)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def as_data(error: BaseException) -> dict[str, str]:
     """Turn an error into what crosses the process border."""
     cause = error.__cause__ or error.__context__
@@ -27,6 +53,16 @@ def as_data(error: BaseException) -> dict[str, str]:
         limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
         message, hint = memory_words(limit, f"({_words(short)})")
         return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
+    if refusal := refused_by_sandbox(error):
+        return {
+            "type": "ConversionError",
+            "message": "code of the model or of a plug-in tried what conversions may not: "
+            + _words(refusal),
+            "hint": "During a conversion there is no network, no other program is started, and "
+            "files are written into the folder TMPDIR only: make ready before what the code needs, "
+            "or export the model to ONNX.",
+            "cause": _words(error),
+        }
     if isinstance(error, DippmError):
         return {**error.to_dict(), "cause": _words(cause) if cause else ""}
     if isinstance(error, PermissionError) and error.filename:

@@ -5,7 +5,8 @@ caller's main script once more, which breaks scripts without a ``__main__`` guar
 without end or die at any moment: the caller waits for no longer than it was told, and hears how it
 ended. Nothing outlives the caller, also when that is killed: a worker has a guard (`start_guard`),
 or the kernel ends it with its parent's thread (`follow_parent`); and it ends itself some time after
-its limit (`end_after`), for a caller that no longer listens.
+its limit (`end_after`), for a caller that no longer listens. One that reads a stranger's file gives
+up what that does not need (`enter_sandbox`).
 
 Caller's side: `WorkerPipes`. Worker's side: the functions.
 """
@@ -15,15 +16,18 @@ from dippm.process.frames import Message, own_pipes, read_frame, write_frame
 from dippm.process.guard import leave_guard, start_guard
 from dippm.process.limits import end_after, follow_parent, limit_memory
 from dippm.process.pipes import Remaining, TimedOutError, WorkerDiedError, WorkerPipes
+from dippm.process.sandbox import Sandbox, enter_sandbox
 
 __all__ = [
     "Message",
     "Remaining",
+    "Sandbox",
     "TimedOutError",
     "WorkerDiedError",
     "WorkerPipes",
     "describe_exit",
     "end_after",
+    "enter_sandbox",
     "follow_parent",
     "is_out_of_memory",
     "leave_guard",

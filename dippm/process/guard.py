@@ -45,7 +45,10 @@ def start_guard(requests: IO[bytes], folder: Path) -> int:
 
 
 def leave_guard(guard: int, folder: Path) -> None:
-    """Do what the guard was for and end it: the caller is gone or wants no more."""
+    """Do what the guard was for and end it: the caller is gone or wants no more.
+
+    From a sandbox it cannot be ended; it ends itself as soon as this process has.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.kill(guard, signal.SIGKILL)

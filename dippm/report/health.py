@@ -6,15 +6,17 @@ import os
 import platform
 import shutil
 import subprocess
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from dippm import __version__
-from dippm.errors import DippmError
+from dippm import __version__, process
+from dippm.errors import DippmError, SandboxWarning
 from dippm.frontends import cache, plugins, registry
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
+from dippm.frontends.worker import Worker
 from dippm.measure.sources.registry import survey
 from dippm.pretrained import store
 from dippm.pretrained.checkpoint import verify
@@ -57,13 +59,13 @@ class Finding:
 
 
 def examine() -> tuple[Finding, ...]:
-    """Look at versions, packages, checkpoints, GPU, memory, cache and the sources of counters."""
+    """Look at versions, packages, checkpoints, GPU, memory, sandbox, cache, sources of counters."""
     versions = (
         Finding("dippm", "ok", __version__),
         Finding("python", "ok", platform.python_version()),
     )
     ours = (*versions, *_packages(), *_plugins(), *_checkpoints())
-    return (*ours, _gpu(), _memory(), _cache(), *sources())
+    return (*ours, _gpu(), _memory(), _sandbox(), _cache(), *sources())
 
 
 def sources() -> Iterator[Finding]:
@@ -148,6 +150,27 @@ def _memory() -> Finding:
     total_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     detail = f"{total_mb:,} MB; one conversion may use {DEFAULT_MEMORY_LIMIT_MB:,} MB"
     return Finding("memory", "ok" if total_mb > DEFAULT_MEMORY_LIMIT_MB else "absent", detail)
+
+
+def _sandbox() -> Finding:
+    """Ask a worker, which tries what it may not, for what of its sandbox stands."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SandboxWarning)  # this is the place that says it at length
+        worker = Worker(process.__name__)
+        try:
+            found = worker.wait_for_sandbox()
+        except DippmError as error:
+            return Finding("sandbox", "broken", error.message)
+        finally:
+            worker.stop()
+    words = f"refused to conversions: {', '.join(found.refused) or 'nothing'}"
+    if found.active:
+        words += f" ({', '.join(found.active)})"
+    if found.open_ways:
+        words += f"; absent: {', '.join(found.open_ways)}"
+    if found.missing:
+        words += f"; {'; '.join(f'{name}: {reason}' for name, reason in found.missing.items())}"
+    return Finding("sandbox", "absent" if found.open_ways else "ok", words)
 
 
 def _cache() -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, conditions_
 from dippm.prediction import Prediction
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage, tell
-from dippm.reading import Input, read_graph, source_name
+from dippm.reading import Input, read_graph, source_name, until
 
 __all__ = [
     "DEFAULT_DEVICE",
@@ -97,7 +98,7 @@ def predict(
         optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
         checkpointing: blocks are run again in the backward pass; of a training step.
         trust: allow a file that can run code when it is read.
-        timeout_s: wall time that the conversion may take.
+        timeout_s: wall time that conversion, graph and features may take.
         memory_limit_mb: private memory that the conversion may use.
 
     Raises:
@@ -122,6 +123,7 @@ def predict(
         checkpointing=checkpointing,
     )
     model = _one_source(source, path)
+    began = time.monotonic()
     info = (
         pretrained.find(checkpoint)
         if checkpoint
@@ -142,7 +144,8 @@ def predict(
         tell(f"loading checkpoint {info.name}")
         predictor = LoadedPredictor(loading.result())
     tell("predicting")
-    return predictor.predict_at(model_graph, conditions, name=source_name(model))
+    with until(began, timeout_s, len(model_graph.nodes), "its features"):
+        return predictor.predict_at(model_graph, conditions, name=source_name(model))
 
 
 def load(

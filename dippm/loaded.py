@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,14 +24,14 @@ from dippm.conditions import (
     supported_precisions,
 )
 from dippm.devices import Device, MigProfile, host_of
-from dippm.errors import DippmError
+from dippm.errors import ConversionError, DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, Refused, conditions_of
 from dippm.prediction import Prediction, Provenance
 from dippm.pretrained.choice import for_device, knows, precisions_of
 from dippm.progress import stage, tell
-from dippm.reading import Input, read_graph, source_name
+from dippm.reading import Input, read_graph, source_name, until
 
 if TYPE_CHECKING:
     from dippm.pretrained import Checkpoint
@@ -240,6 +241,7 @@ class LoadedPredictor:
 
         The arguments are those of `compare`.
         """
+        began = time.monotonic()
         try:
             points = self.points(grid, case.batches)
             model_graph = read_graph(
@@ -255,12 +257,20 @@ class LoadedPredictor:
                 raise
             yield Failure(name, _ours(error))
             return
+        found: Iterable[Prediction | Failure]
+        limit_s = timeout_s * max(len(points), 1)
         try:
-            yield from list(self.predict_points(model_graph, points, name))
+            with until(began, limit_s, len(model_graph.nodes), "its features"):
+                found = list(self.predict_points(model_graph, points, name))
+        except ConversionError as error:  # out of time: another attempt would be too
+            if strict:
+                raise
+            found = [Failure(name, error)]
         except Exception:
             if strict:
                 raise
-            yield from self._one_by_one(model_graph, points, name)
+            found = self._one_by_one(model_graph, points, name)
+        yield from found
         yield from _failures(self.refused(grid), name, strict=strict)
 
     def _one_by_one(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dippm import frontends, graph
+from dippm.errors import ConversionError
 from dippm.frontends import InputSpec
-from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.deadline import within
+from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
 from dippm.graph import ModelGraph
+
+LEAST_S = 5.0
+"""What is left for a stage in this process after a conversion that took all the time."""
+LONGEST_S = 1e8
 
 Input = str | Iterable[int] | Mapping[str, Any] | InputSpec | None
 
@@ -30,9 +39,11 @@ def read_graph(
 
     Raises:
         ModelFileError: if the model cannot become a graph.
+        ConversionError: also if conversion and graph take longer than `timeout_s`.
     """
     if isinstance(source, ModelGraph):
         return source
+    began = time.monotonic()
     raw = frontends.load(
         source,
         InputSpec.parse(input),
@@ -41,7 +52,38 @@ def read_graph(
         timeout_s=timeout_s,
         memory_limit_mb=memory_limit_mb,
     )
-    return graph.build(raw)
+    with until(began, timeout_s, len(raw.operators), "its graph"):
+        return graph.build(raw)
+
+
+@contextmanager
+def until(began: float, timeout_s: float, operators: int, what: str) -> Iterator[None]:
+    """Run a stage of Python work on a model within what is left of the time of its conversion.
+
+    Args:
+        began: when the conversion did, by `time.monotonic`.
+        timeout_s: wall time that both may take, for a graph of usual size, see `limits.times`.
+        operators: size of the graph.
+        what: what is made, for the message.
+
+    Raises:
+        ConversionError: if it took longer.
+    """
+    limit_s = timeout_s * times(operators)
+    left_s = max(began + limit_s - time.monotonic(), LEAST_S)
+    if math.isinf(left_s):
+        yield
+        return
+    try:
+        with within(min(left_s, LONGEST_S)):
+            yield
+    except TimeoutError as error:
+        raise ConversionError(
+            f"conversion and {what} took longer than {limit_s:g} s (step: {what}, of"
+            f" {operators:,} operators)",
+            "Give it more time with timeout_s=..., or check that the file is a model that somebody"
+            " uses.",
+        ) from error
 
 
 def source_name(source: Any) -> str:

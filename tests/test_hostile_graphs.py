@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import dippm
-from dippm.errors import ConversionError
+from dippm import frontends, graph, reading
+from dippm.errors import ConversionError, ModelFileError
+from dippm.graph import builder, lifetimes
 from tests.test_hostile import refused
+from tests.unit.graph.sketch import Sketch
 
 
 def onnx_graph(path: Path, *nodes: tuple[str, str, str, dict[str, Any]], inputs: str = "x") -> Path:
@@ -181,3 +186,78 @@ def test_a_module_that_only_writes_over_its_input_is_answered():
     assert answer.memory_mb > 0
     assert str(answer)
     assert answer.to_dict()
+
+
+LAYERS = {
+    "a thousand million": 10**9,
+    "one more than there are weights for": 3,
+    "none": 0,
+    "less than none": -(10**9),
+}
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_layers_that_have_no_weights(tmp_path, kind):
+    for name, layers in LAYERS.items():
+        module = kind(3, 4, num_layers=2)
+        module.num_layers = layers
+        torch.save(module, path := tmp_path / "layers.pt")
+        with pytest.raises(ModelFileError) as caught:
+            dippm.read_graph(path, input="5,3", timeout_s=600)
+        assert caught.value.hint, name
+    for hidden, layers in ((1, 4), (4, 7)):
+        torch.save(kind(3, hidden, num_layers=layers), path := tmp_path / "whole.pt")
+        found = dippm.read_graph(path, input="5,3")
+        assert sum(node.op == kind.__name__.lower() for node in found.nodes) == layers
+
+
+def test_layers_that_a_converter_makes_up():
+    for name, words in {
+        "packed.lstm": {"num_layers": 10**9},
+        "onnx.LSTM": {"layers": 65, "hidden_size": 4},
+        "packed.gru": {"layers": 2, "directions": 10**9},
+        "packed.rnn": {"layers": 0},
+    }.items():
+        s = Sketch()
+        x = s.calls(name, [s.input(5, 1009, 3), s.weight(16, 3)], [(5, 1009, 4)], **words)
+        with pytest.raises(ConversionError, match="layers"):
+            graph.build(s.raw(x[0]))
+
+
+def test_a_path_with_very_many_dots():
+    s = Sketch()
+    s.path = "a." * 50_000
+    x = s.call("nn.relu", [s.input(1009, 4)], 1009, 4)
+    found = s.graph(x)
+    assert found.program is not None
+    tracemalloc.start()
+    lifetimes.eager(found.program)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50 << 20
+
+
+def endless(*_: Any) -> Any:
+    while True:
+        pass
+
+
+def test_graph_and_features_have_the_time_limit_of_the_caller(monkeypatch, checkpoint_folder):
+    s = Sketch()
+    raw = s.raw(s.call("nn.relu", [s.input(1009, 4)], 1009, 4))
+    monkeypatch.setattr(frontends, "load", lambda *_, **__: raw)
+    monkeypatch.setattr(reading, "LEAST_S", 0.2)
+    ready = graph.build(raw)
+    kind = type(dippm.load(checkpoint_folder).checkpoint.predictor)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "predict", endless)
+        patch.setattr(kind, "predict_many", endless)
+        with pytest.raises(ConversionError, match="its features") as caught:
+            dippm.predict(ready, checkpoint=checkpoint_folder, timeout_s=0.2)
+        assert "timeout_s" in caught.value.hint
+        (row,) = dippm.compare([ready], checkpoint=checkpoint_folder, timeout_s=0.2).failures
+        assert "its features" in str(row.error)
+    monkeypatch.setattr(builder, "RULES", (endless,))
+    with pytest.raises(ConversionError, match=r"its graph.*1 operators") as caught:
+        dippm.read_graph("m.onnx", timeout_s=0.2)
+    assert "timeout_s" in caught.value.hint

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from dippm.graph.operators import ELEMENTWISE_CATEGORIES, operator
 from dippm.graph.program import Program, Step
 
+MAX_DEPTH = 64
+"""Modules within each other that are told apart; a name in a file could have any number of dots."""
+
 INLINED_READS = 3
 """Reads from which a compiler makes a result instead of computing it where it is read."""
 _FUSED_INTO = ("norm", "reduction", *ELEMENTWISE_CATEGORIES)
@@ -122,6 +125,6 @@ def _callers(path: str, called: frozenset[str]) -> list[str]:
 
     Where the file does not tell which modules are called, all that hold it are.
     """
-    parts = path.split(".") if path else []
+    parts = path.split(".", MAX_DEPTH) if path else []
     paths = ["", *(".".join(parts[: n + 1]) for n in range(len(parts)))]
     return [p for p in paths if not called or p in called]

@@ -159,7 +159,7 @@ _INT64 = 1 << 63
 
 def _value(shape: Any, dtype: Any, kind: Any, name: Any, scalar: Any) -> RawValue:
     texts = isinstance(dtype, str) and isinstance(name, str) and kind in _KINDS
-    if not (texts and (scalar is None or isinstance(scalar, int | float))):
+    if not (texts and (scalar is None or isinstance(scalar, float) or _is_int64(scalar))):
         raise ValueError(f"not a value: {name!r}")
     return RawValue(_positions(shape), dtype, kind, name, scalar)
 
@@ -186,9 +186,13 @@ def _texts(texts: Any, what: str) -> tuple[str, ...]:
 
 def _attribute(key: str, value: Any) -> Attribute:
     parts = value if isinstance(value, list) else [value]
-    if not all(isinstance(part, int | float | str) for part in parts):
+    if not all(isinstance(part, float | str) or _is_int64(part) for part in parts):
         raise ValueError(f"not an attribute: {key!r}")
     return tuple(value) if isinstance(value, list) else cast(Attribute, value)
+
+
+def _is_int64(part: Any) -> bool:
+    return isinstance(part, int) and -_INT64 <= part <= _INT64
 
 
 def _check(graph: RawGraph) -> None:

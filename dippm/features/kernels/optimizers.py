@@ -104,10 +104,12 @@ def launches_over(sizes: Sequence[int], lists: int) -> int:
     launches = tensors = blocks = 0
     for size in filter(None, sizes):
         tensors += 1
-        chunks = -(-size // CHUNK)
-        for chunk in range(chunks):
-            blocks += 1
-            is_last = chunk == chunks - 1
-            if blocks == BLOCKS or (tensors == limit and is_last):
-                launches, blocks, tensors = launches + 1, 0, int(not is_last)
+        chunks, room = -(-size // CHUNK), BLOCKS - blocks
+        if chunks < room:
+            blocks += chunks
+        else:  # as many full launches as the tensor fills; the last may end with it
+            full, blocks = divmod(chunks - room, BLOCKS)
+            launches, tensors = launches + 1 + full, 1 if blocks else 0
+        if tensors == limit:
+            launches, blocks, tensors = launches + 1, 0, 0
     return launches + (1 if blocks else 0)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from dippm.errors import ConversionError
 from dippm.graph.dialects.call import Call
 from dippm.graph.dialects.names import fold
+
+MOST_PACKED_LAYERS = 64
+"""Of a recurrent operator whose weights are packed; the deepest that are known have eight."""
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
@@ -25,6 +29,7 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
                 call.text("direction").lower().startswith("bi")
             )
             directions = 2 if both else 1
+        _check_layers(call, layers, directions)
         node = call.draft.emit(
             op,
             [source, *weights, *states],
@@ -41,6 +46,27 @@ def _recurrent(op: str) -> Callable[[Call], bool]:
         return True
 
     return read
+
+
+def _check_layers(call: Call, layers: int, directions: int) -> None:
+    """Refuse layers that the call brings no weights for: each becomes a node.
+
+    PyTorch gives every layer and direction two matrices, and two biases if it has any; other
+    frameworks may pack the weights of some layers into one tensor.
+
+    Raises:
+        ConversionError: if there are more, or less than one.
+    """
+    tensors = len(call.inputs) - 1
+    most = max(tensors, MOST_PACKED_LAYERS)
+    if call.name.startswith("aten."):
+        most = tensors // (4 if call.integer("has_biases", default=0) else 2)
+    if not (layers >= 1 and 1 <= directions <= 2 and layers * directions <= max(most, directions)):
+        raise ConversionError(
+            f"{call.name} says that it has {layers:,} layers in {directions:,} directions, and"
+            f" reads {tensors:,} tensors beside its input",
+            "The file is damaged or was made by hand: save or export the model again.",
+        )
 
 
 def _hidden(op: str, call: Call) -> int:

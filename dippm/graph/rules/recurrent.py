@@ -28,14 +28,16 @@ def _split_layers(draft: Draft, last: Node) -> None:
     share = len(weights) // layers
     position = draft.nodes.index(last)
     width = last.out.shape[-1]
+    below = []
     for layer in range(layers - 1):
         attributes = {**last.attributes, "layers": 1, "input_size": source.shape[-1]}
         own = weights[layer * share : (layer + 1) * share]
         shape = (*source.shape[:-1], width)
         lower = draft.make(last.op, [source, *own, *states], shape=shape, **attributes)
         lower.path = last.path
-        draft.nodes.insert(position + layer, lower)
+        below.append(lower)
         source = lower.out
+    draft.nodes[position:position] = below
     last.attributes = {**last.attributes, "layers": 1, "input_size": width}
     draft.set_inputs(last, [source, *weights[(layers - 1) * share :], *states])
 

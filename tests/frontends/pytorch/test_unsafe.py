@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dippm import frontends
-from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnsafeModelError
+from dippm.errors import ConversionError, FrameworkNotInstalledError, UnsafeModelError
 from dippm.frontends.torch_archive import allowed_global, load_pickled
 
 
@@ -43,11 +43,10 @@ def test_a_malicious_pickle_does_not_run(tmp_path, marker, zipped, hidden):
 
 
 def test_the_trap_works_when_trusted(tmp_path, marker):
-    """Otherwise the test above would prove nothing."""
+    """Otherwise the test above would prove nothing; the sandbox lets it try, and no more."""
     torch.save(Trap(marker), tmp_path / "model.pt")
-    with pytest.raises(ModelFileError):
+    with pytest.raises(ConversionError, match=r"may not: PermissionError.*it-ran"):
         frontends.load(tmp_path / "model.pt", "3", trust=True)
-    assert marker.exists()
 
 
 def malicious_pt2(files, marker, path):

@@ -127,6 +127,11 @@ def test_an_update_passes_over_parameters(optimizer: Optimizer, reads: int, writ
         ((65_536 * 320,), 1, 1),
         ((65_536 * 320 + 1,), 1, 2),
         ((0, 10), 2, 1),
+        ((65_536 * 320 + 1, *(10,) * 109), 1, 2),
+        ((65_536 * 320 + 1, *(10,) * 110), 1, 3),
+        ((65_536 * 320, *(10,) * 110), 1, 2),
+        ((65_536 * 319, 65_536 * 2, 10), 1, 2),
+        ((2**60,), 1, 2**44 // 320 + 1),  # a file may say so, and it is not counted one by one
     ],
 )
 def test_launches_take_so_many_tensors_and_blocks(

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dippm.errors import UnknownFormatError
+from dippm.errors import DippmError, UnknownFormatError
 from dippm.frontends import cache as graph_cache
 from dippm.frontends import named, registry
 from dippm.frontends.frontend import Frontend, InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, Limits
 from dippm.frontends.unreadable import refusals_told
 from dippm.frontends.worker import POOL, Worker
+from dippm.frontends.worker_errors import no_room
 from dippm.relax.raw_graph import RawGraph
 
 __all__ = ["Frontend", "InputSpec", "load"]
@@ -127,12 +128,21 @@ def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:
 
 @contextmanager
 def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
-    """Yield a worker and a folder for one conversion, which goes whatever happens to us."""
-    with (
-        POOL.borrow(module, limits.memory_limit_mb) as worker,
-        tempfile.TemporaryDirectory(dir=worker.folder, ignore_cleanup_errors=True) as folder,
-    ):
-        yield worker, Path(folder)
+    """Yield a worker and a folder for one conversion, which goes whatever happens to us.
+
+    Raises:
+        ConversionError: if the folder cannot be made, or the block cannot write into it.
+    """
+    with POOL.borrow(module, limits.memory_limit_mb) as worker:
+        try:
+            with tempfile.TemporaryDirectory(
+                dir=worker.folder, ignore_cleanup_errors=True
+            ) as folder:
+                yield worker, Path(folder)
+        except OSError as error:
+            if isinstance(error, DippmError) or error.errno is None:
+                raise
+            raise no_room(error, str(worker.folder)) from error
 
 
 def _request(source: str | Path, spec: InputSpec, trust: bool) -> dict[str, Any]:

@@ -166,6 +166,9 @@ class Attempt:
 
     def error(self, inputs: str) -> Exception:
         """Return what to raise when every attempt failed."""
+        for found in (self.forward_error, self.first_error):
+            if _is_too_deep(found):
+                return self._nests_too_deeply(found)
         if self.refused_inputs:
             error: Exception = InputShapeError(
                 f"the model does not accept input {inputs or 'as given'}: "
@@ -190,6 +193,17 @@ class Attempt:
             "check the input shape, export the model to ONNX, or simplify its forward().",
         )
         error.__cause__ = self.first_error
+        return error
+
+    def _nests_too_deeply(self, cause: BaseException | None) -> ConversionError:
+        deepest = max((name.count(".") + 1 for name, _ in self.module.named_modules()), default=0)
+        error = ConversionError(
+            "the code of the model nests too deeply for Python: calls exceed the recursion limit"
+            f" (its modules lie up to {deepest:,} within each other)",
+            "Flatten modules that only hold one other, as nn.Sequential in nn.Sequential, end"
+            " functions that call themselves earlier, or export the model to ONNX.",
+        )
+        error.__cause__ = cause
         return error
 
     def _export(
@@ -337,6 +351,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         items = [getattr(value, item.name) for item in fields(value)]
     for item in items:
         yield from _tensors(item)
+
+
+def _is_too_deep(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, is that calls nest too deeply."""
+    for _ in range(20):
+        if error is None or isinstance(error, RecursionError):
+            return error is not None
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_on_data(error: Exception | None) -> bool:

@@ -28,7 +28,14 @@ from dippm import process
 from dippm.errors import ConversionError, DippmError, SandboxWarning
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
-from dippm.frontends.worker_errors import as_data, memory_words, revive, short_of_memory
+from dippm.frontends.worker_errors import (
+    as_data,
+    memory_words,
+    no_process,
+    no_room,
+    revive,
+    short_of_memory,
+)
 from dippm.process import (
     Sandbox,
     TimedOutError,
@@ -89,7 +96,10 @@ class Worker:
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
+        except OSError as error:
+            raise no_room(error, "") from error
         words = f"{self.module!r}, {self.memory_limit_mb}, {str(self.folder)!r}"
         start = f"from {__name__} import main; main({words})"
         command = [sys.executable, "-P", "-c", start]
@@ -98,8 +108,10 @@ class Worker:
         environment = {**os.environ, **OFFLINE, **own, "PYTHONPATH": path}
         try:
             self._pipes = WorkerPipes(command, environment)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(self.folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise no_process(error) from error
             raise
 
     @property
@@ -196,7 +208,15 @@ class Worker:
         words = self._pipes.last_words()
         where = f"(step: {self.step})"
         limit = f"{self.memory_limit_mb} MB"
-        if code == -signal.SIGKILL:
+        cpu_s = process.cpu_limit_s()
+        if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s is not None):
+            reason = "by" if code == -signal.SIGXCPU else "for memory, or by"
+            message = (
+                f"the conversion was ended {reason} the limit of processor time, {cpu_s} s, that"
+                f" this shell gives to its programs {where}"
+            )
+            hint = "`ulimit -t` shows it: convert where it is higher, or export the model to ONNX."
+        elif code == -signal.SIGKILL:
             message = f"the conversion was killed, probably for memory {where}"
             hint = "Close other programs or use a machine with more memory, then try again."
         elif code == -signal.SIGSEGV:
@@ -330,6 +350,7 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
     process.write_frame(_answers, {"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
+    process.end_before_cpu_limit()
     step("importing libraries")
     with contextlib.suppress(Exception):
         frontend = importlib.import_module(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -18,6 +19,32 @@ def short_of_memory(error: BaseException) -> BaseException | None:
             return link
         link = link.__cause__ or link.__context__
     return None
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def no_room(error: OSError, folder: str) -> ConversionError:
+    """Return the error for a temporary folder that cannot be made or written; no fault of a model.
+
+    Args:
+        error: what the system said.
+        folder: the temporary folder; "" if there is none that can be written.
+    """
+    what = f"the temporary folder {folder} cannot be written" if folder else ""
+    return ConversionError(
+        f"{what or 'no temporary folder can be made'}: {error.strerror or error}",
+        "Make room in it, raise a limit on the size of files (`ulimit -f`), or set TMPDIR to"
+        " another folder.",
+    )
+
+
+def no_process(error: OSError) -> ConversionError:
+    """Return the error for a worker that cannot be started; no fault of a model."""
+    return ConversionError(
+        f"no process can be started for the conversion: {error.strerror or error}",
+        "End other programs, or raise the limits on processes, files and memory (`ulimit -a`).",
+    )
 
 
 def refused_by_sandbox(error: BaseException) -> PermissionError | None:
@@ -75,6 +102,16 @@ def as_data(error: BaseException) -> dict[str, str]:
             "hint": 'Install what is missing, for instance with pip install "dippm[all]".',
             "cause": _words(error),
         }
+    if isinstance(error, RecursionError):
+        return {
+            "type": "ConversionError",
+            "message": "the model nests too deeply for its converter: calls exceed Python's "
+            "recursion limit",
+            "hint": "Flatten what lies within each other, or export the model to ONNX.",
+            "cause": _words(error),
+        }
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return {**no_room(error, os.environ.get("TMPDIR", "")).to_dict(), "cause": _words(error)}
     return {
         "type": "ConversionError",
         "message": f"the converter failed: {_words(error)}",

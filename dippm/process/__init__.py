@@ -14,7 +14,13 @@ Caller's side: `WorkerPipes`. Worker's side: the functions.
 from dippm.process.ends import describe_exit, is_out_of_memory, signal_name, tells_out_of_memory
 from dippm.process.frames import Message, own_pipes, read_frame, write_frame
 from dippm.process.guard import leave_guard, start_guard
-from dippm.process.limits import end_after, follow_parent, limit_memory
+from dippm.process.limits import (
+    cpu_limit_s,
+    end_after,
+    end_before_cpu_limit,
+    follow_parent,
+    limit_memory,
+)
 from dippm.process.pipes import Remaining, TimedOutError, WorkerDiedError, WorkerPipes
 from dippm.process.sandbox import Sandbox, enter_sandbox
 
@@ -25,8 +31,10 @@ __all__ = [
     "TimedOutError",
     "WorkerDiedError",
     "WorkerPipes",
+    "cpu_limit_s",
     "describe_exit",
     "end_after",
+    "end_before_cpu_limit",
     "enter_sandbox",
     "follow_parent",
     "is_out_of_memory",

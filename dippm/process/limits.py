@@ -24,6 +24,31 @@ def limit_memory(limit_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def cpu_limit_s() -> int | None:
+    """Return the processor time after which the kernel kills a process of this shell, if any."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    return hard if 0 <= hard < LONGEST_S else None
+
+
+def end_before_cpu_limit() -> None:
+    """Let SIGXCPU end this process a second before the limit of processor time would.
+
+    That ends it with SIGKILL, as a lack of memory does, and nobody could tell which it was.
+    """
+    hard = cpu_limit_s()
+    if hard is None:
+        return
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    early = max(hard - 1, 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (early if soft < 0 else min(soft, early), hard))
+
+
 def end_after(seconds: float | None) -> None:
     """Let the kernel end this process after a while, whatever it is doing then; None: never.
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
 import torch
 
-from dippm import frontends
+from dippm import frontends, process
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
@@ -37,6 +41,16 @@ FRONTEND = """
         if mood == "exit":
             print("last words", flush=True)
             os._exit(7)
+        if mood == "busy":
+            while True:
+                pass
+        if mood == "writes":
+            with open(os.environ["TMPDIR"] + "/scratch", "wb") as file:
+                file.write(bytes(1000))
+        if mood == "deep":
+            def call():
+                call()
+            call()
         if mood == "slow":
             time.sleep(60)
         if mood == "greedy":
@@ -83,12 +97,64 @@ def convert(pool, mood, *, timeout_s=60.0, memory_limit_mb=2048):
         ("exit", "exit code 7", "doctor"),
         ("greedy", "more memory than 2048 MB", "memory_limit_mb"),
         ("broken", "KeyError", "ONNX"),
+        ("deep", "nests too deeply", "ONNX"),
     ],
 )
 def test_each_end_has_its_message(pool, mood, message, hint):
     with pytest.raises(ConversionError, match=message) as caught:
         convert(pool, mood)
     assert hint in caught.value.hint
+
+
+LIMITED = """
+import resource, sys
+limit = getattr(resource, "RLIMIT_" + sys.argv[1])
+resource.setrlimit(limit, (int(sys.argv[2]),) * 2)
+from dippm import frontends
+from dippm.errors import ConversionError
+from dippm.frontends.worker import WorkerPool
+try:
+    if sys.argv[3] == "module":
+        import torch
+        frontends.load(torch.nn.Linear(4, 4), "4", cache=False)
+    else:
+        with WorkerPool().borrow("moody_frontend", 2048) as worker:
+            inputs = {"shapes": {}, "batch_axes": {}, "values": {}}
+            worker.convert({"source": sys.argv[3], "inputs": inputs, "trust": False})
+except ConversionError as error:
+    print(error.message, error.hint, sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount", "mood", "message", "hint"),
+    [
+        ("FSIZE", 0, "fine", "no temporary folder can be made: No usable temporary", "TMPDIR"),
+        ("FSIZE", 100, "writes", "dippm-.* cannot be written: File too large", "TMPDIR"),
+        ("FSIZE", 100, "module", "dippm-.* cannot be written: File too large", "TMPDIR"),
+        ("CPU", 5, "busy", r"by the limit of processor time, 5 s.*being moody", "ulimit -t"),
+    ],
+)
+def test_a_limit_of_the_shell_is_not_taken_for_a_fault_of_the_file(
+    pool, limit, amount, mood, message, hint
+):
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, limit, str(amount), mood],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said, _, step = done.stdout.partition("|")
+    assert re.search(message, said), done.stderr
+    assert hint in step
+
+
+def test_killed_where_processor_time_is_limited(pool, monkeypatch):
+    monkeypatch.setattr(process, "cpu_limit_s", lambda: 7)
+    with pytest.raises(ConversionError, match="for memory, or by the limit of processor time, 7 s"):
+        convert(pool, "killed")
 
 
 def test_a_crash_says_the_step_and_the_last_words(pool):
@@ -160,10 +226,6 @@ def test_closing_ends_the_process(pool):
 
 
 def test_a_script_without_a_main_guard(tmp_path):
-    import os
-    import subprocess
-    import sys
-
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\nfrom dippm import frontends\n"
@@ -178,3 +240,12 @@ def test_a_script_without_a_main_guard(tmp_path):
         check=False,
     )
     assert done.stdout == "1\n", done.stderr
+
+
+def test_modules_that_nest_too_deeply(tmp_path):
+    module = torch.nn.Linear(3, 3)
+    for _ in range(400):
+        module = torch.nn.Sequential(module)
+    with pytest.raises(ConversionError, match="nests too deeply.*400 within") as caught:
+        frontends.load(module, "3", cache=False)
+    assert "nn.Sequential" in caught.value.hint

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dippm import interrupt as _interrupt  # noqa: F401  # isort: skip  before what takes time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -21,6 +21,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dippm import interrupt
 from dippm.cli.crash import unexpected
 from dippm.cli.output import print_json, report_error
 from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
@@ -41,7 +42,7 @@ class Commands(TyperGroup):
         """Run a command line and exit with its code."""
         words = list(sys.argv[1:] if args is None else args)
         _prepare_streams()
-        with one_command(), _warnings_in_a_line(), _guarded(words):
+        with one_command(), _warnings_in_a_line(), _guarded(words), interrupt.raised():
             if "--json" in words:
                 self._main_as_json(args, extra)
             else:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,15 +54,15 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
 
     Returns:
         The exit code of the command; 128 + n if signal n ended it, 124 after the time limit, 127 or
-        126 if it could not be started, 130 if the starter did not let it.
+        126 if it could not be started, 130 if the starter did not let it, or Ctrl-C came before.
     """
     adopt_orphans()
     record = _Record(order)
-    record.attempt(record.open)
-    if starter is not None and not starter.hold(*record.opened):
-        record.discard()
-        return NOT_LET
     try:
+        record.attempt(record.open)
+        if starter is not None and not starter.hold(*record.opened):
+            record.discard()
+            return NOT_LET
         child = Child(
             record.command(),
             record.environment(),
@@ -72,6 +73,9 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
         record.discard()
         _talk(f"{order.command[0]}: {error}")
         return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+    except KeyboardInterrupt:  # later ones are the command's
+        record.discard()
+        return NOT_LET
     if starter is not None:
         starter.started(child.pid)
     record.attempt(lambda: record.begin(child))
@@ -275,13 +279,21 @@ def become(order: RunOrder) -> None:
     """
     from dippm.boot import boot
 
-    run = f"from dippm.tracking.command import main; main({in_memory(order)})"
+    # Ctrl-C waits until that one can answer it: a mask outlives exec, unlike a handler.
+    waits = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    run = f"from dippm.tracking.command import main; main({in_memory(order)}, {waits})"
     os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *order.command[:1]])
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, ctrl_c_waits: bool) -> None:
     """Run the order that `become` left in a file of memory."""
-    code = run_command(order_in(descriptor))
+    try:
+        order = order_in(descriptor)
+        if ctrl_c_waits:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        code = run_command(order)
+    except KeyboardInterrupt:
+        code = NOT_LET
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)  # there is nothing to clean up, and the command's exit code is ours

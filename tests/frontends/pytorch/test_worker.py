@@ -246,6 +246,6 @@ def test_modules_that_nest_too_deeply(tmp_path):
     module = torch.nn.Linear(3, 3)
     for _ in range(400):
         module = torch.nn.Sequential(module)
-    with pytest.raises(ConversionError, match="nests too deeply.*400 within") as caught:
+    with pytest.raises(ConversionError, match=r"nests too deeply.*400 within") as caught:
         frontends.load(module, "3", cache=False)
     assert "nn.Sequential" in caught.value.hint

@@ -2,7 +2,8 @@
 
 To add a framework: write a module with `NAME`, `accepts` and `load`, list it in `registry.py` or
 register it under the entry point group "dippm.frontends". `accepts` runs in the caller and must be
-cheap and harmless; `load` runs inside the conversion worker.
+cheap and harmless; `load` runs inside the conversion worker, whose sandbox has no network, starts
+no programs and writes into the folder TMPDIR only.
 """
 
 from __future__ import annotations

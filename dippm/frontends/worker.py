@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.util
 import math
 import os
 import shutil
@@ -347,14 +348,13 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     guard = process.start_guard(requests, Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
+    _compile_outside(module)
     sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
     process.write_frame(_answers, {"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
     process.end_before_cpu_limit()
     step("importing libraries")
-    with contextlib.suppress(Exception):
-        frontend = importlib.import_module(module)
-        getattr(frontend, "prepare", lambda: None)()
+    _import(module)
     gc.freeze()
     gc.set_threshold(GARBAGE)
     while True:
@@ -373,6 +373,52 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
 
 
 _answers: IO[bytes] | None = None
+
+
+def _import(module: str) -> None:
+    with contextlib.suppress(Exception):
+        frontend = importlib.import_module(module)
+        getattr(frontend, "prepare", lambda: None)()
+
+
+def _compile_outside(module: str) -> None:
+    """Import libraries once in a child, so that their bytecode is kept; in a sandbox it cannot be.
+
+    Some installers leave compiling to the first import; it takes longer than all else at a start.
+    No file is known yet, and the child ends before one is.
+    """
+    from dippm.frontends.registry import BUILT_IN
+
+    needs = next(((*entry.needs, "tvm") for entry in BUILT_IN if entry.module == module), ())
+    if sys.dont_write_bytecode or not any(map(_lacks_bytecode, (module, *needs))):
+        return
+    step("compiling libraries")
+    child = os.fork()
+    if not child:
+        try:
+            _import(module)
+            for name in needs:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _lacks_bytecode(name: str) -> bool:
+    """Return whether the bytecode of a module is not kept, but could be; it is not imported."""
+    if name.rpartition(".")[0] not in sys.modules:  # looking for it would import what it lies in
+        name = name.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    if spec is None or spec.cached is None or os.path.exists(spec.cached):
+        return False
+    place = os.path.dirname(spec.cached)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return os.access(place, os.W_OK)
 
 
 class _TimeLimit:

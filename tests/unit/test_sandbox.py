@@ -297,6 +297,36 @@ def test_what_a_kernel_refuses_is_said_once(burglar, gone, still_open):
     assert f"absent: {', '.join(still_open)}" in detail
 
 
+COMPILES = """
+import os, sys
+from dippm import progress
+from dippm.frontends.worker import Worker
+for _ in range(2):
+    heard = []
+    worker = Worker("burglar_frontend")
+    inputs = {"shapes": {}, "batch_axes": {}, "values": {}}
+    with progress.listening(heard.append):
+        worker.convert({"source": "fine", "inputs": inputs, "trust": False})
+    worker.stop()
+    print("compiling libraries" in heard)
+"""
+
+
+def test_bytecode_is_kept_although_a_sandbox_writes_nothing(burglar, tmp_path):
+    paths = os.pathsep.join(p for p in sys.path if p)
+    kept = {"PYTHONPATH": paths, "PYTHONPYCACHEPREFIX": str(tmp_path / "code")}
+    more = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES],
+        env={**more, **kept},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True\nFalse\n", done.stderr
+    assert list((tmp_path / "code").rglob("burglar_frontend.*.pyc"))
+
+
 def test_the_doctor_tries_it():
     from dippm.report.health import _sandbox
 

@@ -23,11 +23,11 @@ def import_runs(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Import the runs of a UMLAUT database; it is only read, and each run is imported once."""
+    """Import the runs of a UMLAUT database; it is only read, and each run is once in a store."""
     with errors_reported(as_json=json):
         from dippm.errors import RunError
         from dippm.umlaut.importing import import_database
-        from dippm.umlaut.stored import attach_now
+        from dippm.umlaut.stored import attach_again, attach_now
 
         try:
             imported = import_database(database, store=store or "")
@@ -36,23 +36,27 @@ def import_runs(
                 f"the runs cannot be written: {error}", "Set DIPPM_SPOOL to another folder."
             ) from error
         attached, waiting = attach_now(imported.folders, store)
+        added, still = attach_again(imported.already, store)
+        waiting = waiting or still
     if json:
-        print_json(_document(imported, attached, waiting))
+        print_json(_document(imported, attached, added, waiting))
         return
     runs = len(imported.folders)
     say(f"{runs} runs with {imported.measurements} measurements imported from {_name(database)}")
     if imported.already:
-        say(f"{len(imported.already)} runs were imported before")
+        new = f", {added} of them are new in this store" if added else ""
+        say(f"{len(imported.already)} runs were imported before{new}")
     for note in imported.notes:
         say(f"! {printable(note)}")
     if waiting:
         say(f"! not in the store yet: {printable(waiting)}")
 
 
-def _document(imported: Imported, attached: int, waiting: str) -> dict[str, object]:
+def _document(imported: Imported, attached: int, added: int, waiting: str) -> dict[str, object]:
     return {
         "runs": [folder.name for folder in imported.folders],
-        "imported_before": list(imported.already),
+        "imported_before": [folder.name for folder in imported.already],
+        "added_to_store": added,
         "measurements": imported.measurements,
         "notes": list(imported.notes),
         "attached": attached,

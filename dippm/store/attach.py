@@ -59,6 +59,14 @@ def attach(folder: Path, store: str | None = None) -> StoredRun:
     return _attach(opened, folder)
 
 
+def attached_to(folder: Path) -> str:
+    """Return the address of the store that a folder was attached to last, "" if it waits."""
+    try:
+        return str(json.loads((folder / MARK).read_bytes())["store"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def attach_all(root: Path | None = None, store: str | None = None) -> Replayed:
     """Attach every run of a spool that has ended, each to the store that it was meant for.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dippm.errors import RunError
+from dippm.errors import RunError, shortened
+from dippm.files import is_regular
 from dippm.umlaut.pickled import plain_pickle
+from dippm.umlaut.plain_data import Allowance
 
 RUNS, MEASUREMENTS = "benchmark_metadata", "measurement"
 MAGIC = b"SQLite format 3\x00"
@@ -42,9 +44,17 @@ OF_MEASUREMENT = {
     "unit": ("measurement_unit", "_unit", "unit"),
     "method": ("measured_method_name",),
 }
-LARGEST = 1 << 30
+LARGEST = 1 << 28
 """Bytes of a cut file that is mended in memory."""
-LONGEST_GAP = 1_000_000
+LARGEST_CELL = 64 << 20
+"""Bytes of one value: a week of samples, ten a second, as indented JSON."""
+LONGEST_GAP = 100_000
+LONGEST_TEXT = 10_000
+LONGEST_S = 1e9
+EARLIEST, LATEST = datetime(1970, 1, 2), datetime(2200, 1, 1)
+"""Times that nanoseconds since 1970 hold in 64 bits, in any time zone."""
+NOT_TOLD = 20
+"""Rows with a reason each; of more only their number is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +114,20 @@ def is_umlaut(path: Path) -> bool:
 
 
 def read_database(path: Path) -> Database:
-    """Read everything that can be read.
+    """Read everything that can be read; a row that cannot be is a note with its reason.
 
     Raises:
         RunError: if it is no database of UMLAUT, or so damaged that it cannot be told.
     """
     try:
+        if not is_regular(path):
+            path.stat()  # raises if there is nothing
+            raise RunError(f"{path} is no file", HINT)
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}", HINT) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{path} cannot be read: {reason}", HINT) from error
     if head != MAGIC:
         raise RunError(f"{path} is no SQLite database", HINT)
     notes: list[str] = []
@@ -124,20 +138,29 @@ def read_database(path: Path) -> Database:
             if missing:
                 raise RunError(f"{path} has no table {' or '.join(sorted(missing))}", HINT)
             runs = [dict(row) for row in _rows(connection, RUNS, OF_RUN, notes)]
-            held = list(_rows(connection, MEASUREMENTS, OF_MEASUREMENT, notes))
-    except sqlite3.Error as error:
+            held = _rows(connection, MEASUREMENTS, OF_MEASUREMENT, notes)
+            measurements = _measurements(held, notes)
+    except (sqlite3.Error, MemoryError) as error:
         raise RunError(
-            f"{path} is damaged: {error}",
+            f"{path} is damaged: {error or 'it asks for more memory than there is'}",
             "Nothing in it can be read. `sqlite3 FILE .recover` may save parts of it.",
         ) from error
-    by_uuid = {str(row["uuid"]): row for row in runs}
-    measurements = []
-    for row in held:
+    about = {str(row["uuid"])[:LONGEST_TEXT]: row for row in runs}
+    return Database(about, measurements, tuple(notes))
+
+
+def _measurements(rows: Iterable[Mapping[str, Any]], notes: list[str]) -> list[Measured]:
+    found, unread, allowance = [], 0, Allowance()
+    for row in rows:
         try:
-            measurements.append(_measured(row))
-        except (ValueError, TypeError) as error:
-            notes.append(f"measurement {row['id']} cannot be read: {error}")
-    return Database(by_uuid, measurements, tuple(notes))
+            found.append(_measured(row, allowance))
+        except (ValueError, TypeError, OverflowError) as error:
+            unread += 1
+            if unread <= NOT_TOLD:
+                notes.append(f"measurement {row['rowid']} cannot be read: {shortened(str(error))}")
+    if unread > NOT_TOLD:
+        notes.append(f"{unread - NOT_TOLD:,} more measurements cannot be read")
+    return found
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -151,6 +174,10 @@ def _open(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:")
         connection.deserialize(path.read_bytes() + bytes(missing))
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    # What SQLite advises for databases of strangers: their SQL calls nothing, sizes are checked.
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_CELL)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
     return connection
 
 
@@ -166,7 +193,23 @@ def _missing_bytes(path: Path) -> int:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    """Return the names of tables that hold their rows; a view could make any number of them."""
+    real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+    return [name for (name,) in connection.execute(real)]
+
+
+class _Room:
+    """The bytes that rows may take: a damaged file can hold a page in a hundred places."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        (page,), (pages,) = (
+            connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_size", "page_count")
+        )
+        self.left = 2 * page * pages
+
+    def holds(self, row: Sequence[Any]) -> bool:
+        self.left -= 4 + sum(len(value) for value in row if isinstance(value, str | bytes))
+        return self.left >= 0
 
 
 def _rows(
@@ -176,19 +219,20 @@ def _rows(
     notes: list[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, around pages that are damaged."""
+    room = _Room(connection)
     there = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     chosen = {key: next((n for n in names if n in there), None) for key, names in wanted.items()}
     columns = ", ".join(f'"{name}"' if name else "NULL" for name in chosen.values())
     select = f"SELECT rowid, {columns} FROM {table}"
-    forward, whole = _until_damage(connection, f"{select} ORDER BY rowid")
+    forward, whole = _until_damage(connection, f"{select} ORDER BY rowid", room)
     found = {row[0]: row[1:] for row in forward}
     if not whole:
-        backward, _ = _until_damage(connection, f"{select} ORDER BY rowid DESC")
+        backward, _ = _until_damage(connection, f"{select} ORDER BY rowid DESC", room)
         found.update({row[0]: row[1:] for row in backward})
         first = max((row[0] for row in forward), default=0)
         last = min((row[0] for row in backward), default=first)
         for number in range(first + 1, min(last, first + LONGEST_GAP)):
-            one, _ = _until_damage(connection, f"{select} WHERE rowid = {number}")
+            one, _ = _until_damage(connection, f"{select} WHERE rowid = {number}", room)
             found.update({row[0]: row[1:] for row in one})
         lost = [number for number in range(first + 1, last) if number not in found]
         where = f" (rows {lost[0]} to {lost[-1]})" if lost else ""
@@ -197,51 +241,85 @@ def _rows(
         yield dict(zip(chosen, found[number], strict=True)) | {"rowid": number}
 
 
-def _until_damage(connection: sqlite3.Connection, query: str) -> tuple[list[Any], bool]:
+def _until_damage(
+    connection: sqlite3.Connection, query: str, room: _Room
+) -> tuple[list[Any], bool]:
     rows: list[Any] = []
     try:
         for row in connection.execute(query):
+            if not room.holds(row):
+                return rows, False
             rows.append(row)
     except sqlite3.Error:
         return rows, False
     return rows, True
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
+def _measured(row: Mapping[str, Any], allowance: Allowance) -> Measured:
+    number = int(row["id"] if row["id"] is not None else row["rowid"])
+    description, kind = _text(row["description"]), _text(row["type"])
+    data = _decoded(row["data"], allowance)
+    if data is None:
+        raise ValueError("it has no value, or one that is not finite")
+    if kind == "time" and isinstance(data, int | float) and not 0 <= data <= LONGEST_S:
+        raise ValueError(f"its time is {data:g} s")
     return Measured(
-        int(row["id"] if row["id"] is not None else row["rowid"]),
-        str(row["uuid"]),
+        number,
+        _text(row["uuid"]),
         moment(row["at"]),
-        str(row["description"] or ""),
-        str(row["type"] or ""),
-        _decoded(row["data"]),
-        str(row["unit"] or ""),
-        str(row["method"] or ""),
+        description,
+        kind,
+        data,
+        _text(row["unit"]),
+        _text(row["method"]),
     )
 
 
+def _text(written: Any) -> str:
+    """Return a word or sentence of a row.
+
+    Raises:
+        ValueError: if it is longer than people write.
+    """
+    text = str(written or "")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"a text of it has {len(text):,} characters")
+    return text
+
+
 def moment(written: Any) -> datetime | None:
-    """Return a time as UMLAUT wrote it, None if it cannot be read."""
+    """Return a time as UMLAUT wrote it, None if it cannot be read or is no time of a computer."""
     try:
-        return written if isinstance(written, datetime) else datetime.fromisoformat(str(written))
+        at = written if isinstance(written, datetime) else datetime.fromisoformat(str(written))
     except ValueError:
         return None
+    return at if EARLIEST <= at.replace(tzinfo=None) <= LATEST else None
 
 
-def _decoded(data: Any) -> Any:
-    """Return JSON, JSON inside of JSON, or a pickle of plain values, as plain values."""
+def _decoded(data: Any, allowance: Allowance) -> Any:
+    """Return JSON, JSON inside of JSON, or a pickle of plain values, as plain values.
+
+    Raises:
+        ValueError: if it is damaged, a pickle of something else, or too large.
+    """
     if isinstance(data, bytes):
         try:
             data = data.decode()
-        except UnicodeDecodeError:
-            return plain_pickle(data)
-        if data.startswith("\x80"):
-            return plain_pickle(data.encode())
+        except UnicodeDecodeError:  # every pickle since protocol 2 begins so
+            return plain_pickle(data, allowance)
+        if data.endswith("."):  # protocols 0 and 1 are text; no JSON ends so
+            return plain_pickle(data.encode(), allowance)
+    size = len(data) if isinstance(data, str) else 0
     for _ in range(2):
         if not isinstance(data, str):
             break
+        allowance.check(sum(map(data.count, ",[{")))  # before they are made
         try:
             data = json.loads(data)
-        except ValueError:
+        except ValueError as error:
+            if data.lstrip()[:1] in ("[", "{"):
+                raise ValueError(f"its JSON is damaged: {error}") from error
             break
-    return data
+        except RecursionError:
+            raise ValueError("its JSON is too deep") from None
+    return allowance.plain(_text(data) if isinstance(data, str) else data, size)

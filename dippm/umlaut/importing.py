@@ -11,12 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dippm.errors import RunError, shortened
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
-from dippm.store.folder import RunFolder
+from dippm.store.folder import RunFolder, spool
 from dippm.store.record import End, Moment, Span, Start, Value, ValueKind
-from dippm.umlaut.database import Measured, moment, read_database
+from dippm.umlaut.database import LONGEST_TEXT, Measured, moment, read_database
 from dippm.umlaut.descriptions import DESCRIPTIONS
+from dippm.umlaut.stored import DATABASE
 
 KINDS: Mapping[str, ValueKind] = {
     "confusion-matrix": "confusion_matrix",
@@ -26,6 +28,8 @@ KINDS: Mapping[str, ValueKind] = {
     "timed-tta": "timed_time_to_accuracy",
     "timed_tta": "timed_time_to_accuracy",
 }
+MOST_RUNS = 10_000
+"""Runs of a database, each of which becomes a folder."""
 MOST = {"memory", "gpumemory"}
 """Sampled kinds whose one value is the most; of the others it is the mean."""
 SOURCE = "umlaut"
@@ -37,13 +41,13 @@ class Imported:
 
     Attributes:
         folders: of the runs that were written now.
-        already: uuids of runs whose folder was there before.
+        already: folders of runs that were there before.
         measurements: rows that were written now.
         notes: what could not be read, for people.
     """
 
     folders: tuple[Path, ...]
-    already: tuple[str, ...]
+    already: tuple[Path, ...]
     measurements: int
     notes: tuple[str, ...]
 
@@ -64,9 +68,14 @@ def import_database(path: Path, root: Path | None = None, *, store: str = "") ->
     by_run: dict[str, list[Measured]] = {uuid: [] for uuid in database.runs}
     for row in database.measurements:
         by_run.setdefault(row.uuid, []).append(row)
+    if len(by_run) > MOST_RUNS:
+        raise RunError(
+            f"{path} has measurements of {len(by_run):,} runs",
+            f"Split it: at most {MOST_RUNS:,} are imported at once.",
+        )
     notes = list(database.notes)
     strangers = [uuid for uuid in by_run if uuid not in database.runs]
-    notes += [f"run {uuid} has measurements and no metadata" for uuid in strangers]
+    notes += [f"run {shortened(uuid)} has measurements and no metadata" for uuid in strangers[:20]]
     offset_ns = time.time_ns() - time.monotonic_ns()
     folders, already, count = [], [], 0
     for uuid, rows in by_run.items():
@@ -75,7 +84,7 @@ def import_database(path: Path, root: Path | None = None, *, store: str = "") ->
             folders.append(_write(start, rows, root, offset_ns))
             count += len(rows)
         except FileExistsError:
-            already.append(start.uuid)
+            already.append((root or spool()) / start.uuid)
     return Imported(tuple(folders), tuple(already), count, tuple(notes))
 
 
@@ -93,17 +102,17 @@ def _start(
     if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
         digits = hashlib.sha256(uuid.encode()).hexdigest()[:32]
     tags = {
-        "umlaut.database": path.name,
+        DATABASE: path.name,
         "umlaut.uuid": uuid,
-        "umlaut.start_time": str(about.get("start") or ""),
+        "umlaut.start_time": str(about.get("start") or "")[:LONGEST_TEXT],
         DESCRIPTIONS: json.dumps(_descriptions(rows)),
     }
     return Start(
         uuid=digits,
-        name=str(about.get("name") or path.stem),
+        name=str(about.get("name") or path.stem)[:LONGEST_TEXT],
         experiment=path.stem,
         at=Moment(wall_ns - offset_ns, wall_ns),
-        description=str(about.get("description") or ""),
+        description=str(about.get("description") or "")[:LONGEST_TEXT],
         tags=tags,
         store=store,
     )
@@ -141,7 +150,8 @@ def _is_number(data: Any) -> bool:
 
 
 def _is_sampled(data: Any) -> bool:
-    return isinstance(data, dict) and {"timestamps", "measurements"} <= set(data)
+    parts = ("timestamps", "measurements")
+    return isinstance(data, dict) and all(isinstance(data.get(part), list) for part in parts)
 
 
 def _value(row: Measured, at_ns: int) -> Value:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dippm.umlaut.rows import Readings, Row
 
 MOST_RUNS = 1000
+DATABASE = "umlaut.database"
+"""Tag of a run that an import made: the name of the database."""
 
 
 def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
@@ -23,6 +25,34 @@ def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
     for folder in folders:
         try:
             attach(folder, store)
+        except RunError as error:
+            return count, f"{error.message}. {error.hint}".strip()
+        count += 1
+    return count, ""
+
+
+def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
+    """Bring runs that were imported before into a store that lacks them; return as `attach_now`.
+
+    A run that waits for another store goes there first. One of this uuid that no import made is
+    left as it is.
+    """
+    from dippm.store.attach import attached_to
+    from dippm.store.folder import read_folder
+    from dippm.store.place import place_of
+
+    count = 0
+    for folder in folders:
+        try:
+            asked, there = place_of(store).shown(), attached_to(folder)
+            start = read_folder(folder).start
+            if there == asked or DATABASE not in start.tags:
+                continue
+            waits = start.store and not there and place_of(start.store).shown() != asked
+            for address in (start.store, store) if waits else (store,):
+                _, waiting = attach_now([folder], address)
+                if waiting:
+                    return count, waiting
         except RunError as error:
             return count, f"{error.message}. {error.hint}".strip()
         count += 1

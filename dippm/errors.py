@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dippm.printable import printable
+from dippm.printable import legible, printable
 
 LONGEST_NAME = 80
 
@@ -49,7 +49,8 @@ class DippmError(Exception):
     """Base of all errors of DIPPM.
 
     Attributes:
-        message: what happened and where, with names from outside as they are; `str` escapes them.
+        message: what happened and where, with names from outside as they are; `str` escapes them
+            and shortens those that nobody would write.
         hint: the next step for the user; empty if there is none.
     """
 
@@ -59,12 +60,13 @@ class DippmError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        text = f"{self.message}\n{self.hint}" if self.hint else self.message
-        return printable(text, keep="\n")
+        parts = (legible(part) for part in (self.message, self.hint) if part)
+        return printable("\n".join(parts), keep="\n")
 
     def to_dict(self) -> dict[str, str]:
-        """Return what `--json` prints."""
-        return {"type": type(self).__name__, "message": self.message, "hint": self.hint}
+        """Return what `--json` prints: names as they are, long ones shortened."""
+        message, hint = legible(self.message), legible(self.hint)
+        return {"type": type(self).__name__, "message": message, "hint": hint}
 
 
 class ModelFileError(DippmError, ValueError):

@@ -1,4 +1,4 @@
-"""`printable`, `json_text` and `csv_table`: what comes from outside, safe where people look at it.
+"""`printable`, `legible`, `json_text`, `csv_table`: outside text, safe where people look at it.
 
 File names, operator names and texts of checkpoints can hold what a terminal obeys: escape
 sequences, carriage returns, marks that turn the direction of writing. Attributes of errors and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,9 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of Unicode that are shown as escapes: control and format characters (among them the
 marks of direction), halves of surrogate pairs (bytes of a file name that are no text), and
 separators of lines."""
+
+LONGEST_WORD, LONGEST_MESSAGE = 300, 4000
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 PLAIN = "dippm.plain"
 _PLAIN = {"–": "-", "·": "|", "×": "x", "≤": "<=", "…": "..."}
@@ -32,6 +36,25 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c in keep or not _is_hidden(c) else _escape(c) for c in text)
+
+
+def legible(text: str) -> str:
+    """Return a message with words that nobody would write, and itself, cut in their middle.
+
+    A name of 200,000 characters in it is shown by its beginning and its end.
+    """
+    if len(text) <= LONGEST_WORD:
+        return text
+    shorter = _LONG_WORD.sub(lambda word: _cut(word.group(), LONGEST_WORD), text)
+    return _cut(shorter, LONGEST_MESSAGE)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = most // 4
+    left_out = len(text) - (most - end) - end
+    return f"{text[: most - end]}...({left_out:,} characters)...{text[-end:]}"
 
 
 def json_text(document: Any) -> str:

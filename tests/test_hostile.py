@@ -846,3 +846,94 @@ def test_ascii_gets_its_table(onnx_file):
     assert "small.onnx | batch 1 | A100-40GB" in answer.stdout.decode("ascii")
     answer = process(*words[:2], "--json", stdout=subprocess.PIPE, env=environment)
     assert json.loads(answer.stdout.decode("ascii"))["source"] == "small.onnx"
+
+
+PATTERNS = r"""
+import io
+
+import onnx
+
+from dippm.cli.spelling import OPTIONS, Option, on_command_line
+from dippm.errors import RunError
+from dippm.features.kernels.backward.checkpointing import blocks_of
+from dippm.plans.cells import records
+from dippm.relax.onnx.paths import path_of
+from dippm.report.console import console, print_text
+from dippm.store import query
+from dippm.store.names import key, keys
+from dippm.store.place import Place
+from dippm.printable import legible
+from dippm.ui.selection import filtered
+
+N = 300_000
+query.LONGEST = 10 * N  # the pattern alone, then with its limit
+gap, digits = "a>" + " " * N + "!", "a>" + "1" * N + "x"
+for text in (" " * N + "a", "a " * N, "<" * N, "= " * N, gap, digits):
+    try:
+        raise SystemExit(f"{text[:9]} is {query.Condition.parse(text)}")
+    except RunError:
+        pass
+query.LONGEST = 500
+for search, condition in (("", " " * 501 + "a"), ("", "a>1," * 200), ("w " * 300, "")):
+    try:
+        raise SystemExit(str(filtered([], search, "", condition)))
+    except RunError as error:
+        assert "characters" in str(error), error
+for kind, name in (
+    ("(a+)+!", "/x/" + "a" * 2000),
+    ("My(Op", "/block/My(Op_1"),
+    ("*", "/block/*"),
+    ("Conv", "/" + "a." * N + "/Conv"),
+    ("Conv", "/a/" + "Conv_" * 800),
+):
+    path_of(onnx.helper.make_node(kind, [], [], name=name), ["w_1." * N, "a." * N])
+assert path_of(onnx.helper.make_node("My(Op", [], [], name="/block/My(Op_1"), []) == "block"
+out = io.StringIO()
+print_text("x" + " " * N + "y", out)
+console(out).print("x" + " " * N + "y", markup=False, soft_wrap=True)
+Place("://:" * N).shown()
+assert Place("postgresql://me:secret@host/runs").shown() == "postgresql://me:***@host/runs"
+assert len(keys(f"{n}?" + "x" * 300 for n in range(2000))) == 2000
+assert len(keys("x" * 250 + str(n) for n in range(20_000))) == 20_000
+for text in (". " * N, "./" * N, "/" * N):
+    key(text)
+blocks_of(["a." * N, "1." * N, "blocks" * N, "a.1." * N])
+OPTIONS.set({"a": Option("--a", False)})
+for text in ("a=" + "." * N + "x", "a=(" * N, "a='" * N, '"' * N, "_" * N):
+    on_command_line(legible(text))
+for text in (b'"' * N, b'"a"",' * N, b'"a"" ""' * N, b" " * N + b"x", b'""a,' * N, b'"\n' * N):
+    try:
+        records(text)
+    except ValueError:
+        pass
+print("all of them")
+"""
+
+
+def test_no_pattern_takes_more_than_one_pass():
+    """Texts of 300,000 characters: a quadratic pattern would take hours, so it is ended."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PATTERNS], capture_output=True, text=True, timeout=240, cwd=ROOT
+    )
+    assert ended.stdout == "all of them\n", ended.stderr
+
+
+def test_what_a_message_repeats_is_cut(onnx_file):
+    """Attributes keep the exact name; what is shown of it, also as JSON, is short."""
+    for words in (
+        ("predict", onnx_file, "--input", "3,32,32" * 20_000),
+        ("predict", onnx_file, "--input", f"{'n' * 100_000}=3,32,32"),
+        ("predict", onnx_file, "--device", "d" * 100_000),
+        ("predict", onnx_file, "--checkpoint", "c" * 100_000),
+        ("predict", "m" * 100_000),
+        ("runs", "--where", "w" * 100_000),
+        ("import", "i" * 100_000),
+    ):
+        for form in ((), ("--json",)):
+            answer = run(*words, *form)
+            assert answer.exit_code == 1, words[:2]
+            assert len(answer.stdout + answer.stderr) < 5000, words[2][:20]
+    error = dippm.errors.DippmError("x" * 10**6, "y " * 10**6)
+    assert (len(error.message), len(error.hint)) == (10**6, 2 * 10**6)
+    assert len(str(error)) < 10_000
+    assert "(999,700 characters)" in str(error)

@@ -12,7 +12,7 @@ import typer
 
 from dippm.cli.spelling import on_command_line
 from dippm.errors import DippmError
-from dippm.printable import json_text, printable
+from dippm.printable import json_text, legible, printable
 
 
 def print_json(document: Any) -> None:
@@ -50,7 +50,7 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
 
     talk = console(sys.stderr)
     talk.print("error:", style="bold red", end=" ")
-    talk.print(_indented(error.message), markup=False)
+    talk.print(_indented(document["message"]), markup=False)
     if error.hint:
         talk.print(_indented(document["hint"]), style="dim", markup=False)
 
@@ -60,7 +60,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
     from dippm.report.console import print_text
 
     for warning in dict.fromkeys(warnings):
-        print_text(f" ! {warning}", sys.stderr)
+        print_text(f" ! {legible(warning)}", sys.stderr)
 
 
 def print_remarks(remarks: Iterable[str]) -> None:
@@ -68,12 +68,16 @@ def print_remarks(remarks: Iterable[str]) -> None:
     from dippm.report.console import print_text
 
     for remark in remarks:
-        print_text(remark, sys.stderr if remark.startswith(" !") else sys.stdout)
+        if remark.startswith(" !"):
+            print_text(legible(remark), sys.stderr)
+        else:
+            print_text(remark, sys.stdout)
 
 
 def error_document(error: DippmError) -> dict[str, str]:
     """Return type, message and hint, the hint in the words of the command line."""
-    return {**error.to_dict(), "hint": on_command_line(error.hint)}
+    document = error.to_dict()
+    return {**document, "hint": on_command_line(document["hint"])}
 
 
 def _indented(text: str) -> str:

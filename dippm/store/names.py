@@ -19,10 +19,12 @@ def keys(names: Iterable[str]) -> dict[str, str]:
     """Return a key per name, different for different names."""
     found: dict[str, str] = {}
     taken: set[str] = set()
+    counts: dict[str, int] = {}
     for name in names:
-        plain, number = key(name), 2
+        plain = wanted = key(name)
         while plain in taken:
-            plain, number = f"{key(name)[: LONGEST_KEY - 8]}_{number}", number + 1
+            counts[wanted] = counts.get(wanted, 1) + 1
+            plain = f"{wanted[: LONGEST_KEY - 8]}_{counts[wanted]}"
         taken.add(plain)
         found[name] = plain
     return found

@@ -37,7 +37,7 @@ class Place:
 
     def shown(self) -> str:
         """Return the address without a password, for people."""
-        return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:***@", self.uri)
+        return re.sub(r"^([\w.+-]*://[^/@:]*):[^@]*@", r"\1:***@", self.uri)
 
 
 def place_of(store: str | None = None) -> Place:

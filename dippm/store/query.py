@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -24,7 +25,10 @@ RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
 }
-_CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)\s*")
+LONGEST = 500
+"""Characters of a condition, and of what is searched."""
+_TAIL = re.compile(r"(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)$")
+"""Relation and number, at the end: a name may hold the characters of a relation too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,17 @@ class Condition:
         Raises:
             RunError: if it is none.
         """
-        found = _CONDITION.fullmatch(text)
+        check_length(text)
+        plain = text.strip()
         try:
-            if not found:
+            found = _TAIL.search(plain)
+            metric = plain[: found.start()].rstrip() if found else ""
+            if not found or not metric or not math.isfinite(number := float(found[2])):
                 raise ValueError
-            metric, relation, number = found.groups()
-            return cls(metric, "=" if relation == "==" else relation, float(number))
         except ValueError:
             hint = "Write a metric, a relation and a number: tree.rss_mb.max > 100."
             raise RunError(f"{text!r} is no condition", hint) from None
+        return cls(metric, "=" if found[1] == "==" else found[1], number)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         """Return whether a run of these metrics fulfils it; one without the metric does not."""
@@ -69,6 +75,18 @@ class Condition:
         is_summary = series and number in NUMBERS
         name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
         return f"metrics.`{name}` {self.relation} {self.number!r}"
+
+
+def check_length(text: str) -> None:
+    """Refuse a condition or a search that nobody would write.
+
+    Raises:
+        RunError: if it is longer than `LONGEST`.
+    """
+    if len(text) > LONGEST:
+        raise RunError(
+            f"a condition or search of {len(text):,} characters", f"At most {LONGEST} are taken."
+        )
 
 
 def described(run: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from dippm.store.logged import logged_metrics, logged_params, logged_tags
 from dippm.store.names import text
 from dippm.store.parquet import write_samples
 from dippm.store.place import Place, place_of
-from dippm.store.query import COMPLETE, UUID, Condition, described, holds
+from dippm.store.query import COMPLETE, UUID, Condition, check_length, described, holds
 from dippm.store.record import BESIDE
 from dippm.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
@@ -84,9 +84,10 @@ class RunStore:
             limit: how many at most.
 
         Raises:
-            RunError: if a condition is none.
+            RunError: if a condition is none, or a text too long.
             StoreError: if the store cannot be read.
         """
+        check_length(search)
         conditions = [f"tags.`{COMPLETE}` = '1'", *(Condition.parse(c).filter() for c in where)]
         with failures_of(self.place, "cannot read"):
             found = (

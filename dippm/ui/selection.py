@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dippm.store.query import Condition, holds
+from dippm.store.query import Condition, check_length, holds
 
 Name = TypeVar("Name", bound=Hashable)
 ALONE = "(none)"
@@ -59,8 +59,10 @@ def filtered(
         condition: such as "tree.rss_mb.max > 100"; several with commas; "" for none.
 
     Raises:
-        RunError: if a condition is none.
+        RunError: if a condition is none, or a text too long.
     """
+    for text in (search, status, condition):
+        check_length(text)
     conditions = [Condition.parse(part) for part in condition.split(",") if part.strip()]
     return [
         run

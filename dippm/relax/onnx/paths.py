@@ -16,6 +16,8 @@ import onnx
 SCOPES = "pkg.torch.onnx.name_scopes"
 REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
 """What the exporter merged stands in the scope of the last: a convolution in its norm's."""
+LONGEST_NAME = 4096
+"""A longer name is not taken apart: nobody wrote it."""
 _WEIGHT = re.compile(r"(.+)\.(weight|bias|running_mean|running_var|[wb]_\d+)")
 """How PyTorch and Paddle ("conv2d_0.w_0") name the weights of a layer."""
 
@@ -32,7 +34,10 @@ def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
     if SCOPES in noted and not (REWRITTEN in noted and owners):
         return _from_metadata(noted[SCOPES])
     name = node.name
-    if name.startswith("/") and re.fullmatch(rf"{node.op_type}(_\d+)?", name.rpartition("/")[2]):
+    if len(name) > LONGEST_NAME:
+        return name
+    own = rf"{re.escape(node.op_type)}(_\d+)?"
+    if name.startswith("/") and re.fullmatch(own, name.rpartition("/")[2]):
         return _joined(name.strip("/").split("/")[:-1])
     return owners[0] if owners else name
 

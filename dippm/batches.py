@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dippm.errors import ConditionsError
+from dippm.written import whole_number
 
 MOST = 10_000
 HINT = "Give 8, a list 1,8,32, powers of two 1:1024, or steps 8:128:8."
@@ -22,7 +23,7 @@ def batches_of(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in filter(None, re.split(r"[,;\s]+", text.strip())):
         try:
-            numbers = [int(number) for number in part.split(":")]
+            numbers = [whole_number(number) for number in part.split(":")]
         except ValueError:
             raise ConditionsError(f"batch is {text!r}", HINT) from None
         found += _range(numbers, text)

@@ -6,25 +6,30 @@ dippm predict model.onnx --device my_a100.toml
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dippm.devices import Device
-from dippm.errors import CheckpointError, DippmError, shortened
+from dippm.devices.check import LOG_FACTOR, check_device
+from dippm.errors import CheckpointError, DeviceError, DippmError, shortened
 from dippm.files import open_regular, shown
 from dippm.loaded import LoadedPredictor
-from dippm.models.calibration import MeasuredRow
+from dippm.models.calibration import MeasuredRow, log_ms, no_offsets
 from dippm.models.calibration import calibrate as fitted
 from dippm.models.hybrid import Hybrid
 from dippm.points import conditions_of, device_of
 from dippm.progress import counted
 from dippm.reading import read_graph, source_name
+from dippm.written import csv_rows, decimal_number, whole_number
 
 MOST_BYTES = 16 << 20
+SHORTEST_MS, LONGEST_MS = 1e-5, 1e8
+"""Latencies in ms: ten nanoseconds, a day."""
+FURTHEST = LOG_FACTOR.high
+"""How far, in the log, a measurement may be from its prediction: a device file holds no more."""
 NEEDED = ("model", "latency_ms")
 COLUMNS = (
     *NEEDED,
@@ -38,6 +43,7 @@ COLUMNS = (
     "mig",
     "attention",
 )
+TRUE, FALSE = ("true", "1", "yes"), ("", "false", "0", "no")
 EXAMPLE = "model,batch,precision,latency_ms\nresnet50.onnx,32,fp16,7.9"
 
 
@@ -84,9 +90,17 @@ def calibrate(
         _measured(row, number, plain, checkpoint.predictor, trust=trust)
         for number, row in enumerate(counted(table, len(table), "measured row"), 1)
     ]
-    return replace(
-        plain, name=name or f"{found} calibrated", aliases=(), calibration=fitted(measured, found)
-    )
+    try:
+        return check_device(
+            replace(
+                plain,
+                name=name or f"{found} calibrated",
+                aliases=(),
+                calibration=fitted(measured, found),
+            )
+        )
+    except DeviceError as error:
+        raise MeasuredRowsError(f"the rows fit no device: {error.message}", error.hint) from error
 
 
 def _measured(
@@ -95,28 +109,52 @@ def _measured(
     try:
         conditions = conditions_of(
             device,
-            batch=int(row.get("batch") or 1),
+            batch=_number(row.get("batch") or 1, "batch", whole_number),
             precision=row.get("precision") or "fp32",
             mode=row.get("mode") or "eager",
             timer=row.get("timer") or "wall",
             mig=row.get("mig") or None,
-            channels_last=str(row.get("channels_last") or "").casefold() in ("true", "1", "yes"),
+            channels_last=_truth(row.get("channels_last") or "", "channels_last"),
             attention=row.get("attention") or "fused",
         )
-        latency_ms = float(row["latency_ms"])
-        if not 0 < latency_ms < float("inf"):
-            raise ValueError(f"latency_ms is {latency_ms:g}")
+        latency_ms = float(_number(row["latency_ms"], "latency_ms", decimal_number))
+        if not SHORTEST_MS <= latency_ms <= LONGEST_MS:
+            raise ValueError(f"latency_ms is {latency_ms:g}: no latency in ms")
         graph = read_graph(
             row["model"], row.get("framework") or None, input=row.get("input") or None, trust=trust
         )
-        times = predictor.class_ms(graph, conditions)
+        measured = MeasuredRow(
+            source_name(row["model"]), *predictor.class_ms(graph, conditions), latency_ms
+        )
+        predicted_ms = math.exp(log_ms([measured], no_offsets())[0].item())
+        if abs(math.log(latency_ms / predicted_ms)) > FURTHEST:
+            raise ValueError(
+                f"latency_ms is {latency_ms:g}, where {predicted_ms:.3g} ms are predicted"
+            )
     except DippmError as error:
         raise MeasuredRowsError(f"row {number}: {error.message}", error.hint) from error
     except ValueError as error:
         raise MeasuredRowsError(
             f"row {number}: {shortened(str(error))}", f"For example:\n{EXAMPLE}"
         ) from error
-    return MeasuredRow(source_name(row["model"]), *times, latency_ms)
+    return measured
+
+
+def _number(value: Any, column: str, read: Callable[[str], float]) -> Any:
+    """Return the number of a cell, of text or of Python's own."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if math.isfinite(value) else read(f"{value}")
+    try:
+        return read(str(value))
+    except ValueError as error:
+        raise ValueError(f"{column}: {shortened(str(error))}") from error
+
+
+def _truth(value: Any, column: str) -> bool:
+    word = str(value).strip().casefold()
+    if word not in TRUE and word not in FALSE:
+        raise ValueError(f"{column} is {shortened(str(value))!r}, neither true nor false")
+    return word in TRUE
 
 
 def _table(rows: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -147,8 +185,15 @@ def _read(path: Path) -> list[Mapping[str, Any]]:
         ) from error
     except UnicodeDecodeError as error:
         raise MeasuredRowsError(f"{shown(path)} is not text", "Write the rows as CSV.") from error
-    rows = list(csv.reader(io.StringIO(text)))
+    try:
+        rows = csv_rows(text)
+    except ValueError as error:
+        raise MeasuredRowsError(f"{shown(path)}: {error}", f"For example:\n{EXAMPLE}") from error
     head = [name.strip().casefold() for name in rows[0]] if rows else []
+    if twice := sorted({name for name in head if head.count(name) > 1}):
+        raise MeasuredRowsError(
+            f"{shown(path)} has the column {shortened(twice[0])!r} twice", "Keep one of them."
+        )
     found: list[Mapping[str, Any]] = []
     for number, cells in enumerate(rows[1:], 1):
         if not any(cells):

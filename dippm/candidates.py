@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from dippm.batches import batches_of
-from dippm.errors import ConditionsError, DippmError
+from dippm.errors import ConditionsError, DippmError, shortened
+from dippm.written import csv_rows
 
 COLUMNS = ("model", "input", "batch", "framework")
 EXAMPLE = 'model,input,batch\nresnet50.onnx,"3,224,224","1,8,32"'
@@ -59,10 +58,14 @@ def candidates_of(text: str) -> tuple[Candidate, ...]:
             f"the list of models has the columns {', '.join(head)}",
             f"Each of these at most once: {', '.join(COLUMNS)}.",
         )
-    return tuple(_rows(head, csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=delimiter)))
+    try:
+        rows = csv_rows("\n".join(lines[1:]), delimiter)
+    except ValueError as error:
+        raise ModelListError(f"the list of models: {error}", f"For example:\n{EXAMPLE}") from error
+    return tuple(_candidates(head, rows))
 
 
-def _rows(head: list[str], rows: Iterator[list[str]]) -> Iterator[Candidate]:
+def _candidates(head: list[str], rows: Iterable[list[str]]) -> Iterator[Candidate]:
     for number, row in enumerate(rows, 1):
         cells = {name: cell.strip() for name, cell in zip(head, row, strict=False)}
         if len(row) != len(head) or not cells["model"]:
@@ -73,6 +76,7 @@ def _rows(head: list[str], rows: Iterator[list[str]]) -> Iterator[Candidate]:
         try:
             batches = batches_of(cells["batch"]) if cells.get("batch") else None
         except ConditionsError as error:
-            raise ModelListError(f"{cells['model']}: {error.message}", error.hint) from None
+            where = shortened(cells["model"])
+            raise ModelListError(f"{where}: {error.message}", error.hint) from None
         framework = cells.get("framework") or None
         yield Candidate(cells["model"], cells.get("input") or None, batches, framework)

@@ -13,6 +13,7 @@ from dippm.errors import ConditionsError
 from dippm.models.power_limit import Band, fitted
 from dippm.models.targets import Interval
 from dippm.prediction import Prediction
+from dippm.written import whole_number
 
 STEP_W = 25
 MOST = 1_000
@@ -128,7 +129,7 @@ def limits_of(text: str) -> tuple[float, ...]:
     found: list[float] = []
     for part in filter(None, re.split(r"[,;\s]+", text.strip())):
         try:
-            numbers = [int(number) for number in part.split(":")]
+            numbers = [whole_number(number) for number in part.split(":")]
         except ValueError:
             raise ConditionsError(f"power limit is {text!r}", HINT) from None
         if len(numbers) == 1:

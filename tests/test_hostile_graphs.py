@@ -53,10 +53,55 @@ GRAPHS = {
     "an unknown way of padding": (conv(auto_pad="NOT_SO"),),
 }
 
+NO_WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "padding of less than nothing": ("Conv", {"pads": [-1] * 4}),
+    "padding that wraps around": ("Conv", {"pads": [-(2**63)] * 4}),
+    "padding that wraps around from above": ("Conv", {"pads": [2**63 - 1] * 4}),
+    "padding without end": ("Conv", {"pads": [2**62] * 4}),
+    "steps without end": ("Conv", {"strides": [2**62, 1]}),
+    "steps without end and padding": ("Conv", {"strides": [2**40, 1], "auto_pad": "SAME_UPPER"}),
+    "dilation without end": ("Conv", {"dilations": [2**62, 1]}),
+    "a window larger than the image": ("Conv", {"dilations": [8, 8]}),
+    "a window of another size": ("Conv", {"kernel_shape": [5, 5]}),
+    "padding for one axis": ("Conv", {"pads": [0, 0]}),
+    "a pool larger than the image": ("MaxPool", {"kernel_shape": [9, 9]}),
+    "a mean larger than the image": ("AveragePool", {"kernel_shape": [9, 1]}),
+    "a norm larger than the image": ("LpPool", {"kernel_shape": [9, 9]}),
+    "a pool of padding alone": ("MaxPool", {"kernel_shape": [3, 3], "pads": [5] * 4}),
+    "a pool with less than nothing": ("MaxPool", {"kernel_shape": [3, 3], "pads": [-(2**63)] * 4}),
+    "all is cut off": ("ConvTranspose", {"pads": [5] * 4}),
+    "less than nothing is cut off": ("ConvTranspose", {"pads": [-(2**63)] * 4}),
+    "less than nothing is added": ("ConvTranspose", {"output_padding": [-5, -5]}),
+    "a result of less than nothing": ("ConvTranspose", {"output_shape": [-5, -5]}),
+    "a result without end": ("ConvTranspose", {"output_padding": [2**62, 1]}),
+}
+"""Windows that no runtime moves: of each, or of its like, there was an answer."""
+
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_against_the_rules(tmp_path, name):
     refused("ModelFileError", "predict", onnx_graph(tmp_path / "m.onnx", *GRAPHS[name]))
+
+
+def test_windows_that_cannot_be_moved(tmp_path):
+    for number, (name, (kind, rest)) in enumerate(NO_WINDOWS.items()):
+        image = "v" if kind == "ConvTranspose" else "x"
+        of_four_channels = ("Conv", "x w", "v", {}) if image == "v" else ("Relu", "x", "unused", {})
+        read = image if kind.endswith("Pool") else f"{image} w"
+        nodes = (of_four_channels, (kind, read, "y", rest))
+        path = onnx_graph(tmp_path / f"{number}.onnx", *nodes)
+        with pytest.raises(ModelFileError):
+            pytest.fail(f"{name}: {dippm.predict(path, device='A100', timeout_s=60)}")
+    for kind, rest in (
+        ("Conv", {"dilations": [3, 3]}),
+        ("Conv", {"pads": [9] * 4, "strides": [7, 1]}),
+        ("MaxPool", {"kernel_shape": [8, 8]}),
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [2] * 4}),
+        ("MaxPool", {"kernel_shape": [2, 2], "dilations": [4, 4], "pads": [4] * 4}),
+    ):
+        read = "x" if kind.endswith("Pool") else "x w"
+        path = onnx_graph(tmp_path / "runs.onnx", (kind, read, "y", rest))
+        assert dippm.predict(path, device="A100").latency_ms
 
 
 def test_an_input_twice(tmp_path):

@@ -19,7 +19,6 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from dippm.points import slice_of
 MOST_BYTES = 64 << 10
 TABLES = ("currency", "per_hour", "slices")
 LONGEST_CURRENCY = 16
+LOWEST, HIGHEST = 1e-6, 1e9
+"""Prices of an hour, in any currency."""
 EXAMPLE = "examples/prices.toml is a whole file."
 
 
@@ -80,6 +81,8 @@ def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
         PriceError: see `read_prices`.
     """
     if isinstance(prices, Prices):
+        for name, price in (*prices.per_hour.items(), *prices.slices.items()):
+            _price(price, f"the prices: {name}")
         return prices
     if isinstance(prices, Mapping):
         return _prices({"per_hour": prices}, "the prices", tuple(given))
@@ -184,9 +187,10 @@ def _slice_name(device: Device, name: str, what: str) -> str:
 
 def _price(value: Any, where: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or value <= 0:
+    if not is_number or not LOWEST <= value <= HIGHEST:
         raise PriceError(
             f"{where}: the price is {shortened(repr(value))}",
-            "Give the price of an hour as a number above 0; leave out what has none.",
+            f"Give the price of an hour as a number above 0, from {LOWEST:g} to {HIGHEST:g}; leave "
+            "out what has none.",
         )
     return float(value)

@@ -15,8 +15,9 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -25,8 +26,9 @@ from dippm import interrupt
 from dippm.cli.crash import unexpected
 from dippm.cli.output import print_json, report_error
 from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
-from dippm.errors import DippmError, DippmWarning
-from dippm.printable import PLAIN, printable
+from dippm.errors import DippmError, DippmWarning, shortened
+from dippm.printable import PLAIN, legible, printable
+from dippm.written import decimal_number, whole_number
 
 INTERRUPTED, READER_GONE = 130, 141
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -63,6 +65,7 @@ class Commands(TyperGroup):
         found = super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
         if found[1] is not None:
             OPTIONS.set(options_of(found[1]))
+            _check_numbers(found[1], found[2])
         return found
 
     def _main_as_json(self, args: Sequence[str] | None, extra: dict[str, Any]) -> None:
@@ -78,13 +81,40 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _check_numbers(command: Any, words: Sequence[str]) -> None:
+    """Refuse numbers that only Python takes for such, as "1_0", before typer sees them."""
+    if not command.context_settings.get("allow_interspersed_args", True):
+        return  # what follows may be the words of another program
+    named = {word: read for p in command.params if (read := _reads(p)) for word in p.opts}
+    for word, following in pairwise([*words, ""]):
+        if word == "--":
+            return
+        option, equals, value = word.partition("=")
+        read, value = named.get(option), value if equals else following
+        try:
+            if read is not None:
+                read(value)
+        except ValueError as error:
+            raise typer.BadParameter(shortened(str(error)), param_hint=option) from None
+
+
+def _reads(parameter: Any) -> Callable[[str], float] | None:
+    """Return what reads the numbers of an option; None if it takes none."""
+    descriptor = getattr(parameter, "type_descriptor", None)  # of typer since 0.26
+    kind = descriptor.annotation if descriptor else parameter.type.name.partition(" ")[0]
+    kinds = {kind, *get_args(kind)}
+    if kinds & {int, "integer"}:
+        return whole_number
+    return decimal_number if kinds & {float, "float"} else None
+
+
 class _StreamError(Exception):
     """Stdout cannot be written; the cause says why."""
 
 
 def _message(error: Any) -> str:
     message: str = error.format_message()
-    return message
+    return legible(message)
 
 
 def _path(error: Any) -> str:

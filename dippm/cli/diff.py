@@ -10,6 +10,7 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
+from dippm.written import whole_number
 
 
 def diff(
@@ -106,7 +107,7 @@ def _one_or_two(values: list[Any]) -> Any:
 
 def _size(text: str) -> int:
     try:
-        return int(text)
+        return whole_number(text)
     except ValueError:
         raise typer.BadParameter(f"batch {text!r} is no whole number") from None
 

@@ -11,6 +11,7 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
+from dippm.written import whole_number
 
 if TYPE_CHECKING:
     from dippm.batch_sweep import BatchSweep
@@ -110,6 +111,6 @@ def _show_limits(found: PowerSweep) -> None:
 
 def _one(batch: str) -> int:
     try:
-        return int(batch)
+        return whole_number(batch)
     except ValueError:
         raise typer.BadParameter("--power-limit needs one batch size") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dippm.devices.device import Calibration, Device
@@ -67,6 +67,9 @@ def check_device(device: Device) -> Device:
         for p in device.mig_profiles
     ]
     known = {name: value for name, value in table.items() if value is not None}
+    if device.calibration is not None:
+        held = asdict(device.calibration).items()
+        known["calibration"] = {name: value for name, value in held if value is not None}
     check_table({**known, "mig_profiles": rows}, shortened(str(device.name)))
     return device
 
@@ -126,7 +129,7 @@ def _check_rates(rates: Any, what: str) -> None:
 
 
 def _check_calibration(found: Any, what: str) -> None:
-    if found is None or isinstance(found, Calibration):
+    if found is None:
         return
     again = "Make the file again with `dippm calibrate`."
     if not isinstance(found, Mapping):

@@ -45,7 +45,10 @@ def read_device(path: str | os.PathLike[str]) -> Device:
     """
     file = Path(path).expanduser()
     what = shown(file.name, 80)
-    table = _table(_text(file), what)
+    return _device(_table(_text(file), what), what)
+
+
+def _device(table: Mapping[str, Any], what: str) -> Device:
     unknown = [name for name in table if name not in KNOWN]
     if unknown:
         error = UnknownNameError.of("field", str(unknown[0]), KNOWN)
@@ -77,7 +80,7 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
     """Write a device file that `read_device` reads.
 
     Raises:
-        DeviceError: if the file cannot be written.
+        DeviceError: if the file cannot be written, or could not be read then.
     """
     import tomli_w  # the collector runs on machines that have torch alone
 
@@ -91,8 +94,10 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
     if device.calibration:
         found = asdict(device.calibration)
         table["calibration"] = {name: v for name, v in found.items() if v is not None}
+    text = tomli_w.dumps(table)
+    _device(_table(text, f"the device {shortened(device.name)}"), shown(Path(path).name, 80))
     try:
-        Path(path).write_text(tomli_w.dumps(table), encoding="utf-8")
+        Path(path).expanduser().write_text(text, encoding="utf-8")
     except OSError as error:
         raise DeviceError(
             f"{shown(Path(path))} cannot be written: {error.strerror}", "Give another path."

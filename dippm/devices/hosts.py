@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from dippm.errors import HostError, UnknownNameError, shortened
+from dippm.written import decimal_number
 
 SHORTEST_US, LONGEST_US = 0.1, 10_000.0
 HINT = "Give microseconds per launch, 0.1 to 10,000, or a class: {}."
@@ -79,7 +80,7 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
             return found
         number = host.strip().lower().removesuffix("us").removesuffix("µs")
         try:
-            launch_us = float(number)
+            launch_us = decimal_number(number)
         except ValueError:
             raise UnknownNameError.of("host", host, names, HINT.format(", ".join(names))) from None
     else:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.relax.raw_graph import InputValue, RawGraph
+from dippm.written import decimal_number, whole_number
 
 MARKER_BATCHES = (1009, 1013, 1019, 1021, 1031)
 """Primes that stand for "the batch" during a conversion: any size that one divides scales with
@@ -257,7 +258,7 @@ def _value_text(value: InputValue) -> str:
 
 def _number(text: str, label: str) -> int | float:
     try:
-        value = float(text)
+        value = decimal_number(text)
     except ValueError:
         raise InputShapeError(f"{label}: {text!r} is not a number", FORMS) from None
     if not isfinite(value):
@@ -285,7 +286,7 @@ def _sizes(pieces: Iterable[Any], label: str) -> tuple[int, ...]:
 
 def _size(piece: Any, label: str) -> int:
     try:
-        number = int(piece)
+        number = whole_number(piece) if isinstance(piece, str) else int(piece)
         whole = not isinstance(piece, bool | float) or (piece == number and piece is not True)
     except (TypeError, ValueError, OverflowError):
         whole = False

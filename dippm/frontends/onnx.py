@@ -6,7 +6,6 @@ Weights are never read, so external data may be absent. How the batch is bound: 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from dippm.errors import (
     ModelNotFoundError,
 )
 from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
-from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights
+from dippm.relax.onnx.wire import looks_like_onnx, mapped, read_without_weights
 from dippm.relax.raw_graph import RawGraph
 
 if TYPE_CHECKING:
@@ -32,12 +31,7 @@ NAME = "onnx"
 def accepts(path: Path) -> bool:
     """Return whether a file is an ONNX model; it may be cut short or lack its external data."""
     try:
-        with (
-            Path(path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as view,
-        ):
-            return looks_like_onnx(view)
+        return looks_like_onnx(mapped(Path(path)))
     except (OSError, ValueError):
         return False
 

@@ -105,6 +105,11 @@ def log_ms(rows: Sequence[MeasuredRow], offsets: Floats) -> tuple[Floats, Floats
     return np.log(total), slopes
 
 
+def no_offsets() -> Floats:
+    """Return the offsets of a device that is as it was predicted, shape (2 + C,)."""
+    return np.zeros(2 + len(KERNEL_CLASSES))
+
+
 def _alone(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     return np.array([r.launches < FEWEST_LAUNCHES for r in rows], dtype=bool)
 

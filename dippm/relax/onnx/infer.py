@@ -159,16 +159,23 @@ def check(step: Step) -> None:
     if operator == "Reshape":
         wrong = prod(shapes[0]) != prod(out)
     elif operator == "Conv":
-        wrong = shapes[0][1] != shapes[1][1] * group or min(out, default=1) < 1
+        wrong = shapes[0][1] != shapes[1][1] * group or _has_no_window(step, shapes, out)
     elif operator == "ConvTranspose":
-        wrong = shapes[0][1] != shapes[1][0]
+        wrong = shapes[0][1] != shapes[1][0] or _has_no_window(step, shapes, out)
     elif operator == "Transpose":
         wrong = len(out) != len(shapes[0])
     elif operator == "Gemm":
         a = shapes[0][0 if step.attributes.get("transA") else 1]
         wrong = a != shapes[1][1 if step.attributes.get("transB") else 0]
-    elif operator in ("MaxPool", "AveragePool"):
-        wrong = min(out, default=1) < 1
+    elif operator in ("MaxPool", "AveragePool", "LpPool"):
+        wrong = min(out, default=1) < 1 or len(out) != len(shapes[0])
     if wrong:
         at = f"operator {operator} {step.name!r}: "
         raise ShapeMismatchError(at + f"inputs {shapes[:2]} do not fit result {out}")
+
+
+def _has_no_window(step: Step, shapes: list[tuple[int, ...]], out: tuple[int, ...]) -> bool:
+    """Return whether the weights are of another window than is stated, or it fits nowhere."""
+    stated = step.attributes.get("kernel_shape")
+    other = stated is not None and tuple(stated) != shapes[1][2:]
+    return other or min(out, default=1) < 1 or len(out) != len(shapes[0])

@@ -10,7 +10,11 @@ from onnx import AttributeProto
 
 from dippm.relax.onnx.values import malformed, where
 
-POSITIVE = frozenset({"dilations", "group", "kernel_shape", "strides"})
+POSITIVE = frozenset({"dilations", "group", "kernel_shape", "output_shape", "strides"})
+NOT_NEGATIVE = frozenset({"pads", "output_padding"})
+LARGEST = (1 << 31) - 1
+"""Of a window's sizes and steps: ONNX's inference multiplies them in 64 bits, and wraps around."""
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 PADDINGS = frozenset({b"", b"NOTSET", b"SAME_LOWER", b"SAME_UPPER", b"VALID"})
 WINDOWED = frozenset(
     """
@@ -40,6 +44,8 @@ def check(graph: onnx.GraphProto) -> None:
             written.add(name)
         if node.op_type in WINDOWED and not node.domain:
             _check_window(node)
+            if node.op_type in POOLS:
+                _check_pool(node)
         for attribute in node.attribute:
             for inner in _graphs(attribute):
                 check(inner)
@@ -48,13 +54,27 @@ def check(graph: onnx.GraphProto) -> None:
 def _check_window(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         numbers = attribute.ints or ([attribute.i] if attribute.type == AttributeProto.INT else [])
+        what = f"{where(node)}{attribute.name} = {list(numbers)}"
         if attribute.name in POSITIVE and any(number < 1 for number in numbers):
-            what = f"{attribute.name} = {list(numbers)}"
-            raise malformed(f"{where(node)}{what}, which must be positive")
+            raise malformed(f"{what}, which must be positive")
+        if attribute.name in NOT_NEGATIVE and any(number < 0 for number in numbers):
+            raise malformed(f"{what}, which must not be negative")
+        if attribute.name in POSITIVE | NOT_NEGATIVE and any(n > LARGEST for n in numbers):
+            raise malformed(f"{what}, which is more than any window has")
         if attribute.name == "auto_pad" and attribute.s not in PADDINGS:
             raise malformed(
                 f"{where(node)}its auto_pad is {attribute.s.decode(errors='replace')!r}"
             )
+
+
+def _check_pool(node: onnx.NodeProto) -> None:
+    """Refuse a pool with windows in the padding alone, which have nothing to take a value of."""
+    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    kernel, pads = given.get("kernel_shape", []), given.get("pads", [])
+    dilations = given.get("dilations") or [1] * len(kernel)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)]
+    if any(pad >= span for pad, span in zip(pads, spans * 2, strict=False)):
+        raise malformed(f"{where(node)}pads = {pads} are not smaller than its window {kernel}")
 
 
 def _graphs(attribute: AttributeProto) -> Iterator[onnx.GraphProto]:

@@ -41,14 +41,23 @@ def read_without_weights(path: Path) -> bytes:
         ValueError: if the bytes are not a protobuf message with a graph.
         OSError: if the file cannot be read.
     """
+    if not path.stat().st_size:
+        raise ValueError("the file is empty")
+    return without_weights(mapped(path))
+
+
+def mapped(path: Path) -> memoryview:
+    """Return the bytes of a file, mapped for as long as somebody holds them.
+
+    They are not closed by a `with`: the traceback of an error holds parts of them, so that closing
+    would fail, and with its own error hide the one that says what is wrong with the file.
+
+    Raises:
+        ValueError: if the file is empty.
+        OSError: if it cannot be read.
+    """
     with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise ValueError("the file is empty")
-        with (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as view,
-        ):
-            return without_weights(view)
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def without_weights(model: Buffer) -> bytes:

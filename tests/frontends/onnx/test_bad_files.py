@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
+import dippm
 from dippm.errors import ConversionError, ModelFileError, ModelNotFoundError
 from dippm.frontends import onnx as route
 from dippm.frontends.frontend import InputSpec
-from dippm.relax.onnx.wire import looks_like_onnx, without_weights
+from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights, without_weights
 
 EMPTY = InputSpec({})
 
@@ -250,3 +251,32 @@ def test_functions_in_functions_are_inlined(convert, make, count):
     chain = [_function(f"F{i + 1}", [f"F{i}"]) for i in range(300)]
     model = _with_functions(make, [_function("F0", ["Relu", "Relu"]), *chain], "F300")
     assert count(convert(model)) == {"nn.relu": 2}
+
+
+def test_what_is_wrong_inside_of_a_damaged_file_is_said(tmp_path):
+    """The file is mapped, and an error deep in it holds parts of the map while it is raised."""
+    path = tmp_path / "damaged.onnx"
+    weight = numpy_helper.from_array(np.zeros((64, 64), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weight],
+    )
+    whole = helper.make_model(graph).SerializeToString()
+    refused = set()
+    for place in [*range(len(whole) - 64 * 64 * 4 + 40), *range(len(whole) - 60, len(whole))]:
+        for new in (b"\xff" * 10, b"\x00", b"\x07"):
+            path.write_bytes(whole[:place] + new + whole[place + len(new) :])
+            route.accepts(path)
+            try:
+                read_without_weights(path)
+            except ValueError as error:  # and nothing else: a BufferError before
+                refused.add(str(error))
+    assert {"not a protobuf message", "the file is cut short"} <= refused
+    path.write_bytes(whole.replace(b"\x08\x40\x08\x40", b"\x08\x40\x0f\x40"))
+    with pytest.raises(ModelFileError) as error:
+        dippm.predict(path, device="A100")
+    assert "not a protobuf message" in error.value.message
+    assert "copy or export it again" in error.value.hint

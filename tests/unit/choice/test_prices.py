@@ -60,6 +60,8 @@ def test_a_mapping_does_too():
     assert prices_of({"T4": 0.5}).per_hour == {"T4": 0.5}
     ready = Prices({"T4": 0.5})
     assert prices_of(ready) is ready
+    with pytest.raises(PriceError, match="the price is 5e-324"):
+        prices_of(Prices({}, {("A100-40GB", "1g.5gb"): 5e-324}))
     with pytest.raises(PriceError, match="the prices: unknown device 'T5'"):
         prices_of({"T5": 0.5})
 
@@ -72,6 +74,8 @@ def test_a_mapping_does_too():
         ("[per_hour]\nT4 = -1.5", "the price is -1.5", "above 0"),
         ("[per_hour]\nT4 = nan", "the price is nan", "above 0"),
         ("[per_hour]\nT4 = inf", "the price is inf", "above 0"),
+        ("[per_hour]\nT4 = 5e-324", "the price is 5e-324", "from 1e-06"),
+        ("[per_hour]\nT4 = 1e300", "the price is 1e+300", "to 1e+09"),
         ("[per_hour]\nT4 = true", "the price is True", "above 0"),
         ("[per_hour]\nT4 = '1'", "the price is '1'", "above 0"),
         ("[per_hour]\nA100 = 1\n'A100-40GB' = 2", "A100-40GB has two prices", "another name"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 import dippm
 from dippm.calibration import MeasuredRowsError, calibrate
 from dippm.cli.app import app
+from dippm.devices import read_device, write_device
+from dippm.errors import DeviceError
 from tests.unit.models.test_hybrid import perceptron
 
 POINTS = [(64, "fp16"), (256, "fp16"), (1024, "fp16"), (256, "fp32")]
@@ -66,6 +69,15 @@ def test_calibrating_again_starts_from_the_catalogue(predictor, rows):
         ("model,latency_ms\nnowhere.onnx,-3\n", "latency_ms is -3"),
         ("model,latency_ms,batch\nnowhere.onnx,3,many\n", "row 1"),
         ("model,latency_ms,precision\nnowhere.onnx,3,fp3\n", "row 1"),
+        ("model,latency_ms,batch\nnowhere.onnx,3,1_0\n", "row 1: batch: '1_0' is not a whole"),
+        ("model,latency_ms\nnowhere.onnx,1_0\n", "row 1: latency_ms: '1_0' is not a number"),
+        ("model,latency_ms\nnowhere.onnx,٣\n", "row 1: latency_ms: '٣' is not a number"),
+        ("model,latency_ms\nnowhere.onnx,inf\n", "row 1: latency_ms is inf"),
+        ("model,latency_ms\nnowhere.onnx,1e300\n", "row 1: latency_ms is 1e+300"),
+        ("model,latency_ms\nnowhere.onnx,1e-300\n", "row 1: latency_ms is 1e-300"),
+        ("model,latency_ms,channels_last\nnowhere.onnx,3,maybe\n", "channels_last is 'maybe'"),
+        ("model,latency_ms,batch,Batch\nnowhere.onnx,3,1,2\n", "the column 'batch' twice"),
+        ("model,latency_ms\n" + "x" * 200_000 + ",3\n", "line 2: field larger than"),
     ],
 )
 def test_rows_that_are_wrong_are_named(tmp_path, predictor, text, words):
@@ -75,6 +87,34 @@ def test_rows_that_are_wrong_are_named(tmp_path, predictor, text, words):
         calibrate(path, "A100", predictor=predictor)
     assert words in error.value.message
     assert error.value.hint
+
+
+def test_a_measurement_that_is_none_of_this_model_is_named(tmp_path, predictor, rows):
+    """Finite offsets that a device file cannot hold were written, and refused when read."""
+    for factor in (1e5, 1e8):
+        wrong = [*rows, {**rows[0], "latency_ms": rows[0]["latency_ms"] * factor}]
+        with pytest.raises(MeasuredRowsError, match=rf"row {len(wrong)}: latency_ms is .* where"):
+            calibrate(wrong, "A100", predictor=predictor)
+    far = [{**row, "latency_ms": row["latency_ms"] * 1e4} for row in rows]
+    found = calibrate(far, "A100", predictor=predictor)
+    write_device(found, tmp_path / "far.toml")
+    assert read_device(tmp_path / "far.toml").calibration == found.calibration
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path, predictor, rows):
+    path = tmp_path / "mine.toml"
+    write_device(calibrate(rows, "A100", predictor=predictor), path)
+    for name in ("A100", "", "x" * 200, "a\nb"):
+        device = replace(read_device(path), name=name)
+        with pytest.raises(DeviceError, match=r"."):
+            write_device(device, tmp_path / "other.toml")
+        assert not (tmp_path / "other.toml").exists(), name
+    odd = read_device(path)
+    with pytest.raises(DeviceError, match="log_launch"):
+        write_device(
+            replace(odd, calibration=replace(odd.calibration, log_launch=15.0)),
+            tmp_path / "other.toml",
+        )
 
 
 def test_the_command_writes_a_device_that_predict_takes(tmp_path, onnx_file: Path):

@@ -1,0 +1,192 @@
+"""`python -m tests.fuzz [--seconds 60] [FORMAT ...]`: damage files of every kind for a while.
+
+With Atheris installed, what it finds of new code leads it (of `dippm` alone); without, changes are
+drawn at random. A file that breaks its reader is kept in build/fuzz with the error, and the exit
+code is 1. Each format runs in a process of its own, with limits of memory and of time per file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz.damage import damaged
+from tests.fuzz.formats import FORMATS, ROOT, Format
+
+FOUND = ROOT / "build" / "fuzz"
+MEMORY_MB, ONE_FILE_S = 6_000, 60
+MOST_FOUND = 5
+HUNG_S = 180
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    words.add_argument("formats", nargs="*", metavar="FORMAT", help=", ".join(FORMATS))
+    words.add_argument("--seconds", type=float, default=60.0)
+    words.add_argument("--seed", type=int, default=None)
+    words.add_argument("--one", help=argparse.SUPPRESS)
+    asked = words.parse_args()
+    if asked.one:
+        return fuzz(asked.one, asked.seconds, asked.seed or int(time.time()))
+    failed = []
+    for name in asked.formats or FORMATS:
+        needs = FORMATS[name].needs
+        if needs and importlib.util.find_spec(needs) is None:
+            print(f"{name}: skipped, needs {needs}", flush=True)
+            continue
+        command = [sys.executable, "-m", "tests.fuzz", "--one", name]
+        command += ["--seconds", str(asked.seconds), *(["--seed", str(asked.seed)] if asked.seed else [])]
+        try:
+            code = subprocess.run(command, cwd=ROOT, timeout=asked.seconds + HUNG_S).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{name}: hangs where no signal of Python arrives", flush=True)
+            code = 1
+        if code:
+            failed.append(name)
+    print(f"broken: {', '.join(failed)}" if failed else "all formats hold", flush=True)
+    return 1 if failed else 0
+
+
+def fuzz(name: str, seconds: float, seed: int) -> int:
+    """Damage files of one format for a while; return 1 if one broke its reader."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MB << 20, MEMORY_MB << 20))
+    signal.signal(signal.SIGALRM, _too_slow)
+    form = FORMATS[name]
+    with tempfile.TemporaryDirectory(prefix="dippm-fuzz-") as temporary:
+        folder = Path(temporary)
+        (folder / "seeds").mkdir()
+        seeds = form.seeds(folder / "seeds")
+        path = folder / f"m{form.ending}"
+        for content in seeds:  # whole ones are read
+            path.write_bytes(content)
+            form.read(path)
+        found: set[str] = set()
+
+        def one(content: bytes) -> None:
+            if broken := break_with(form, content, path):
+                if broken not in found:
+                    keep(name, content, broken)
+                found.add(broken)
+
+        run = _by_coverage if importlib.util.find_spec("atheris") else _by_chance
+        count = run(one, seeds, seconds, seed, lambda: len(found) >= MOST_FOUND)
+        print(f"{name}: {count:,} files, {len(found)} defects (seed {seed})", flush=True)
+        sys.stdout.flush()
+        if run is _by_coverage:
+            os._exit(bool(found))  # Atheris would end the process with a report of its own
+        return int(bool(found))
+
+
+def break_with(form: Format, content: bytes, path: Path) -> str:
+    """Return the traceback's end of what a file does to its reader; "" if it is read or refused."""
+    path.write_bytes(content)
+    signal.alarm(ONE_FILE_S)
+    try:
+        form(path)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f for f in frames if "/dippm/" in f.filename or "/tests/" in f.filename] or frames
+        where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+        return f"{where}: {type(error).__name__}: {str(error)[:200]}"
+    finally:
+        signal.alarm(0)
+    return ""
+
+
+def keep(name: str, content: bytes, broken: str) -> None:
+    FOUND.mkdir(parents=True, exist_ok=True)
+    file = FOUND / f"{name.replace(' ', '-')}-{abs(hash(content)) % 10**8}{FORMATS[name].ending}"
+    file.write_bytes(content)
+    print(f"{name}: {broken}\n  {file}", flush=True)
+
+
+class _TooSlowError(BaseException):
+    """A file that takes longer than any should."""
+
+
+def _too_slow(*_: object) -> None:
+    raise _TooSlowError(f"longer than {ONE_FILE_S} s")
+
+
+def _by_chance(
+    one: Callable[[bytes], None],
+    seeds: list[bytes],
+    seconds: float,
+    seed: int,
+    enough: Callable[[], bool],
+) -> int:
+    chance, end, count = random.Random(seed), time.monotonic() + seconds, 0
+    while time.monotonic() < end and not enough():
+        one(damaged(chance.choice(seeds), chance))
+        count += 1
+    return count
+
+
+def _by_coverage(
+    one: Callable[[bytes], None],
+    seeds: list[bytes],
+    seconds: float,
+    seed: int,
+    enough: Callable[[], bool],
+) -> int:
+    import atheris
+
+    count = 0
+    end = time.monotonic() + seconds
+
+    def test(content: bytes) -> None:
+        nonlocal count
+        count += 1
+        one(content)
+
+    def mutate(content: bytes, most: int, number: int) -> bytes:
+        chance = random.Random(number)
+        if chance.random() < 0.3:
+            return bytes(atheris.Mutate(content, most))
+        return damaged(content or chance.choice(seeds), chance)[:most]
+
+    class _Enough(Exception):
+        pass
+
+    def until(content: bytes) -> None:
+        if time.monotonic() > end or enough():
+            raise _Enough
+        test(content)
+
+    with tempfile.TemporaryDirectory(prefix="dippm-corpus-") as corpus:
+        for number, content in enumerate(seeds):
+            Path(corpus, str(number)).write_bytes(content)
+        for module in [m for m in list(sys.modules) if m.startswith("dippm")]:
+            _instrument(atheris, sys.modules[module])
+        options = [f"-seed={seed % 2**31}", "-max_len=4194304", "-timeout=0", "-rss_limit_mb=0"]
+        options += ["-detect_leaks=0", "-print_final_stats=0", "-verbosity=0", corpus]
+        atheris.Setup([sys.argv[0], *options], until, custom_mutator=mutate)
+        try:
+            atheris.Fuzz()
+        except _Enough:
+            pass
+    return count
+
+
+def _instrument(atheris: object, module: object) -> None:
+    for name, value in list(vars(module).items()):
+        if callable(value) and getattr(value, "__module__", "") == getattr(module, "__name__", 0):
+            if hasattr(value, "__code__"):
+                setattr(module, name, atheris.instrument_func(value))  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

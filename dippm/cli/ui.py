@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dippm.cli.output import errors_reported, say
+from dippm.cli.output import errors_reported, print_warnings, say
 from dippm.cli.runs import Store
 
 
@@ -31,11 +31,13 @@ def ui(
     """
     with errors_reported(as_json=False):
         from dippm.ui.library import Library
-        from dippm.ui.serving import TOKEN_VARIABLE, Served
+        from dippm.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, Served
 
         library = Library(store)
         served = Served(library, host, port, os.environ.get(TOKEN_VARIABLE, ""))
         library.start()
+        if served.is_shared:
+            print_warnings([UNENCRYPTED])
         say(f"runs at {served.address}")
         sys.stdout.flush()
         if browser:

@@ -12,7 +12,9 @@ from dippm.ui.smoothing import STRONGEST
 
 LARGEST_BYTES = 4 * 2**20
 HINT = "Load a file that the page's “Save exploration” wrote."
-Text = Annotated[str, Field(max_length=500)]
+MAX_TEXT = 500
+MAX_CHARTS = 50
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Grouping = Literal["single", "merged"]
 Range = tuple[
     Annotated[float, Field(allow_inf_nan=False)], Annotated[float, Field(allow_inf_nan=False)]
@@ -68,7 +70,7 @@ class Exploration(_Part):
     version: Literal[1] = 1
     runs: Annotated[tuple[Text, ...], Field(max_length=20_000)] = ()
     hidden: Annotated[tuple[Text, ...], Field(max_length=20_000)] = ()
-    charts: Annotated[tuple[ChartView, ...], Field(max_length=50)] = ()
+    charts: Annotated[tuple[ChartView, ...], Field(max_length=MAX_CHARTS)] = ()
     smoothing: Annotated[int, Field(ge=0, le=STRONGEST)] = 0
     alignment: Alignment = "run"
     grouping: Grouping = "single"

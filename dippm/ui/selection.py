@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -83,7 +83,7 @@ def counted(names: Iterable[Name]) -> list[tuple[Name, int]]:
 
 def within(
     runs: Iterable[Listed],
-    experiments: Sequence[str] = (),
+    experiments: Collection[str] = (),
     workloads: Sequence[tuple[str, str]] = (),
 ) -> list[Listed]:
     """Return the runs of these experiments and workloads; of none named, those of all."""

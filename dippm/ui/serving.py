@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-from typing import Any
 from urllib.parse import quote
 
 from dippm.errors import DippmError
+from dippm.printable import printable
 from dippm.ui.gate import Gate, is_loopback
 from dippm.ui.library import Library
 
 TOKEN_VARIABLE = "DIPPM_UI_TOKEN"
+UNENCRYPTED = (
+    "the page is served without encryption: whoever listens to the network reads the token and "
+    "what the page shows. Serve it to this machine alone with a proxy with TLS before it, or reach "
+    "it through ssh: docs/tracking/page.md, “Who may see it”"
+)
+"""What a page that other machines reach has to say."""
 
 
 class PageError(DippmError):
@@ -28,6 +33,7 @@ class Served:
     Attributes:
         address: to open, with the token if one is needed.
         shown: the same without it.
+        is_shared: whether other machines reach it.
     """
 
     def __init__(self, library: Library, host: str, port: int, token: str = "") -> None:
@@ -44,31 +50,30 @@ class Served:
             TokenError: if the token could be guessed.
         """
         try:
-            from werkzeug.serving import make_server
-
+            from dippm.ui.connections import Listener
             from dippm.ui.page.app import application
         except ImportError as error:
             raise PageNotInstalledError(
                 f"the page needs {error.name}", "Install it: pip install 'dippm[ui]'."
             ) from error
-        needed = not is_loopback(host)
-        gate = Gate((token or secrets.token_urlsafe(32)) if needed or token else "")
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.is_shared = not is_loopback(host)
+        gate = Gate((token or secrets.token_urlsafe(32)) if self.is_shared or token else "")
         try:
-            self._server: Any = make_server(host, port, application(library, gate), threaded=True)
-        except (OSError, SystemExit) as error:  # it ends the program if the port is taken
-            reason = getattr(error, "strerror", None) or "the port is taken"
+            self._listener = Listener(application(library, gate), host, port)
+        except (OSError, ValueError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or "this is no address"
             raise PageError(
-                f"cannot serve at {host}:{port}: {reason}", "Choose another port: port=0."
+                f"cannot serve at {printable(host)}:{port}: {reason}",
+                "Choose another port: port=0; or another host: 127.0.0.1.",
             ) from error
         name = f"[{host}]" if ":" in host else host
-        self.shown = f"http://{name}:{self._server.server_port}/"
+        self.shown = f"http://{name}:{self._listener.port}/"
         self.address = self.shown + (f"?token={quote(gate.token)}" if gate.token else "")
 
     def answer(self) -> None:
         """Answer visitors until `close`."""
-        self._server.serve_forever()
+        self._listener.answer()
 
     def close(self) -> None:
         """Stop; may be called from another thread."""
-        self._server.shutdown()
+        self._listener.close()

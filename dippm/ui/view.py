@@ -92,7 +92,7 @@ def view(
         [Begun(run.uuid, run.workload, run.wall_ns) for run in runs], exploration.alignment
     )
     named, own = keys_of(runs, exploration), labels(runs)
-    is_merged = exploration.grouping == "merged"
+    is_merged, hidden = exploration.grouping == "merged", frozenset(exploration.hidden)
     places = {key: place for place, key in enumerate(named)}
     groups: dict[str, list[tuple[Any, Any]]] = {}
     members: dict[str, list[Listed]] = {}
@@ -100,7 +100,7 @@ def view(
     unit, points = "", 0
     for run in runs:
         key = workload_key(run) if is_merged else run.uuid
-        if key in exploration.hidden or run.uuid not in opened:
+        if key in hidden or run.uuid not in opened:
             continue
         stream = opened[run.uuid].streams.get(wanted.stream)
         if stream is None:

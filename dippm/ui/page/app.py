@@ -7,12 +7,14 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask
 
+from dippm.ui.connections import LARGEST_REQUEST_BYTES
 from dippm.ui.gate import Gate
 from dippm.ui.library import Library
 from dippm.ui.page.charts import answer_charts
 from dippm.ui.page.files import answer_files
 from dippm.ui.page.layout import INDEX, layout
 from dippm.ui.page.lists import answer_lists
+from dippm.ui.page.visits import answer_errors
 
 
 def application(library: Library, gate: Gate) -> Flask:
@@ -23,7 +25,7 @@ def application(library: Library, gate: Gate) -> Flask:
         gate: asks who comes.
     """
     server = Flask("dippm")
-    server.config["MAX_CONTENT_LENGTH"] = 32 * 2**20
+    server.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST_BYTES
     app = Dash(
         "dippm",
         server=server,
@@ -40,5 +42,6 @@ def application(library: Library, gate: Gate) -> Flask:
     answer_lists(app, library)
     answer_charts(app, library)
     answer_files(app, library)
+    answer_errors(server)
     gate.stand_before(server, tuple(app.csp_hashes()))
     return server

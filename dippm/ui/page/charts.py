@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Annotated, Any
 
 from dash import (
     ALL,
@@ -14,17 +14,28 @@ from dash import (
     Input,
     Output,
     State,
-    ctx,
     dcc,
     html,
     no_update,
 )
+from pydantic import Field
+from werkzeug.exceptions import BadRequest
 
 from dippm.printable import printable
-from dippm.ui.exploration import ChartView, Exploration
+from dippm.ui.exploration import MAX_CHARTS, ChartView, Exploration, Text
 from dippm.ui.figure import SCHEMES, figure_of, level_text, span_colour
 from dippm.ui.library import Library
 from dippm.ui.page.lists import runs_of
+from dippm.ui.page.visits import (
+    ChartId,
+    Name,
+    Names,
+    Settings,
+    Zoom,
+    checked,
+    in_turn,
+    triggered,
+)
 from dippm.ui.view import View, view
 
 CONFIG = {
@@ -53,10 +64,11 @@ SETTINGS = {
 }
 """What all charts share, by name; `exploration_of_page` puts it together."""
 MOST_ABSENT = 6
+Streams = Annotated[list[Text], Field(max_length=MAX_CHARTS)]
 
 
 def exploration_of_page(
-    settings: dict[str, Any],
+    settings: Settings,
     charts: tuple[ChartView, ...] = (),
     *,
     search: str = "",
@@ -64,14 +76,14 @@ def exploration_of_page(
     condition: str = "",
 ) -> Exploration:
     """Return what is set on the page."""
-    shown = settings["show"] or ()
+    shown = settings.show or ()
     return Exploration(
-        runs=tuple(settings["selected"] or ()),
-        hidden=tuple(settings["hidden"] or ()),
+        runs=tuple(settings.selected or ()),
+        hidden=tuple(settings.hidden or ()),
         charts=charts,
-        smoothing=int(settings["smoothing"] or 0),
-        alignment=settings["alignment"],
-        grouping=settings["grouping"],
+        smoothing=settings.smoothing or 0,
+        alignment=settings.alignment,
+        grouping=settings.grouping,
         rates="rates" in shown,
         spans="spans" in shown,
         prediction="prediction" in shown,
@@ -92,22 +104,20 @@ def answer_charts(app: Dash, library: Library) -> None:
         State({"type": "zoom", "stream": ALL}, "id"),
         State({"type": "log", "stream": ALL}, "value"),
     )
+    @checked
     def _cards(
-        chosen: list[str] | None,
-        loaded: dict[str, Any] | None,
-        zooms: list[dict[str, Any]],
-        ids: list[dict[str, str]],
-        logs: list[list[str]],
+        chosen: Streams | None,
+        loaded: Exploration | None,
+        zooms: list[Zoom | None],
+        ids: list[ChartId],
+        logs: list[Names | None],
     ) -> Any:
-        known = {
-            id_["stream"]: {**(zoom or {}), "log": bool(log)}
-            for id_, zoom, log in zip(ids, zooms, logs, strict=True)
-        }
-        if loaded and "loaded.data" in ctx.triggered_prop_ids:
-            known |= {chart["stream"]: chart for chart in loaded["charts"]}
+        known = {chart.stream: chart for chart in chart_views(ids, zooms, logs)}
+        if loaded and triggered() == "loaded":
+            known |= {chart.stream: chart for chart in loaded.charts}
         if not chosen:
             return html.P("Select runs, then streams to draw of them.", className="empty")
-        return [_card(stream, known.get(stream, {})) for stream in chosen]
+        return [_card(known.get(stream, ChartView(stream=stream))) for stream in chosen]
 
     one = {"stream": MATCH}
     app.clientside_callback(
@@ -145,18 +155,20 @@ def answer_charts(app: Dash, library: Library) -> None:
             "before": State({"type": "drawn", **one}, "data"),
         },
     )
+    @checked
+    @in_turn
     def _draw(
-        settings: dict[str, Any],
-        zoom: dict[str, Any] | None,
-        log: list[str],
-        scheme: str,
+        settings: Settings,
+        zoom: Zoom | None,
+        log: Names | None,
+        scheme: Name,
         version: int,
-        id_: dict[str, str],
-        before: str | None,
+        id_: ChartId,
+        before: Name | None,
     ) -> tuple[Any, Any, Any]:
         exploration = exploration_of_page(settings)
-        wanted = chart_view(id_["stream"], zoom, log)
-        runs = runs_of(library, settings["selected"])
+        wanted = chart_view(id_, zoom, log)
+        runs = runs_of(library, settings.selected or ())
         opened = library.opened(run.uuid for run in runs)
         states = [library.read_at(run.uuid) for run in runs]
         about = [exploration.model_dump(), wanted.model_dump(), scheme, states]
@@ -170,14 +182,27 @@ def answer_charts(app: Dash, library: Library) -> None:
         return figure_of(found, wanted, scheme), note, drawn
 
 
-def chart_view(stream: str, zoom: dict[str, Any] | None, log: list[str] | None) -> ChartView:
+def chart_view(id_: ChartId, zoom: Zoom | None, log: Names | None) -> ChartView:
     """Return what is set on one chart."""
-    zoom = zoom or {}
-    return ChartView(stream=stream, log=bool(log), x=zoom.get("x"), y=zoom.get("y"))
+    zoom = zoom or Zoom()
+    return ChartView(stream=id_.stream, log=bool(log), x=zoom.x, y=zoom.y)
 
 
-def _card(stream: str, known: dict[str, Any]) -> html.Article:
-    one, named = {"stream": stream}, printable(stream)
+def chart_views(
+    ids: list[ChartId], zooms: list[Zoom | None], logs: list[Names | None]
+) -> tuple[ChartView, ...]:
+    """Return what is set on each chart.
+
+    Raises:
+        BadRequest: if the lists do not belong together.
+    """
+    if not len(ids) == len(zooms) == len(logs):
+        raise BadRequest("its lists of charts differ in length")
+    return tuple(map(chart_view, ids, zooms, logs))
+
+
+def _card(known: ChartView) -> html.Article:
+    one, named = {"stream": known.stream}, printable(known.stream)
     buttons = [
         html.Button(
             SIGNS.get(name, title),
@@ -204,7 +229,7 @@ def _card(stream: str, known: dict[str, Any]) -> html.Article:
                     dcc.Checklist(
                         id={"type": "log", **one},
                         options={"log": "log axis"},
-                        value=["log"] if known.get("log") else [],
+                        value=["log"] if known.log else [],
                     ),
                     *buttons,
                 ],
@@ -212,7 +237,7 @@ def _card(stream: str, known: dict[str, Any]) -> html.Article:
             html.Div(dcc.Graph(id={"type": "graph", **one}, config=CONFIG), className="frame"),
             html.Div(id={"type": "note", **one}, className="note"),
             html.Div(className="row files", children=[html.Span("Take along:"), *files]),
-            dcc.Store(id={"type": "zoom", **one}, data={"x": known.get("x"), "y": known.get("y")}),
+            dcc.Store(id={"type": "zoom", **one}, data={"x": known.x, "y": known.y}),
             dcc.Store(id={"type": "drawn", **one}),
             *(dcc.Store(id={"type": f"took-{name}", **one}) for name in PICTURES),
             dcc.Download(id={"type": "download", **one}),

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, no_update
+from dash import ALL, MATCH, Dash, Input, Output, State, dcc, no_update
 
 from dippm.printable import json_text, printable
 from dippm.report.runs.charts import Drawn
@@ -17,8 +17,20 @@ from dippm.report.runs.picture import write_picture
 from dippm.report.runs.tabular import csv_text, document
 from dippm.ui.exploration import ExplorationError, exploration_of
 from dippm.ui.library import Library
-from dippm.ui.page.charts import SETTINGS, TABLES, chart_view, exploration_of_page
+from dippm.ui.page.charts import SETTINGS, TABLES, chart_view, chart_views, exploration_of_page
 from dippm.ui.page.lists import runs_of
+from dippm.ui.page.visits import (
+    ChartId,
+    Clicks,
+    Name,
+    Names,
+    Settings,
+    Words,
+    Zoom,
+    checked,
+    in_turn,
+    triggered,
+)
 from dippm.ui.view import view
 
 STATES = {name: State(o.component_id, o.component_property) for name, o in SETTINGS.items()}
@@ -39,18 +51,20 @@ def answer_files(app: Dash, library: Library) -> None:
         },
         prevent_initial_call=True,
     )
+    @checked
+    @in_turn
     def _take(
-        clicks: list[int | None],
-        settings: dict[str, Any],
-        zoom: dict[str, Any] | None,
-        log: list[str],
-        id_: dict[str, str],
+        clicks: Clicks,
+        settings: Settings,
+        zoom: Zoom | None,
+        log: Names | None,
+        id_: ChartId,
     ) -> Any:
-        if not any(clicks) or ctx.triggered_id is None:
+        kind = triggered().removeprefix("take-")
+        if not any(clicks) or kind not in TABLES:
             return no_update
-        kind = str(ctx.triggered_id["type"]).removeprefix("take-")
-        wanted = chart_view(id_["stream"], zoom, log)
-        runs = runs_of(library, settings["selected"])
+        wanted = chart_view(id_, zoom, log)
+        runs = runs_of(library, settings.selected or ())
         opened = library.opened(run.uuid for run in runs)
         found = view(runs, opened, exploration_of_page(settings), wanted, whole=kind != "pdf")
         absent = tuple((run, wanted.stream, reason) for run, reason in found.absent)
@@ -75,20 +89,18 @@ def answer_files(app: Dash, library: Library) -> None:
         },
         prevent_initial_call=True,
     )
+    @checked
     def _save(
         clicks: int | None,
-        settings: dict[str, Any],
-        zooms: list[dict[str, Any]],
-        logs: list[list[str]],
-        ids: list[dict[str, str]],
-        search: str | None,
-        status: str | None,
-        condition: str | None,
+        settings: Settings,
+        zooms: list[Zoom | None],
+        logs: list[Names | None],
+        ids: list[ChartId],
+        search: Words | None,
+        status: Words | None,
+        condition: Words | None,
     ) -> Any:
-        charts = tuple(
-            chart_view(id_["stream"], zoom, log)
-            for id_, zoom, log in zip(ids, zooms, logs, strict=True)
-        )
+        charts = chart_views(ids, zooms, logs)
         listed = {"search": search or "", "status": status or "", "condition": condition or ""}
         exploration = exploration_of_page(settings, charts, **listed)
         return dcc.send_string(exploration.text(), "exploration.json")
@@ -108,7 +120,8 @@ def answer_files(app: Dash, library: Library) -> None:
         State("load", "filename"),
         prevent_initial_call=True,
     )
-    def _load(contents: str | None, name: str | None) -> tuple[Any, ...]:
+    @checked
+    def _load(contents: str | None, name: Name | None) -> tuple[Any, ...]:
         if not contents:
             return (no_update,) * 10
         try:
@@ -143,7 +156,7 @@ def file_name(stream: str) -> str:
 def _bytes(contents: str) -> bytes:
     try:
         return base64.b64decode(contents.partition(",")[2], validate=True)
-    except binascii.Error as error:
+    except (binascii.Error, ValueError) as error:
         raise ExplorationError("the file did not arrive whole", "Load it again.") from error
 
 

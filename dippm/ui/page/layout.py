@@ -7,6 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dippm.printable import printable
+from dippm.ui.exploration import MAX_TEXT
 from dippm.ui.library import Library
 
 LOOK_EVERY_MS = 1000
@@ -165,7 +166,14 @@ def _field(id_: str, label: str, placeholder: str) -> html.Div:
     return html.Div(
         [
             html.Label(label, htmlFor=id_),
-            dcc.Input(id=id_, type="text", value="", debounce=0.4, placeholder=placeholder),
+            dcc.Input(
+                id=id_,
+                type="text",
+                value="",
+                debounce=0.4,
+                placeholder=placeholder,
+                maxLength=MAX_TEXT,
+            ),
         ]
     )
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 
 from dippm.errors import RunError
 from dippm.figures import show
 from dippm.printable import printable
-from dippm.ui.exploration import Exploration
+from dippm.ui.exploration import Exploration, Grouping
 from dippm.ui.figure import SCHEMES
 from dippm.ui.library import Library
+from dippm.ui.page.visits import Clicks, Filters, Name, Names, checked, triggered
 from dippm.ui.selection import Listed, counted, filtered, joined, within
 from dippm.ui.streams import listed_streams
 from dippm.ui.view import keys_of
@@ -33,7 +34,8 @@ def answer_lists(app: Dash, library: Library) -> None:
         Input("clock", "n_intervals"),
         State("version", "data"),
     )
-    def _look(_: int, version: int) -> tuple[Any, Any, Any]:
+    @checked
+    def _look(_: int | None, version: int) -> tuple[Any, Any, Any]:
         if library.version == version:
             return no_update, no_update, no_update
         return library.version, printable(library.trouble, keep="\n"), printable(library.place)
@@ -74,7 +76,8 @@ def answer_lists(app: Dash, library: Library) -> None:
             "version": Input("version", "data"),
         },
     )
-    def _list(filters: dict[str, Any], selected: list[str], version: int) -> tuple[Any, ...]:
+    @checked
+    def _list(filters: Filters, selected: Names, version: int) -> tuple[Any, ...]:
         every = library.runs()
         found, of_them, listed, trouble = _filtered(every, filters)
         rows = listed[:MOST_ROWS]
@@ -105,15 +108,14 @@ def answer_lists(app: Dash, library: Library) -> None:
         },
         prevent_initial_call=True,
     )
+    @checked
     def _select(
-        clicks: list[int | None],
-        loaded: dict[str, Any] | None,
-        filters: dict[str, Any],
-        selected: list[str],
+        clicks: Clicks, loaded: Exploration | None, filters: Filters, selected: Names
     ) -> Any:
-        if ctx.triggered_id == "loaded":
-            return loaded["runs"] if loaded else no_update
-        if ctx.triggered_id == "select-none":
+        by = triggered()
+        if by == "loaded":
+            return loaded.runs if loaded else no_update
+        if by == "select-none":
             return []
         _, _, listed, _ = _filtered(library.runs(), filters)
         return joined(selected, (run.uuid for run in listed))
@@ -125,7 +127,8 @@ def answer_lists(app: Dash, library: Library) -> None:
         Input("version", "data"),
         Input("streams", "value"),
     )
-    def _streams(selected: list[str], _: int, chosen: list[str] | None) -> tuple[Any, bool]:
+    @checked
+    def _streams(selected: Names, _: int, chosen: Names | None) -> tuple[Any, bool]:
         found = dict.fromkeys(chosen or ())
         on = set(selected)
         for run in library.runs():
@@ -146,8 +149,9 @@ def answer_lists(app: Dash, library: Library) -> None:
         Input("dark", "data"),
         Input("version", "data"),
     )
+    @checked
     def _legend(
-        hidden: list[str], selected: list[str], grouping: str, scheme: str, _: int
+        hidden: Names, selected: Names, grouping: Grouping, scheme: Name, _: int
     ) -> tuple[Any, ...]:
         named = _named(library, selected, grouping)
         off = set(hidden)
@@ -172,44 +176,43 @@ def answer_lists(app: Dash, library: Library) -> None:
         State("grouping", "value"),
         prevent_initial_call=True,
     )
+    @checked
     def _hide(
-        _: int,
-        __: int,
-        loaded: dict[str, Any] | None,
-        hidden: list[str],
-        selected: list[str],
-        grouping: str,
+        _: int | None,
+        __: int | None,
+        loaded: Exploration | None,
+        hidden: Names,
+        selected: Names,
+        grouping: Grouping,
     ) -> Any:
-        if ctx.triggered_id == "loaded":
-            return loaded["hidden"] if loaded else no_update
+        by = triggered()
+        if by == "loaded":
+            return loaded.hidden if loaded else no_update
         named = _named(library, selected, grouping)
-        if ctx.triggered_id == "show-all":
+        if by == "show-all":
             return [key for key in hidden if key not in named]
         return joined(hidden, named)
 
 
-def _named(library: Library, selected: list[str], grouping: str) -> dict[str, str]:
-    exploration = Exploration.model_validate({"grouping": grouping})
-    return keys_of(runs_of(library, selected), exploration)
+def _named(library: Library, selected: Names, grouping: Grouping) -> dict[str, str]:
+    return keys_of(runs_of(library, selected), Exploration(grouping=grouping))
 
 
 def _filtered(
-    every: Sequence[Listed], filters: dict[str, Any]
+    every: Sequence[Listed], filters: Filters
 ) -> tuple[list[Listed], list[Listed], list[Listed], str]:
     """Return runs by words, by experiment too, by workload too, and what is wrong with a filter."""
-    texts = (filters[name] or "" for name in ("search", "status", "condition"))
     try:
-        found = filtered(every, *texts)
+        found = filtered(every, filters.search or "", filters.status or "", filters.condition or "")
     except RunError as error:
         return [], [], [], str(error)
-    experiments = filters["experiments"]
-    pairs = [(pair[0], pair[1]) for pair in map(json.loads, filters["workloads"])]
-    pairs = [pair for pair in pairs if not experiments or pair[0] in experiments]
+    experiments = set(filters.experiments or ())
+    pairs = [o for o in filters.workloads or () if not experiments or o[0] in experiments]
     of_them = within(found, experiments)
     return found, of_them, within(of_them, (), pairs), ""
 
 
-def runs_of(library: Library, selected: list[str]) -> list[Listed]:
+def runs_of(library: Library, selected: Iterable[str]) -> list[Listed]:
     """Return those of the selected runs that there are, in the order of selection."""
     known = {run.uuid: run for run in library.runs()}
     return [known[uuid] for uuid in selected if uuid in known]

@@ -1,0 +1,150 @@
+"""`Listener`: HTTP by waitress, with limits on how many visitors come and how slow they may be.
+
+waitress counts the time since a connection's last byte, so that a visitor who sends a byte now and
+then keeps it for ever. Here each request has to arrive whole within a time, and when connections
+run out, the one that has waited longest without asking for anything makes room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from typing import Any
+
+from waitress import create_server, wasyncore
+from waitress.channel import HTTPChannel
+
+LARGEST_REQUEST_BYTES = 8 * 2**20
+"""An exploration of 4 MiB as base64, with the names of what is selected."""
+LARGEST_HEADER_BYTES = 32 * 2**10
+THREADS = 32
+MAX_CONNECTIONS = 200
+HEADER_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 60.0
+LOOK_EVERY_S = 1.0
+
+
+class Connection(HTTPChannel):  # type: ignore[misc]
+    """A visitor's connection, which knows since when it waits.
+
+    Attributes:
+        since: when the request that is arriving began, or the last one was answered, in seconds of
+            the monotonic clock.
+        has_asked: whether a whole request ever arrived.
+    """
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        """Take the socket of a visitor who has just come."""
+        self.since = time.monotonic()
+        self.has_asked = False
+        super().__init__(*arguments, **given)
+
+    def received(self, data: bytes) -> bool:
+        """Take what arrived."""
+        if self.request is None:
+            self.since = time.monotonic()
+        taken: bool = super().received(data)
+        self.has_asked = self.has_asked or bool(self.requests)
+        return taken
+
+    def service(self) -> None:
+        """Answer the first request."""
+        super().service()
+        self.since = time.monotonic()
+
+    def is_overdue(self) -> bool:
+        """Return whether a visitor takes longer than is allowed to ask, to go on, or to read."""
+        if self.total_outbufs_len:  # waitress notes when it last sent something, by the other clock
+            return time.time() - self.last_activity > READ_TIMEOUT_S
+        if self.requests:
+            return False
+        if self.request is not None and self.request.headers_finished:
+            limit_s = REQUEST_TIMEOUT_S
+        elif self.request is None and self.has_asked:
+            limit_s = IDLE_TIMEOUT_S
+        else:
+            limit_s = HEADER_TIMEOUT_S
+        return time.monotonic() - self.since > limit_s
+
+
+class Listener:
+    """A program that answers HTTP at an address.
+
+    Attributes:
+        port: that it listens at.
+    """
+
+    def __init__(
+        self, application: Any, host: str, port: int, *, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
+        """Take the address; visitors wait until `answer`.
+
+        Args:
+            application: as WSGI has it.
+            host: a name or an address of this machine, "" for all of them.
+            port: 0 for any that is free.
+            max_connections: that are open at once.
+
+        Raises:
+            OSError: if the address cannot be taken.
+            ValueError: if it is none.
+        """
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = found[0]
+        logging.getLogger("waitress").setLevel(logging.CRITICAL)
+        self._max_connections = max_connections
+        self._map: dict[int, Any] = {}
+        self._ended = threading.Event()
+        self._server = create_server(
+            application,
+            map=self._map,
+            sockets=[socket.create_server(address[:2], family=family)],
+            threads=THREADS,
+            connection_limit=max_connections + 16,  # accepts no more: all others are being answered
+            max_request_body_size=LARGEST_REQUEST_BYTES,
+            max_request_header_size=LARGEST_HEADER_BYTES,
+            ident="",
+            log_socket_errors=False,
+            # A proxy says by which scheme it was asked, so that cookies stay on that; nothing else
+            # of what it says is believed.
+            trusted_proxy="*",
+            trusted_proxy_headers={"x-forwarded-proto"},
+        )
+        self._server.channel_class = Connection
+        self.port = int(self._server.effective_port)
+
+    def answer(self) -> None:
+        """Answer visitors until `close`."""
+        try:
+            while not self._ended.is_set():
+                wasyncore.loop(LOOK_EVERY_S, use_poll=True, map=self._map, count=1)
+                self._close_overdue()
+        finally:
+            self._server.task_dispatcher.shutdown(timeout=1)
+            wasyncore.close_all(self._map, ignore_all=True)
+
+    def close(self) -> None:
+        """Stop; may be called from another thread."""
+        self._ended.set()
+        with contextlib.suppress(OSError):  # it has ended already
+            self._server.pull_trigger()
+
+    def _close_overdue(self) -> None:
+        waiting = []
+        for connection in list(self._server.active_channels.values()):
+            if connection.is_overdue():
+                connection.handle_close()
+            elif not connection.requests:
+                waiting.append(connection)
+        surplus = len(self._server.active_channels) - self._max_connections
+        if surplus > 0:
+            waiting.sort(key=lambda visitor: (visitor.has_asked, visitor.since))
+            for connection in waiting[:surplus]:
+                connection.handle_close()

@@ -259,19 +259,20 @@ class Prediction:
             f"<details><summary>{name}</summary>{table}</details>" for name, table in folded.items()
         )
 
-    def answer_html(self) -> str:
-        """Return the table of values alone as markup."""
+    def answer_html(self, *, titled: bool = True) -> str:
+        """Return the table of values alone as markup; a page says the title by itself."""
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self._rows()
         )
         head = f"<tr><th></th><th>predicted</th><th>{_coverage(self.intervals)}</th></tr>"
         notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
+        caption = f"<caption>{escape(self.title)}</caption>" if titled else ""
         memory = (
             f"<p>memory: {escape('; '.join(self._memory_lines()))}</p>" if self.memory_parts else ""
         )
         return (
-            f"<table><caption>{escape(self.title)}</caption>{head}{rows}</table>{memory}"
+            f"<table>{caption}{head}{rows}</table>{memory}"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
         )
 

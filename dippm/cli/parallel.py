@@ -55,6 +55,7 @@ def parallel(
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
+    html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
@@ -77,6 +78,10 @@ def parallel(
         from dippm.parallel.estimate import parallelize
 
         found = parallelize(model, framework, **arguments)
+        if html:
+            from dippm.report.parallel import write_parallel_page
+
+            write_parallel_page(html, found)
     if json:
         print_json(found.to_dict())
         return

@@ -25,6 +25,7 @@ def what_if(
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
+    html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
@@ -36,6 +37,10 @@ def what_if(
         from dippm.explanation import what_if as answer
 
         found = answer(model, framework, **arguments)
+        if html:
+            from dippm.report.explanation_page import write_what_if
+
+            write_what_if(html, found)
     if json:
         print_json(found.to_dict())
         return

@@ -19,6 +19,7 @@ HEADS = {
     "power_w": "power W",
     "mig": "MIG",
 }
+WHERE = ("source", "device", "slice", "precision", "batch")
 RANKS = {"power_w": 3, "energy_j": 2, "mig": 1}
 MOST_REMARKS = 20
 
@@ -26,10 +27,8 @@ MOST_REMARKS = 20
 def comparison_table(comparison: Comparison) -> Fitted:
     """Return the predictions; a column whose cells are all the same becomes part of the title."""
     rows = [row for row in comparison.rows() if row["error"] is None]
-    first = rows[0]
-    where = ("source", "device", "slice", "precision", "batch")
-    varies = [n for n in where if any(row[n] != first[n] for row in rows)] or ["source"]
-    shared = [n for n in where if n not in varies and first[n] is not None]
+    first, varies = rows[0], where_they_differ(comparison)
+    shared = [n for n in WHERE if n not in varies and first[n] is not None]
     targets = [n for n in LABELS if any(row[n] is not None for row in rows)]
     names = [*varies, *targets, "mig"]
     columns = [
@@ -43,6 +42,12 @@ def comparison_table(comparison: Comparison) -> Fitted:
         " " + " · ".join(f"batch {first[n]}" if n == "batch" else str(first[n]) for n in shared),
         " " + ", ".join(checkpoints),
     )
+
+
+def where_they_differ(comparison: Comparison) -> list[str]:
+    """Return the names of the columns that tell the predictions from each other."""
+    rows = [row for row in comparison.rows() if row["error"] is None]
+    return [n for n in WHERE if any(row[n] != rows[0][n] for row in rows)] or ["source"]
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:

@@ -8,13 +8,14 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from dippm.explanation import Difference, Explanation
+from dippm.explanation import Difference, Explanation, WhatIf
 from dippm.explanation.explanation import ATTRIBUTION, is_part
 from dippm.explanation.parts import PARTS
 from dippm.explanation.roofline import UNIT_NAMES, Roofline
 from dippm.figures import show
 from dippm.module_tree import MAX_DEPTH, ModuleCost
 from dippm.printable import printable
+from dippm.report.bars import Bar, bars
 from dippm.report.explanation import (
     ROWS,
     SHORTEST_SHARE,
@@ -22,14 +23,15 @@ from dippm.report.explanation import (
     difference_title,
     explained_table,
     module_table,
+    what_if_table,
 )
 from dippm.report.files import write_text
-from dippm.report.html import listed, page, table_markup
-from dippm.report.plotted import drawn, require_libraries, script, sized
+from dippm.report.html import answer_markup
+from dippm.report.plotted import drawn, log_ticks, require_libraries, script, sized
+from dippm.report.shell import listed, page, table_markup
 
 COLOURS = {"compute": "#3b6fb6", "memory": "#e0a458", "launch": "#8d99ae", "host": "#d1495b"}
 WHOLE, LESS, MORE = "#8d99ae", "#4c956c", "#d1495b"
-AS_TYPED = 'style="white-space: pre"'
 SHOWN_OPS = 9
 """Kinds of operators with a colour of their own."""
 
@@ -47,12 +49,11 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
     modules = module_table(explanation, MAX_DEPTH)
     operators = explained_table(explanation, len(explanation.operators))
     memory = "".join(
-        f"<tr><td>{escape(name)}</td><td>{show(value)} MB</td></tr>"
+        f'<tr><td>{escape(name)}</td><td class="n">{show(value)} MB</td></tr>'
         for name, value in explanation.memory().items()
     )
     body = (
-        explanation.prediction.answer_html()
-        + script()
+        answer_markup(explanation.prediction)
         + "<h2>Predicted time by module</h2><p>Width is time; colour is what limits it: "
         + ", ".join(f'<span style="color:{c}">■</span> {n}' for n, c in COLOURS.items())
         + ".</p>"
@@ -60,13 +61,13 @@ def write_explanation(path: Path, explanation: Explanation) -> None:
         + "<h2>Roofline</h2><p>Each point is an operator: operations per byte, and operations over "
         "its predicted time. Lines are the device's peaks.</p>"
         + drawn(plots["roofline"], "roofline")
-        + f"<h2>Memory</h2><table>{memory}</table>"
+        + f'<h2>Memory</h2><div class="wide"><table>{memory}</table></div>'
         + listed(notes)
-        + f"<h2>By module</h2>{table_markup(modules, AS_TYPED)}"
-        + f"<h2>By operator</h2>{table_markup(operators, AS_TYPED)}"
+        + f"<h2>By module</h2>{table_markup(modules, typed=True)}"
+        + f"<h2>By operator</h2>{table_markup(operators)}"
     )
     title = f"{explanation.prediction.title} · explained"
-    write_text(path, page(title, body, explanation.to_dict()))
+    write_text(path, page(title, body, explanation.to_dict(), script=script()))
 
 
 def write_difference(path: Path, difference: Difference, depth: int | None = None) -> None:
@@ -78,13 +79,35 @@ def write_difference(path: Path, difference: Difference, depth: int | None = Non
     require_libraries()
     table = difference_table(difference, depth, ROWS)
     body = (
-        script()
-        + drawn(waterfall_figure(difference, depth), "waterfall")
-        + table_markup(table, AS_TYPED)
+        drawn(waterfall_figure(difference, depth), "waterfall")
+        + table_markup(table, typed=True)
         + listed(table.caption.split("\n"))
     )
     title = f"{difference_title(difference)} · difference"
-    write_text(path, page(title, body, difference.to_dict(depth)))
+    write_text(path, page(title, body, difference.to_dict(depth), script=script()))
+
+
+def write_what_if(path: Path, found: WhatIf) -> None:
+    """Write the page of what changes would make of a model: the time after each, and its table.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    table, base = what_if_table(found), found.baseline
+    made = [Bar("as asked", base.latency_ms, _said(base.latency_ms), limit=base.latency_ms)]
+    made += [
+        Bar(row["change"], row["latency_ms"], _said(row["latency_ms"]), limit=base.latency_ms)
+        for row in found.rows()
+        if row["reason"] is None
+    ]
+    body = bars("time of a batch, ms", made, limit="as asked") + table_markup(table)
+    notes = [f"! {warning}" for warning in base.warnings]
+    body += listed([*table.caption.split("\n"), *notes])
+    write_text(path, page(f"{base.title} · what if", body, found.to_dict()))
+
+
+def _said(time_ms: float | None) -> str:
+    return "–" if time_ms is None else f"{show(time_ms)} ms"
 
 
 def flame_figure(explanation: Explanation) -> Any:
@@ -139,9 +162,15 @@ def roofline_figure(explanation: Explanation) -> Any:
             hovertemplate="%{text}<br>%{x:.3g} FLOP/B, %{y:.3g} TFLOP/s<extra></extra>",
         )
     _roofs(figure, found)
-    figure.update_xaxes(type="log", title="operations per byte moved, FLOP/B")
-    figure.update_yaxes(type="log", title="TFLOP/s, predicted")
+    figure.update_xaxes(title="operations per byte moved, FLOP/B")
+    figure.update_yaxes(title="TFLOP/s, predicted")
+    for axis, values in (("x", [p.intensity for p in found.points]), ("y", _heights(found))):
+        figure.update_layout({f"{axis}axis": log_ticks(values)})
     return sized(figure, 520)
+
+
+def _heights(found: Roofline) -> list[float]:
+    return [point.tflops for point in found.points] + list(found.peak_tflops.values())
 
 
 def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
@@ -165,7 +194,8 @@ def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
             totals={"marker": {"color": WHOLE}},
         )
     )  # fmt: skip
-    figure.update_xaxes(tickvals=list(range(len(names))), ticktext=[_short(n) for n in names])
+    labels = {"tickvals": list(range(len(names))), "ticktext": [_short(n) for n in names]}
+    figure.update_xaxes(**labels, tickangle=-90)
     figure.update_yaxes(title="predicted latency, ms")
     return sized(figure, 520).update_layout(margin={"b": 140})
 

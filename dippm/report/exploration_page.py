@@ -96,8 +96,7 @@ def pareto_figure(found: Exploration) -> Any:
     _limits(figure, found, goals)
     figure.update_xaxes(title=goals[0].label if len(goals) > 1 else "design")
     figure.update_yaxes(title=goals[1].label if len(goals) > 1 else goals[0].label)
-    sized(figure, 520)
-    return figure.update_layout(legend={"orientation": "h", "y": 1.06})
+    return sized(figure, 520)
 
 
 def _scatter(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dippm.figures import show
 from dippm.language.answer import HEADER, LanguagePrediction
+from dippm.report.bars import Bar, bars
 from dippm.report.files import write_text
-from dippm.report.html import page
+from dippm.report.shell import listed, page, table_markup
 from dippm.report.tables import Column, Fitted
 
 RANKS = {"90 % interval": 2, "J/token": 1}
@@ -33,4 +35,33 @@ def write_language_page(path: Path, found: LanguagePrediction) -> None:
     Raises:
         DippmError: if the file cannot be written.
     """
-    write_text(path, page(found.title, found._repr_html_(), found.to_dict()))
+    figures, steps = figures_table(found), steps_table(found)
+    body = table_markup(figures) + pictures(found) + "<h2>One token for each sequence</h2>"
+    body += table_markup(steps) + listed(f"! {warning}" for warning in found.warnings)
+    body += f"<small>{found.footer}</small>"
+    write_text(path, page(found.title, body, found.to_dict()))
+
+
+def pictures(found: LanguagePrediction) -> str:
+    """Return what the memory of a GPU consists of, and time and memory by context, as bars."""
+    m, capacity_mb = found.memory, float(found.setting.conditions.device.memory_mb)
+    parts = (
+        ("weights", m.weights_mb),
+        ("cache", m.cache_mb),
+        ("activations", m.activations_mb + m.workspace_mb),
+        ("context", m.context_mb),
+    )
+    said = f"{show(m.total_mb)} of {capacity_mb:,.0f} MB"
+    whole = Bar("after the last token", m.total_mb, said, limit=capacity_mb, parts=parts)
+    times, memory = [], []
+    for step in found.steps:
+        name, time = f"context {step.context:,}", step.cost.latency_ms
+        times.append(Bar(name, time.value, f"{show(time.value)} ms", time.interval))
+        said = f"{show(step.memory_mb)} MB"
+        memory.append(Bar(name, step.memory_mb, said, limit=capacity_mb, muted=not step.fits))
+    has = f"{found.setting.conditions.device.name} has {capacity_mb:,.0f} MB"
+    return (
+        bars("memory of one GPU, MB", [whole], limit=has)
+        + bars("a decode step by context, ms", times)
+        + bars("memory of one GPU by context, MB (grey: does not fit)", memory, limit=has)
+    )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dippm.figures import show
 from dippm.parallel.estimate import ParallelEstimate
 from dippm.printable import printable
+from dippm.report.bars import Bar, bars
+from dippm.report.files import write_text
+from dippm.report.shell import listed, page, table_markup
 from dippm.report.tables import Column, Fitted
 
 
@@ -36,6 +41,33 @@ def parallel_table(found: ParallelEstimate) -> Fitted:
     return Fitted(
         columns, rows, " " + parallel_title(found), "\n".join(" " + note for note in notes)
     )
+
+
+def write_parallel_page(path: Path, found: ParallelEstimate) -> None:
+    """Write the page of an estimate: one GPU beside all of them.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    one, table = found.prediction, parallel_table(found)
+    assert one.latency_ms is not None
+    interval = one.intervals.get("latency_ms")
+    steps = [Bar("one GPU, predicted", one.latency_ms, f"{show(one.latency_ms)} ms", interval)]
+    exposed = (("computing", found.step_ms - found.exposed_ms), ("waiting", found.exposed_ms))
+    steps.append(Bar("all, estimated", found.step_ms, f"{show(found.step_ms)} ms", parts=exposed))
+    capacity_mb = float(one.conditions.device.memory_mb)
+    memory = [
+        Bar(name, value, f"{show(value)} MB", limit=capacity_mb)
+        for name, value in (("one GPU", one.memory_mb), ("each of all", found.memory_mb))
+        if value is not None
+    ]
+    body = (
+        bars("a step, ms", steps)
+        + bars("memory of a GPU, MB", memory, limit=f"it has {capacity_mb:,.0f} MB")
+        + table_markup(table, typed=True)
+        + listed([*table.caption.split("\n"), *(f"! {warning}" for warning in found.warnings)])
+    )
+    write_text(path, page(parallel_title(found), body, found.to_dict()))
 
 
 def parallel_title(found: ParallelEstimate) -> str:

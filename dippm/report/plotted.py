@@ -1,16 +1,16 @@
-"""Pages with plots: one head and style, plotly within the file, and nothing from a network."""
+"""Plots on pages: plotly within the file, one look, axes that say their numbers in full."""
 
 from __future__ import annotations
 
-from importlib.resources import files
+from collections.abc import Iterable
+from math import ceil, floor, isfinite, log10
 from typing import Any
 
 from dippm.errors import DippmError
 from dippm.figures import show
 from dippm.printable import printable
+from dippm.report.shell import page
 
-BASE = "plotted.html.jinja"
-"""The template that every such page extends: it has the blocks "head" and "body"."""
 OFFLINE = {
     "displaylogo": False,
     "responsive": True,
@@ -39,32 +39,32 @@ def require_libraries() -> None:
         ) from error
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page.
+def render(template: str, *, title: str, **values: Any) -> str:
+    """Return a page with plots.
 
     Args:
-        template: text in Jinja's language that extends `BASE`; its values are escaped.
-        values: of the template; "title" is that of the page.
+        template: what stands below the heading, in Jinja's language; its values are escaped.
+        title: of the page.
+        values: of the template.
 
     Raises:
         ReportNotInstalledError: if plotly or jinja2 is missing.
     """
     require_libraries()
-    from jinja2 import DictLoader, Environment
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
+    from jinja2 import Environment
 
-    base = files("dippm.report").joinpath("templates", BASE).read_text(encoding="utf-8")
-    environment = Environment(
-        loader=DictLoader({BASE: base}), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = _number
-    page: str = environment.from_string(template).render(plotly=Markup(get_plotlyjs()), **values)
-    return page
+    return page(title, environment.from_string(template).render(**values), script=script())
 
 
 def script() -> str:
-    """Return plotly itself, for the head of a page whose body has `drawn` figures."""
+    """Return plotly itself, for the head of a page whose body has `drawn` figures.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    require_libraries()
     from plotly.offline import get_plotlyjs
 
     return f"<script>{get_plotlyjs()}</script>"
@@ -84,15 +84,39 @@ def safe(text: str) -> str:
 
 
 def sized(figure: Any, height: int) -> Any:
-    """Give a plotly figure the looks of the house, and return it."""
+    """Give a plotly figure the looks of the house, and return it.
+
+    Its legend stands below it, where neither plotly's buttons nor points are.
+    """
     from plotly.colors import qualitative
 
+    height = max(260, height)
     return figure.update_layout(
         colorway=qualitative.Dark24,
         template="plotly_white",
-        height=max(260, height),
-        margin={"l": 10, "r": 10, "t": 30, "b": 40},
+        height=height,
+        margin={"l": 10, "r": 10, "t": 40, "b": 40},
+        legend={"orientation": "h", "x": 0, "y": -76 / (height - 80), "yanchor": "top"},
     )
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Return what a logarithmic axis of plotly needs to name 1, 2 and 5 of each power of ten.
+
+    By itself plotly writes a bare "2" and "5" between powers of ten.
+    """
+    there = [value for value in values if value > 0 and isfinite(value)]
+    if not there:
+        return {"type": "log"}
+    low, high = floor(log10(min(there))), ceil(log10(max(there)))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    places = [n * 10.0**power for power in range(low, high + 1) for n in steps]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": places,
+        "ticktext": [f"{place:,.6g}" for place in places],
+    }
 
 
 def _number(value: Any) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from dippm.batch_sweep import BatchSweep, Place, samples_per_s
 from dippm.power_sweep import PowerSweep
 from dippm.report.files import write_text
-from dippm.report.html import listed, page
-from dippm.report.plotted import drawn, require_libraries, script
-from dippm.report.sweep import fitting
+from dippm.report.plotted import drawn, log_ticks, require_libraries, script, sized
+from dippm.report.shell import listed, page, table_markup
+from dippm.report.sweep import batch_table, fitting, power_table
+from dippm.report.tables import Fitted
 
 BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
 BAND = "rgba(59, 111, 182, 0.18)"
@@ -24,8 +25,10 @@ def write_batch_page(path: Path, sweep: BatchSweep) -> None:
     Raises:
         DippmError: if the file cannot be written, or plotly or jinja2 is missing.
     """
-    notes = [*fitting(sweep), *sweep.to_dict()["warnings"]]
-    _write(path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes)
+    notes = [*fitting(sweep), *(f"! {warning}" for warning in sweep.to_dict()["warnings"])]
+    _write(
+        path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes, batch_table(sweep)
+    )
 
 
 def batch_figure(sweep: BatchSweep) -> Any:
@@ -79,14 +82,20 @@ def write_power_page(path: Path, sweep: PowerSweep) -> None:
     }
     figure = _figure(x, plots, "power limit of the board, W", log=False)
     title = f"{sweep.prediction.title} · power limits, estimated"
-    _write(path, title, figure, sweep, sweep.warnings)
+    _write(path, title, figure, sweep, [f"! {w}" for w in sweep.warnings], power_table(sweep))
 
 
 def _write(
-    path: Path, title: str, figure: Any, sweep: BatchSweep | PowerSweep, notes: Sequence[str]
+    path: Path,
+    title: str,
+    figure: Any,
+    sweep: BatchSweep | PowerSweep,
+    notes: Sequence[str],
+    table: Fitted,
 ) -> None:
-    body = script() + drawn(figure, "sweep") + listed(notes)
-    write_text(path, page(title, body, sweep.to_dict()))
+    body = drawn(figure, "sweep") + listed(notes) + table_markup(table)
+    body += listed(table.caption.split("\n"))
+    write_text(path, page(title, body, sweep.to_dict(), script=script()))
 
 
 def _figure(
@@ -129,15 +138,12 @@ def _figure(
             row=row,
             col=1,
         )
-        figure.update_yaxes(type="log" if log else "linear", row=row, col=1)
-    figure.update_xaxes(type="log" if log else "linear")
+        heights = [p[name] for _, p in known for name in ("low", "high")]
+        figure.update_yaxes(log_ticks(heights) if log else {}, row=row, col=1)
+    figure.update_xaxes(log_ticks(x) if log else {})
     figure.update_xaxes(title=title, row=len(plots), col=1)
-    return figure.update_layout(
-        template="plotly_white",
-        height=280 * len(plots),
-        margin={"l": 10, "r": 10, "t": 40, "b": 40},
-        legend={"orientation": "h", "y": 1.06},
-    )
+    figure = sized(figure, 280 * len(plots))
+    return figure.update_layout(margin={"t": 64})  # its titles stand below plotly's buttons
 
 
 def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row: int) -> None:

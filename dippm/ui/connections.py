@@ -60,7 +60,8 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     def is_overdue(self) -> bool:
         """Return whether a visitor takes longer than is allowed to ask, to go on, or to read."""
         if self.total_outbufs_len:  # waitress notes when it last sent something, by the other clock
-            return time.time() - self.last_activity > READ_TIMEOUT_S
+            idle_s: float = time.time() - self.last_activity
+            return idle_s > READ_TIMEOUT_S
         if self.requests:
             return False
         if self.request is not None and self.request.headers_finished:

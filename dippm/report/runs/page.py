@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dippm.printable import printable
-from dippm.report.plotted import BASE, drawn, render, safe, sized
+from dippm.report.plotted import drawn, render, safe, sized
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Lines, Parallel
 
-TEMPLATE = (
-    '{% extends "'
-    + BASE
-    + """" %}
-{% block body %}
-<h1>{{ title }}</h1>
+TEMPLATE = """
 {% for figure in figures %}{{ figure }}{% endfor %}
 {% if absent %}<h2>Absent</h2>
 <ul>{% for run, type, reason in absent %}
 <li>{{ type }} of {{ run }}: {{ reason }}</li>
 {% endfor %}</ul>
 {% endif %}
-{% endblock %}
 """
-)
 
 
 def html_page(found: Drawn, title: str) -> str:

@@ -19,6 +19,8 @@ from dippm.errors import ConditionsError
 from scripts.site import blocks, reference, scene
 from scripts.site.links import ROOT
 from scripts.site.loose import difference
+from tests.browser import NEEDS_CHROMIUM
+from tests.chromium import chromium
 
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
 """Elements that a browser loads by itself, with the attribute that says what."""
@@ -93,6 +95,26 @@ def test_nothing_is_loaded_from_a_network(site):
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert outside == set()
     assert not re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", styles)
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_search_works_from_disk_and_asks_no_network(site, tmp_path):
+    with chromium(tmp_path) as tab:
+        for width, page in ((1280, "index.html"), (390, "method/latency.html")):
+            tab.size(width, 900)
+            tab.said.clear()
+            tab.asked.clear()
+            tab.open((site / page).as_uri())
+            tab.wait(f"location.href.endsWith('{page}') && document.readyState === 'complete'")
+            if width == 390:
+                tab.click("label[for=__search].md-header__button")
+            tab.type(".md-search__input", "largest batch")
+            tab.press(" ")  # its key is what the search listens to
+            tab.wait("document.querySelectorAll('.md-search-result__item').length > 5")
+            assert [a for a in tab.asked if not a.startswith(("file:", "data:", "about:"))] == []
+            assert [line for line in tab.said if line.startswith("error")] == []
 
 
 @pytest.mark.slow

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SHOWN = ("rank", "name", "latency_ms", "samples_per_s", "energy_per_sample_j", "cost_per_million",
          "memory_mb", "largest_batch", "probability_first", "reason")  # fmt: skip
 """Columns of a notebook."""
+RIVAL_SHARE = 0.5
+SAME_HARDWARE = 1.01
+"""Ratio of predictions for the same hardware below which they are one place."""
 NO_MORE = 12
 """Rows that text and notebooks list; `rows` has all."""
 
@@ -56,8 +59,14 @@ class Choice:
         found = sorted(contenders, key=lambda c: _place(c, by))
         ranked = [c for c in found if _is_ranked(c, by)]
         if by != "size":
-            chances = dict(zip(map(id, ranked), _chances(ranked, by), strict=True))
-            found = [replace(c, probability_first=chances.get(id(c))) for c in found]
+            places = _places(ranked, by)
+            rest_of = [c for c in found if not _is_ranked(c, by)]
+            chances = _chances([same[0] for same in places], by)
+            found = [
+                replace(c, probability_first=chance)
+                for same, chance in zip(places, chances, strict=True)
+                for c in same
+            ] + rest_of
         return cls(by=by, contenders=tuple(found), **rest)
 
     @property
@@ -69,6 +78,43 @@ class Choice:
     def best(self) -> Contender | None:
         """The first of the ranking; None if nothing is ranked."""
         return next(iter(self.ranked), None)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The place of each of `ranked`, from 1; what reads the same has the same place."""
+        ranks: list[int] = []
+        first: Contender | None = None
+        for n, c in enumerate(self.ranked, 1):
+            if first is not None and self.by != "size" and _is_tie(first, c, self.by):
+                ranks.append(ranks[-1])
+            else:
+                ranks.append(n)
+                first = c
+        return tuple(ranks)
+
+    @property
+    def best_ties(self) -> tuple[Contender, ...]:
+        """The others that have the first place, too."""
+        tied = zip(self.ranked, self.ranks, strict=True)
+        return tuple(c for c, rank in tied if rank == 1 and c is not self.best)
+
+    @property
+    def rivals(self) -> tuple[Contender, ...]:
+        """Those that are about as likely to be really the first as the best, the likeliest first.
+
+        They have half its probability at least. The rank follows the predicted values; of two that
+        are close the one with the wider interval can be the likelier.
+        """
+        best = self.best
+        if best is None or best.probability_first is None:
+            return ()
+        least = best.probability_first * RIVAL_SHARE
+        others: dict[str, tuple[float, Contender]] = {}
+        for c in self.ranked:
+            chance = c.probability_first
+            if chance is not None and chance >= least and c.hardware != best.hardware:
+                others.setdefault(c.hardware, (chance, c))
+        return tuple(c for _, c in sorted(others.values(), key=lambda found: -found[0]))
 
     @property
     def fastest(self) -> Contender | None:
@@ -117,11 +163,13 @@ class Choice:
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat mapping per contender, in their order.
 
-        "rank" counts from 1 and is None for what is not ranked, "reason" says why; "error" has
-        type, message and hint of what could not be predicted.
+        "rank" counts from 1, is the same for what is predicted alike, and None for what is not
+        ranked, "reason" says why; "probability_first" is that of the hardware: a whole GPU and the
+        slice that is all of it share one; "error" has type, message and hint of what could not be
+        predicted.
         """
         on_front = set(map(id, self.front))
-        ranks = {id(c): rank for rank, c in enumerate(self.ranked, 1)}
+        ranks = dict(zip(map(id, self.ranked), self.ranks, strict=True))
         return [
             {
                 "rank": ranks.get(id(c)),
@@ -189,6 +237,10 @@ class Choice:
             c: Contender | None = getattr(self, name)
             label = name.replace("_", " ")
             lines.append(f" {label:<13}{printable(c.name) if c else 'none'}")
+        if self.best and self.best.probability_first is not None:
+            chances = [f"{self.best.probability_first:.0%}"]
+            chances += [f"{c.name} {c.probability_first:.0%}" for c in self.rivals]
+            lines.append(f" really first {printable(', '.join(chances))}")
         return "\n".join([*lines, " " + self.footer])
 
     def _repr_html_(self) -> str:
@@ -221,6 +273,38 @@ def _place(c: Contender, by: By) -> tuple[Any, ...]:
     group = 0 if _is_ranked(c, by) else 1 if c.prediction is not None else 2
     value = burden.value if burden else float("inf")
     return group, value, c.share, c.mig is not None, *c.size, c.name
+
+
+def _places(ranked: Sequence[Contender], by: By) -> list[list[Contender]]:
+    """Return the ranked, those together that run on the same hardware and cannot be told apart.
+
+    Their errors are the same draw, so that the one predicted a little faster would always win.
+    """
+    places: list[list[Contender]] = []
+    for c in ranked:
+        same = (place for place in places if place[0].hardware == c.hardware)
+        mine = next((place for place in same if _ratio(c, place[0], by) <= SAME_HARDWARE), None)
+        if mine is None:
+            places.append([c])
+        else:
+            mine.append(c)
+    return places
+
+
+def _is_tie(first: Contender, c: Contender, by: By) -> bool:
+    """Return whether a place is shared: the values read the same, or the hardware is the same."""
+    one, other = first.burden(by), c.burden(by)
+    if one is None or other is None:
+        return False
+    alike = first.hardware == c.hardware and _ratio(c, first, by) <= SAME_HARDWARE
+    return alike or show(one.value) == show(other.value)
+
+
+def _ratio(c: Contender, first: Contender, by: By) -> float:
+    one, other = c.burden(by), first.burden(by)
+    assert one is not None
+    assert other is not None
+    return max(one.value / other.value, other.value / one.value)
 
 
 def _chances(ranked: Sequence[Contender], by: By) -> list[float]:

@@ -57,8 +57,8 @@ class Contender:
         stranded_compute_slices: that nothing can use beside so many copies, for want of memory.
         price_per_hour: in the currency of the prices; None without one.
         dataset_size: samples of an epoch, for its cost; None if nobody said.
-        probability_first: that it is really the first of the ranking; None if it is not ranked, or
-            the order is no matter of chance.
+        probability_first: that its hardware is really the first of the ranking; None if it is not
+            ranked, or the order is no matter of chance.
     """
 
     name: str

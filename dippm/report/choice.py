@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dippm.choice import Choice, Contender
 from dippm.conditions import MAX_BATCH
@@ -12,6 +12,9 @@ from dippm.printable import printable
 from dippm.report.tables import Column, Fitted
 
 MOST_REMARKS = 10
+MOST_NAMED = 4
+LEAST_COST = 1e-3
+"""Of a batch, in the currency; less is said of a million."""
 LABELS = {
     "latency_ms": "latency ms",
     "samples_per_s": "samples/s",
@@ -23,7 +26,7 @@ LABELS = {
 def choice_table(choice: Choice, most: int) -> Fitted:
     """Return the first contenders, at most `most`, with what they cost and why they are none."""
     shown = choice.contenders[:most]
-    ranks = {id(c): rank for rank, c in enumerate(choice.ranked, 1)}
+    ranks = dict(zip(map(id, choice.ranked), choice.ranks, strict=True))
     several = len({c.batch for c in shown}) > 1
     columns = [
         Column("#"),
@@ -153,6 +156,13 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         several = len({c.batch for c in choice.contenders}) > 1
         at = f", batch {best.batch:,}" if several else ""
         yield f" best          {printable(best.name)}{at}: the first with a probability of {chance}"
+        if choice.best_ties:
+            names = [c.name for c in choice.best_ties]
+            yield f" same place    {_first_few(names)}: predicted alike"
+        if choice.rivals:
+            chances = [f"{c.name} {percent(c.probability_first)}" for c in choice.rivals]
+            why = "ranked by what is predicted, they differ by less than its errors"
+            yield f" as likely     {_first_few(chances)}: {why}"
     for label, c, name in (
         ("fastest", choice.fastest, "samples_per_s"),
         ("most frugal", choice.most_frugal, "energy_per_sample_j"),
@@ -170,7 +180,16 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         epoch = best.estimate("cost_per_epoch")
         currency = f" {choice.currency}" if choice.currency else ""
         of_epoch = f", the data set {show(epoch.value)}{currency}" if epoch else ""
-        yield printable(f" a batch on {best.name} costs {cost.value:.3g}{currency}{of_epoch}")
+        count, value = ("a batch", cost.value)
+        if value < LEAST_COST:
+            count, value = "a million batches", 1e6 * value
+        verb = "costs" if count == "a batch" else "cost"
+        yield printable(f" {count} on {best.name} {verb} {value:.3g}{currency}{of_epoch}")
+
+
+def _first_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return printable(", ".join(names[:MOST_NAMED])) + more
 
 
 def _value(estimate: Estimate | None) -> str:

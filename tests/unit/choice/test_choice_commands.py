@@ -87,7 +87,9 @@ def test_the_cost_of_a_step_and_an_epoch(wide_file):
     answer = run("choose", wide_file, *ASKED, *words)
     assert answer.exit_code == 0, answer.output
     assert "cost per million (EUR)" in answer.stdout
-    assert re.search(r"a batch on .* costs \S+ EUR, the data set \S+ EUR", answer.stdout)
+    assert re.search(
+        r"a million batches on .* cost [\d.,]+ EUR, the data set [\d.,]+ EUR", answer.stdout
+    )
     assert "latency and cost, none better in both:" in answer.stdout
 
 

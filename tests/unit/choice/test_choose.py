@@ -9,7 +9,7 @@ import pytest
 
 import dippm
 from dippm import devices
-from dippm.choice import Contender
+from dippm.choice import Choice, Contender
 from dippm.choice.largest import memory_bound_mb
 from dippm.errors import (
     ConditionsError,
@@ -18,6 +18,8 @@ from dippm.errors import (
     PriceError,
     UnknownNameError,
 )
+from dippm.models.targets import Interval
+from dippm.report.choice import remarks
 
 GPUS = ("T4", "A100-40GB", "RTX-4090", "H100")
 
@@ -52,10 +54,56 @@ def test_the_ranking_rises_and_its_probabilities_sum_to_one(by_latency):
     assert latencies == sorted(latencies)
     assert by_latency.best is by_latency.fastest
     assert by_latency.best.name == "H100-SXM-80GB"
-    chances = [c.probability_first for c in by_latency.ranked]
-    assert sum(chances) == pytest.approx(1)
-    assert max(chances) == chances[0]
-    assert [row["rank"] for row in by_latency.rows()] == list(range(1, 17))
+    of_hardware = {c.hardware: c.probability_first for c in by_latency.ranked}
+    assert sum(of_hardware.values()) == pytest.approx(1)
+    assert max(of_hardware.values()) == by_latency.best.probability_first
+    ranks = [row["rank"] for row in by_latency.rows()]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 1
+    assert ranks[-1] <= 16
+
+
+def test_what_is_predicted_alike_has_one_place(by_latency):
+    """A whole GPU and the slice that is all of it: one draw, one probability, one rank."""
+    rows = {row["name"]: row for row in by_latency.rows()}
+    whole, slice_ = rows["H100-SXM-80GB"], rows["H100-SXM-80GB 7g.80gb"]
+    assert whole["latency_ms"] == slice_["latency_ms"]
+    assert whole["rank"] == slice_["rank"] == 1
+    assert whole["probability_first"] == slice_["probability_first"] > 0.5
+    assert [c.name for c in by_latency.best_ties] == ["H100-SXM-80GB 7g.80gb"]
+    assert by_latency.rivals == ()
+    third = by_latency.contenders[2]
+    assert rows[third.name]["rank"] == 3
+    assert rows[third.name]["probability_first"] < whole["probability_first"]
+
+
+def test_places_that_read_the_same_share_a_rank_and_rivals_are_named(by_latency):
+    """Of a launch-bound model every GPU takes the same time; the most uncertain may win."""
+    first, *others = [c for c in by_latency.ranked if c.mig is None]
+
+    def like(c, latency_ms, spread):
+        p = c.prediction
+        interval = Interval(latency_ms / spread, latency_ms * spread, 0.9)
+        p = replace(p, latency_ms=latency_ms, intervals={**p.intervals, "latency_ms": interval})
+        return replace(c, prediction=p, probability_first=None)
+
+    made = [like(first, 5.0, 1.2), *(like(c, 5.0001, 4.0) for c in others)]
+    choice = Choice.of(made, "latency", source="m", conditions="", limits=by_latency.limits)
+    assert choice.ranks == (1,) * len(made)
+    best = choice.best.probability_first
+    rivals = choice.rivals
+    assert choice.best.name == first.name
+    assert {c.name for c in rivals} == {c.name for c in others}
+    assert rivals[0].probability_first > best
+    said = "\n".join(remarks(choice, 20))
+    assert f"as likely     {rivals[0].name}" in said
+    assert "differ by less than its errors" in said
+    assert "same place" in said
+    assert f"{rivals[0].name} {rivals[0].probability_first:.0%}" in str(choice)
+    apart = [like(first, 5.0, 1.2), *(like(c, 50.0, 1.2) for c in others)]
+    apart = Choice.of(apart, "latency", source="m", conditions="", limits=by_latency.limits)
+    assert apart.ranks[:2] == (1, 2)
+    assert apart.rivals == ()
 
 
 def test_the_most_frugal_has_the_least_energy_where_energy_is_predicted(by_latency):

@@ -24,6 +24,7 @@ from dippm.conditions import (
     phase_of,
 )
 from dippm.devices import MigProfile, host_of
+from dippm.errors import ConditionsError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
@@ -77,9 +78,10 @@ def predict(
         source: path of a model file, a specification such as "timm:resnet50", a model object of a
             framework, or a `ModelGraph`.
         framework: "pytorch", "onnx", "tensorflow", "paddle", ...; inferred if None.
-        path: the same as `source`, as D3.5 spells it.
-        input: sizes of an input without the batch: "3,224,224", a tuple, or a mapping by input
-            name; None takes the sizes that the model states.
+        path: the same as `source`.
+        input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
+            ([(712, 33), (33, 334)]), or a mapping by input name; None takes the sizes that the
+            model states.
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.
@@ -247,6 +249,8 @@ def compare(
     loaded = load(checkpoint, device=grid.places[0][0], phase=phase)
     loaded.points(grid)  # what holds for no model is raised, not repeated
     cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
+    if not cases:
+        raise ConditionsError("there is no model to compare", "Give one at least: compare([path]).")
     entries: list[Prediction | Failure] = []
     for number, (case, name) in enumerate(zip(cases, _names(cases), strict=True), 1):
         with stage(f"{number} of {len(cases)}: {name}"):

@@ -158,7 +158,7 @@ def _truth(value: Any, column: str) -> bool:
 
 
 def _table(rows: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    table = _read(Path(rows)) if isinstance(rows, str | Path) else list(rows)
+    table = _read(Path(rows).expanduser()) if isinstance(rows, str | Path) else list(rows)
     if not table:
         raise MeasuredRowsError("no measurement was given", f"For example:\n{EXAMPLE}")
     for number, row in enumerate(table, 1):

@@ -50,6 +50,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
 }
 MAX_BATCH = 1_000_000
+ENGINES = ("tensorrt", "trt", "onnxruntime", "openvino", "torchscript", "tvm", "vllm", "xla")
 OTHER_NAMES = {
     "float32": "fp32",
     "float": "fp32",
@@ -193,6 +194,8 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
         return found
     close = get_close_matches(found, known, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
+    if kind == "mode" and any(engine in found for engine in ENGINES):
+        guess = f"Inference engines such as {shortened(str(name))} are not modelled. "
     raise ConditionsError(
         f"unknown {kind} {shortened(str(name))!r}", f"{guess}Known: {', '.join(known)}"
     )

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
 
@@ -34,6 +34,19 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def expanded(given: Any) -> Any:
+    """Return a path with its "~" replaced by the home folder it stands for; all else as it is.
+
+    A home that nobody knows stays as it is written.
+    """
+    if not isinstance(given, str | os.PathLike):
+        return given
+    text = os.fspath(given)
+    if not isinstance(text, str) or not text.startswith("~"):
+        return given
+    return type(given)(os.path.expanduser(text)) if isinstance(given, str | Path) else given
 
 
 def look(path: Path) -> os.stat_result:

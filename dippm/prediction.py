@@ -62,7 +62,7 @@ class Provenance:
 class Prediction:
     """What a model costs on a GPU; `dippm.predict` makes it.
 
-    It unpacks as memory, energy, latency, MIG profile: D3.5's order, rounded for print.
+    It unpacks as memory, energy, latency, MIG profile, in that order, rounded for print.
 
     Attributes:
         memory_mb: peak GPU memory in MiB as `nvidia-smi` shows it; None, as every target, if it is
@@ -172,7 +172,7 @@ class Prediction:
 
     @property
     def seed_mig(self) -> MigProfile | None:
-        """D3.5's Eq. 2 on the predicted memory, without margin; None on other GPUs than its own."""
+        """The slice by the rule that DIPPM was published with, without margin; for an A100-40GB."""
         if self.memory_mb is None or self.conditions.device.name != SEED_DEVICE:
             return None
         return seed_profile(self.memory_mb)

@@ -20,7 +20,7 @@ LEAST_S = 5.0
 """What is left for a stage in this process after a conversion that took all the time."""
 LONGEST_S = 1e8
 
-Input = str | Iterable[int] | Mapping[str, Any] | InputSpec | None
+Input = str | Iterable[int] | Iterable[Iterable[int] | str] | Mapping[str, Any] | InputSpec | None
 
 
 def read_graph(

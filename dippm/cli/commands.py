@@ -31,6 +31,9 @@ from dippm.printable import PLAIN, legible, printable
 from dippm.written import decimal_number, whole_number
 
 INTERRUPTED, READER_GONE = 130, 141
+VALUES = {"<int>": "N", "<float>": "X", "<path>": "FILE"}
+FOREIGN = ("run", "track")
+"""Commands that run another one."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer carries its own click or uses the installed one; this is the class of either."""
 
@@ -40,9 +43,15 @@ _STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBAD
 class Commands(TyperGroup):
     """The group of all commands; nothing but an exit code leaves it."""
 
+    def __init__(self, **given: Any) -> None:
+        """Take the commands, and call the values of their options by what they are."""
+        super().__init__(**given)
+        for command in (self, *_commands(self)):
+            command.get_params = _naming_values(command.get_params)
+
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run a command line and exit with its code."""
-        words = list(sys.argv[1:] if args is None else args)
+        args = words = _at_home(sys.argv[1:] if args is None else args)
         _prepare_streams()
         with one_command(), _warnings_in_a_line(), _guarded(words), interrupt.raised():
             if "--json" in words:
@@ -106,6 +115,48 @@ def _reads(parameter: Any) -> Callable[[str], float] | None:
     if kinds & {int, "integer"}:
         return whole_number
     return decimal_number if kinds & {float, "float"} else None
+
+
+def _commands(group: Any) -> Iterator[Any]:
+    for command in group.commands.values():
+        yield command
+        if hasattr(command, "commands"):
+            yield from _commands(command)
+
+
+def _naming_values(get_params: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    """Show "--batch N" and "--json", where typer has "--batch <int>" and "--json <bool>"."""
+
+    def named(context: Any) -> list[Any]:
+        parameters = get_params(context)
+        for parameter in parameters:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: None
+            elif parameter.metavar is None and hasattr(parameter, "display_type"):
+                word = max(parameter.opts, key=len).rpartition("-")[2].upper()
+                kind = parameter.display_type(context)
+                parameter.metavar = (
+                    "" if parameter.is_flag else VALUES.get(kind, word if len(word) > 2 else "TEXT")
+                )
+        return parameters
+
+    return named
+
+
+def _at_home(words: Sequence[str]) -> list[str]:
+    """Return a command line with "~" as a shell replaces it, also where it follows "=".
+
+    Words of a command that is run are its own.
+    """
+    if words and words[0] in FOREIGN:
+        return list(words)
+    found = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        is_option = bool(equals) and option.startswith("--")
+        home = os.path.expanduser(value if is_option else word)
+        found.append(f"{option}={home}" if is_option else home)
+    return found
 
 
 class _StreamError(Exception):

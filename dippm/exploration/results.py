@@ -203,11 +203,14 @@ class Exploration:
         return ", ".join([*parts, f"{len(self.front):,} on the front"])
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and cells of the front: what differs between designs, then objectives."""
+        """Return head and cells of the front: what the space lets differ, then objectives."""
         rows = [tried.row() for tried in self.front]
         where = [name for name in self.columns() if name in _wheres(self)]
         designs = [tried.design.row() for tried in self.tried]
-        differing = [n for n in where if len({str(d.get(n)) for d in designs}) > 1] or where[:1]
+        varied = self.question.space.varied
+        differing = [
+            n for n in where if n in varied or len({str(d.get(n)) for d in designs}) > 1
+        ] or where[:1]
         goals = [o.name for o in self.question.objectives]
         held = dict.fromkeys([*goals, *(c.quantity for c in self.question.constraints)])
         columns = [*differing, *held]

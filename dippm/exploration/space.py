@@ -116,6 +116,15 @@ class Space:
         return total * prod(count or 1 for count in shared)
 
     @property
+    def varied(self) -> frozenset[str]:
+        """Columns of a design that the space leaves open, whether or not a search tried several."""
+        open_ = {BATCH, PRECISION} & self.axes.keys()
+        devices, slices = ({str(place[part]) for place in self._places.values()} for part in (0, 1))
+        open_ |= {"device"} if len(devices) > 1 else set()
+        open_ |= {"slice"} if len(slices) > 1 else set()
+        return frozenset(open_ | ({ARCHITECTURE} if len(self.architectures) > 1 else set()))
+
+    @property
     def places(self) -> Mapping[str, tuple[Device, MigProfile | None]]:
         """Devices and slices by name."""
         return self._places

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dippm import files
 from dippm.errors import DippmError, UnknownFormatError
 from dippm.frontends import cache as graph_cache
 from dippm.frontends import named, registry
@@ -50,6 +51,7 @@ def load(
         ConditionsError: if one of the limits is none.
     """
     spec = InputSpec.parse(inputs)
+    source = files.expanded(source)
     limits = Limits(timeout_s, memory_limit_mb)
     if not isinstance(source, str | os.PathLike):
         return _load_object(source, spec, limits)
@@ -68,6 +70,11 @@ def load(
 
 def _load_object(source: Any, spec: InputSpec, limits: Limits) -> RawGraph:
     kind = registry.object_framework(source)
+    if kind is None and isinstance(source, type):
+        raise UnknownFormatError(
+            f"{source.__module__}.{source.__qualname__} is a class, not a model",
+            f"Give an object of it: {source.__name__}(...).",
+        )
     if kind is None:
         raise UnknownFormatError(
             f"a {type(source).__module__}.{type(source).__qualname__} is not a model",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -70,11 +70,12 @@ class InputSpec:
 
         Args:
             given: "3,224,224" (also "3x224x224"), a sequence of sizes, a mapping from input names
-                to either of them, its text form "input_ids=128;mask=128", or None for the model's
-                own shapes. The batch is not part of it, but "N" may mark where it stands
-                ("80,N,512"), "fixed:2,300" is an input without a batch, and "value:16000" gives
-                the number of a scalar input, "value:1,3,640,640" or "value:[[1,2],[3,4]]" the
-                numbers of a small array.
+                to either of them, its text form "input_ids=128;mask=128", a list of either for
+                several inputs in their order ([(712, 33), (33, 334)], which is "0=712,33;1=33,334"
+                as text), or None for the model's own shapes. The batch is not part of it, but "N"
+                may mark where it stands ("80,N,512"), "fixed:2,300" is an input without a batch,
+                and "value:16000" gives the number of a scalar input, "value:1,3,640,640" or
+                "value:[[1,2],[3,4]]" the numbers of a small array.
 
         Raises:
             InputShapeError: if it is none of these, or a size is not a positive whole number.
@@ -85,6 +86,8 @@ class InputSpec:
             return cls({})
         if isinstance(given, str) and "=" in given:
             given = _named(given)
+        if _is_several(given):
+            given = {str(place): one for place, one in enumerate(given)}
         if isinstance(given, Mapping):
             return cls._of({str(name): _input(text, str(name)) for name, text in given.items()})
         return cls._of({"": _input(given)})
@@ -95,6 +98,21 @@ class InputSpec:
             shapes={n: i.shape for n, i in inputs.items() if i.value is None},
             batch_axes={n: i.batch_axis for n, i in inputs.items() if i.names_batch},
             values={n: i.value for n, i in inputs.items() if i.value is not None},
+        )
+
+    def in_order(self, names: Sequence[str]) -> InputSpec:
+        """Return it with inputs that are called by their place called by these names.
+
+        A name that is a number itself stays a name.
+        """
+        given = {*self.shapes, *self.batch_axes, *self.values}
+        places = {str(place): name for place, name in enumerate(names)}
+        if not given or not given <= places.keys() or given & set(names):
+            return self
+        return InputSpec(
+            {places[n]: shape for n, shape in self.shapes.items()},
+            {places[n]: axis for n, axis in self.batch_axes.items()},
+            {places[n]: value for n, value in self.values.items()},
         )
 
     def full_shape(self, name: str, batch: int) -> tuple[int, ...]:
@@ -170,6 +188,16 @@ class Frontend(Protocol):
             ModelFileError: one of its subclasses, with the next step in `hint`.
         """
         ...
+
+
+def _is_several(given: Any) -> bool:
+    """Return whether this is a list of inputs, each with sizes of its own, and not one of sizes."""
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        return False
+    inner = [
+        isinstance(one, list | tuple) or (isinstance(one, str) and "," in one) for one in given
+    ]
+    return any(inner)
 
 
 def _named(text: str) -> dict[str, str]:

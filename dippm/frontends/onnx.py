@@ -95,6 +95,7 @@ def load_bytes(
     with _well_formed(name):
         model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
+        inputs = inputs.in_order([one.name for one in declared])
         asked = requested(declared, inputs.shapes, inputs.batch_axes, inputs.values)
         traced = trace_at_marker(model, Binding(declared, asked), MARKER_BATCHES)
     import_tvm()

@@ -125,6 +125,7 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
     Raises:
         InputShapeError: if the request does not fit, or leaves a size open.
     """
+    spec = spec.in_order([one.name for one in declared])
     known = _by_name(declared, spec.values)
     asked = _by_name(declared, spec.shapes)
     asked |= {n: np.shape(v) for n, v in known.items() if isinstance(v, tuple)}

@@ -118,6 +118,7 @@ def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[
     Raises:
         InputShapeError: if the names are not those of the module, or some are missing.
     """
+    inputs = inputs.in_order([p.name for p in parameters if p.kind not in _VARIABLE])
     if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
         notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
     inputs = _with_parameter_names(parameters, inputs)

@@ -129,7 +129,7 @@ def _own_leaf(name: str, tensor: torch.Tensor, axis: int | None) -> Leaf:
 
 def _given(own: Mapping[str, Leaf], inputs: InputSpec) -> list[Leaf]:
     """Return the leaves with the shapes that the user gave."""
-    first = next(iter(own))
+    first, inputs = next(iter(own)), inputs.in_order(list(own))
     given = {name or first: name for name in inputs.shapes}
     for name in given:
         if name not in own:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelFileError
-from dippm.files import open_regular
+from dippm.files import expanded, open_regular
 from dippm.language.architecture import Decoder
 from dippm.language.reading import decoder_from
 
@@ -38,7 +38,7 @@ def read_decoder(source: Any) -> Decoder:
     if isinstance(source, Decoder):
         return source
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
+        path = Path(expanded(source))
         named = path.parent.name if path.name == FILE else path.stem
         if path.is_dir():
             path, named = path / FILE, path.name

@@ -9,9 +9,14 @@ from typing import Any
 
 from dippm import pretrained
 from dippm.batch_sweep import largest
-from dippm.conditions import MAX_BATCH, Conditions
+from dippm.conditions import MAX_BATCH, Conditions, Precision, supported_precisions
 from dippm.devices import host_of
-from dippm.errors import CheckpointError, ConditionsError, DoesNotFitError
+from dippm.errors import (
+    CheckpointError,
+    ConditionsError,
+    DoesNotFitError,
+    UnsupportedPrecisionError,
+)
 from dippm.language.answer import LanguagePrediction, Step
 from dippm.language.architecture import Decoder
 from dippm.language.config import read_decoder
@@ -88,7 +93,14 @@ def language_model(
     decoder = read_decoder(config)
     chosen = half_precision(precision)
     gpu = device_of(device)
-    asked = Conditions(gpu, batch, chosen, host=host_of(host))
+    try:
+        asked = Conditions(gpu, batch, chosen, host=host_of(host))
+    except UnsupportedPrecisionError as error:
+        other: Precision = "fp16" if chosen == "bf16" else "bf16"
+        if other not in supported_precisions(gpu):
+            raise
+        hint = f'Say precision="{other}": {gpu.name} has hardware for it.'
+        raise UnsupportedPrecisionError(error.message, hint) from error
     setting = Setting(
         asked,
         whole("prompt", prompt),

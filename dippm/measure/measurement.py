@@ -13,6 +13,7 @@ from dippm import __version__
 from dippm.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
 from dippm.figures import show
+from dippm.files import expanded
 from dippm.frontends import InputSpec
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
@@ -157,7 +158,7 @@ def measure_model(
 
     regime, settings = regime or Regime(), settings or Settings()
     regime = _checked(batch, regime)
-    spec = InputSpec.parse(input)
+    spec, source = InputSpec.parse(input), expanded(source)
     tell("looking at the counters")
     bench = Bench(device_of(device), settings)
     entry = sessions.entry_of(source)

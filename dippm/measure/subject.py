@@ -75,7 +75,7 @@ def _module(
     if named.is_name(str(source)):
         built = named.build(str(source), str(device))
         return built.module, built.shapes, str(source)
-    path = Path(source)
+    path = Path(source).expanduser()
     return _from_file(path, trust=trust), {}, path.name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dippm import files
 from dippm.errors import DippmError
 
 
@@ -13,6 +14,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DippmError: if the file cannot be written.
     """
+    path = files.expanded(path)
     try:
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
     except OSError as error:

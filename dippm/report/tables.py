@@ -15,6 +15,10 @@ from dippm.printable import printable
 
 NARROWEST = 16
 """Columns of the terminal below which a folded name is no longer readable."""
+PIPE_FOLD = 80
+"""Characters at which names and sentences fold where no terminal limits the width."""
+UNLIMITED = 1000
+"""Columns above which nobody looks at a table: it goes to a pipe or a file."""
 BETWEEN, EDGES = 3, 2
 """Spaces that the table adds between columns, and at its sides."""
 
@@ -67,12 +71,14 @@ class Fitted:
         if self.title:
             yield shown(self.title)
         table = Table(box=box.SIMPLE, pad_edge=False)
+        widest = PIPE_FOLD if options.max_width > UNLIMITED else None
         for i in kept:
             column = self.columns[i]
             table.add_column(
                 Text(column.name),
                 overflow="fold",
                 no_wrap=not column.folds,
+                max_width=widest if column.folds else None,
                 min_width=min(self._width(i), NARROWEST) if column.folds else self._width(i),
             )
         for row in self.rows:

@@ -33,7 +33,7 @@ def spool() -> Path:
     """Return the folder of folders of runs: `$DIPPM_SPOOL`, or one of the user's state."""
     given = os.environ.get(SPOOL_VARIABLE)
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dippm" / "runs"
 

@@ -124,7 +124,7 @@ class Run:
         Raises:
             RunError: if there is no such file, or if `under` leads out of the run.
         """
-        path = Path(source)
+        path = Path(source).expanduser()
         if not path.exists():
             raise RunError(f"there is no file {path} to keep", "Give one that was written before.")
         if os.path.isabs(under) or ".." in Path(under).parts:

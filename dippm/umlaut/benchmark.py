@@ -193,7 +193,7 @@ class Benchmark:
         try:
             if joined is not None:
                 return RunFolder(joined), ""
-            return RunFolder.create(start, None if root is None else Path(root)), ""
+            return RunFolder.create(start, None if root is None else Path(root).expanduser()), ""
         except OSError as error:
             self._warn(f"{type(error).__name__}: {error}")
             return None, str(error)
@@ -236,7 +236,7 @@ def _address(db_file: str, mode: Mode) -> str:
     """Return the address of the store; a database of UMLAUT's own is never written to."""
     if "://" in db_file:
         return db_file
-    path = Path(db_file).absolute()
+    path = Path(db_file).expanduser().absolute()
     if mode == "r":
         if not path.exists():
             raise FileNotFoundError(f"there is no store {db_file}")

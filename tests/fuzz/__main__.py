@@ -46,7 +46,11 @@ def main() -> int:
             print(f"{name}: skipped, needs {needs}", flush=True)
             continue
         command = [sys.executable, "-m", "tests.fuzz", "--one", name]
-        command += ["--seconds", str(asked.seconds), *(["--seed", str(asked.seed)] if asked.seed else [])]
+        command += [
+            "--seconds",
+            str(asked.seconds),
+            *(["--seed", str(asked.seed)] if asked.seed else []),
+        ]
         try:
             code = subprocess.run(command, cwd=ROOT, timeout=asked.seconds + HUNG_S).returncode
         except subprocess.TimeoutExpired:

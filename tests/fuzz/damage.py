@@ -103,4 +103,16 @@ def _part(data: bytes, chance: random.Random) -> bytes:
     return text.encode()
 
 
-KINDS = (_flip, _overwrite, _overwrite, _cut, _leave_out, _again, _number, _word, _deep, _part, _part)
+KINDS = (
+    _flip,
+    _overwrite,
+    _overwrite,
+    _cut,
+    _leave_out,
+    _again,
+    _number,
+    _word,
+    _deep,
+    _part,
+    _part,
+)

@@ -223,7 +223,9 @@ def _umlaut(folder: Path) -> list[bytes]:
 
     rows = [
         (UUID, n / 10, f"text {n}", kind, pickle.dumps(value), "s", "f")
-        for n, (kind, value) in enumerate(zip(("time", *["loss"] * 4), umlaut_values(), strict=True))
+        for n, (kind, value) in enumerate(
+            zip(("time", *["loss"] * 4), umlaut_values(), strict=True)
+        )
     ]
     rows += [(OTHER, n, "y" * 300, "time", n / 8, "s", "f") for n in range(40)]
     return [made(folder / "old.db", rows).read_bytes()]
@@ -289,9 +291,9 @@ def _read_parquet(path: Path) -> None:
 
 
 def _shards(folder: Path) -> list[bytes]:
-    from tests.collected_rows import rows
-
     import gzip
+
+    from tests.collected_rows import rows
 
     lines = "\n".join(json.dumps(row) for row in rows()[:5])
     return [gzip.compress(lines.encode(), mtime=0)]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dippm.figures import show
 from dippm.report.collected.page import CollectedReport
-from dippm.report.tables import shown
+from dippm.report.tables import PIPE_FOLD, shown
 
 
 def tables(report: CollectedReport) -> Iterator[Any]:
@@ -23,22 +23,25 @@ def tables(report: CollectedReport) -> Iterator[Any]:
         f"{len(figures['campaigns'])} campaigns, {figures['days']} days"
     )
     table = _table("measured", "n", "5 %", "median", "95 %")
+    absent = []
     for target, found in figures["distributions"].items():
         if "absent" in found:
-            table.add_row(shown(target), "0", shown(f"absent: {found['absent']}"))
+            table.add_row(shown(target), "0", "–", "–", "–")
+            absent.append(f"{target} absent: {found['absent']}")
         else:
             values = (show(found[key]) for key in ("p05", "median", "p95"))
             table.add_row(shown(target), f"{found['n']:,}", *values)
     yield table
+    yield from map(shown, absent)
     table = _table("noise floor", "configurations", "rows", "median %", "p95 %", "days")
     for floor in figures["noise_floor"]:
         if floor["family"] == "all":
             spread = (f"{floor[key]:.2f}" for key in ("median_percent", "p95_percent"))
             counts = (str(floor[key]) for key in ("configurations", "rows"))
             table.add_row(floor["target"], *counts, *spread, str(floor["days"]))
-    for target, reason in figures["noise_floor_absent"].items():
-        table.add_row(shown(target), shown(f"absent: {reason}"))
     yield table
+    for target, reason in figures["noise_floor_absent"].items():
+        yield shown(f"noise floor of {target} absent: {reason}")
     table = _table("left out", "rows")
     for reason, n in figures["left_out"].items():
         table.add_row(shown(reason), f"{n:,}")
@@ -64,5 +67,5 @@ def _errors(report: CollectedReport) -> Iterator[Any]:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", max_width=PIPE_FOLD)
     return table

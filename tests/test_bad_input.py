@@ -241,3 +241,71 @@ def test_converter_crash(fails, onnx_file, monkeypatch, tmp_path):
     convert = worker.Worker.convert
     monkeypatch.setattr(worker.Worker, "convert", killed)
     assert "killed" in fails(onnx_file, ConversionError).message
+
+
+def test_a_path_may_begin_at_home(onnx_file, tmp_path, monkeypatch):
+    """In every argument that is a path, of Python and of the command line."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "m.onnx").write_bytes(onnx_file.read_bytes())
+    (tmp_path / "list.txt").write_text("~/m.onnx\n")
+    (tmp_path / "prices.toml").write_text("[per_hour]\nA100-40GB = 1.5\n")
+    known = dippm.predict(onnx_file).latency_ms
+    assert dippm.predict("~/m.onnx").latency_ms == known
+    assert dippm.predict(Path("~/m.onnx")).latency_ms == known
+    assert next(iter(dippm.compare(["~/m.onnx"]))).latency_ms == known
+    assert dippm.explain("~/m.onnx").latency_ms == known
+    assert dippm.choose("~/m.onnx", devices="A100", by="cost", prices="~/prices.toml").best
+    for words in (
+        ["predict", "~/m.onnx", "--html=~/page.html"],
+        ["compare", "--from", "~/list.txt", "--csv", "~/rows.csv"],
+        ["choose", "~/m.onnx", "--devices", "A100", "--by", "cost", "--prices=~/prices.toml"],
+        ["graph", "~/m.onnx"],
+    ):
+        answer = CliRunner().invoke(app, words)
+        assert answer.exit_code == 0, answer.output
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "rows.csv").exists()
+    with pytest.raises(ModelNotFoundError, match="~nobody-of-this-name"):
+        dippm.predict("~nobody-of-this-name/m.onnx")
+
+
+def test_what_is_no_model_says_what_it_is(onnx_file):
+    with pytest.raises(UnknownFormatError, match=r"Linear is a class, not a model") as error:
+        dippm.predict(torch.nn.Linear, input="3")
+    assert error.value.hint == "Give an object of it: Linear(...)."
+    with pytest.raises(ConditionsError, match="no model to compare"):
+        dippm.compare([])
+    with pytest.raises(ConditionsError) as error:
+        dippm.predict(onnx_file, mode="tensorrt")
+    assert "engines such as tensorrt are not modelled" in error.value.hint
+
+
+def test_several_inputs_may_be_given_in_their_order(tmp_path):
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(33, 334)
+
+        def forward(self, x, y):
+            return self.layer(x) @ y.transpose(-1, -2)
+
+    module, tensors = Two().eval(), (torch.randn(1, 12, 33), torch.randn(1, 7, 334))
+    named = dippm.predict(module, input={"x": (12, 33), "y": (7, 334)})
+    for given in ([(12, 33), (7, 334)], ["12,33", "7,334"], ([12, 33], "7,334"), "0=12,33;1=7,334"):
+        assert dippm.predict(module, input=given).graph == named.graph
+    onnx_, exported, traced = (tmp_path / n for n in ("m.onnx", "m.pt2", "m.pt"))
+    axes = {"p": {0: "n"}, "q": {0: "n"}}
+    torch.onnx.export(
+        module, tensors, onnx_, dynamo=False, input_names=["p", "q"], dynamic_axes=axes
+    )
+    torch.export.save(torch.export.export(module, tensors), exported)
+    torch.jit.trace(module, tensors).save(traced)
+    for path in (onnx_, exported, traced):
+        found = dippm.predict(path, input=[(12, 33), (7, 334)], trust=True)
+        assert found.graph.macs == named.graph.macs, path
+    with pytest.raises(InputShapeError, match="no shape for input y"):
+        dippm.predict(module, input=[(12, 33)])
+    with pytest.raises(InputShapeError):
+        dippm.predict(module, input=[(12, 33), (7, 334), (1, 2)])
+    assert dippm.predict(torch.nn.Conv2d(3, 4, 3), input=[3, 32, 32]).latency_ms
+    assert dippm.predict(torch.nn.Conv2d(3, 4, 3), input=["3", "32", "32"]).latency_ms

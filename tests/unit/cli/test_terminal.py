@@ -15,7 +15,7 @@ from rich.console import Console
 from dippm.devices import all_devices
 from dippm.progress import listening, stage, tell
 from dippm.report.console import console, device_table, print_text
-from dippm.report.tables import Column, Fitted
+from dippm.report.tables import PIPE_FOLD, Column, Fitted
 
 NAMES = [device.name for device in all_devices()]
 
@@ -277,3 +277,38 @@ def test_lines_of_a_piped_table_end_with_their_text(monkeypatch):
     lines = file.getvalue().splitlines()
     assert len(lines) > len(NAMES)
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_long_cells_fold_in_a_pipe_and_numbers_stay_whole():
+    columns = (Column("what", folds=True), Column("ms"), Column("why", folds=True))
+    rows = [("a name " * 90, "1,234,567.8", "because " * 90), ("b", "2", "c")]
+    shown = printed(Fitted(columns, rows), 10_000)
+    assert max(map(len, shown.splitlines())) <= 2 * PIPE_FOLD + 30
+    assert "1,234,567.8" in shown
+    assert shown.count("because") == 90
+
+
+def test_the_answer_of_doctor_and_models_is_no_wider_in_a_pipe():
+    from typer.testing import CliRunner
+
+    from dippm.cli.app import app
+
+    for name in ("doctor", "models", "devices", "hosts"):
+        answer = CliRunner().invoke(app, [name])
+        assert answer.exit_code == 0, answer.output
+        assert max(map(len, answer.stdout.splitlines())) <= 200, name
+
+
+def test_help_calls_values_by_what_they_are():
+    from typer.testing import CliRunner
+
+    from dippm.cli.app import app
+
+    for words in (["predict"], ["mig"], ["plan", "run"], ["selftest", "overhead"], []):
+        answer = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+        assert answer.exit_code == 0
+        assert not re.search(r"<(bool|int|str|float|path)>", answer.stdout), words
+    shown = CliRunner().invoke(app, ["predict", "--help"], env={"COLUMNS": "200"}).stdout
+    assert re.search(r"--batch\s+-b\s+N\s+Samples", shown)
+    assert re.search(r"--json\s+Print one", shown)
+    assert re.search(r"--html\s+FILE\s", shown)

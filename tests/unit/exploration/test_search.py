@@ -350,3 +350,24 @@ def test_a_study_of_another_machine_is_taken_over_on_demand(storage, monkeypatch
         explore(space, "latency_ms", storage=storage, workers=0)
     found = explore(space, "latency_ms", storage=storage, workers=0, take_over=True)
     assert len(found.tried) == 2
+
+
+def test_the_table_names_what_the_space_leaves_open_even_if_one_only_was_tried():
+    """Which of two models won is in the table, the text, the CSV and the JSON."""
+    import torch
+
+    from dippm.exploration import Architecture
+
+    models = [
+        Architecture.of(torch.nn.Conv2d(3, width, 3), name=f"of {width}") for width in (4, 4096)
+    ]
+    found = explore(Space(models, input="3,32,32"), ["latency_ms"], trials=1, workers=0)
+    assert len({tried.design.architecture for tried in found.tried}) == 1
+    winner = found.front[0].design.architecture
+    columns, cells = found.table()
+    assert columns[0] == "architecture"
+    assert cells[0][0] == winner
+    assert winner in str(found)
+    assert winner in found.to_csv()
+    assert found.to_dict()["designs"][0]["architecture"] == winner
+    assert "batch" not in columns

@@ -211,3 +211,10 @@ def test_the_command_line_as_json(config):
 def test_a_checkpoint_of_training_steps_serves_nothing():
     with pytest.raises(CheckpointError, match="predicts training steps"):
         dippm.language_model(LLAMA, checkpoint="hybrid-gpu-train")
+
+
+def test_a_gpu_without_bf16_is_told_what_it_has(config):
+    answer = run(config, "--device", "T4")
+    assert answer.exit_code == 1
+    assert "Say --precision fp16" in answer.stderr
+    assert run(config, "--device", "T4", "--precision", "fp16").exit_code == 0

@@ -45,6 +45,57 @@ COPIES = frozenset("clone contiguous copy copy_".split())
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 
+class TorchBuilder(PathBuilder):
+    """A block builder whose products have the type of their arguments, as PyTorch's have.
+
+    TVM's converters ask for float32 whatever the arguments are.
+    """
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression to a variable."""
+        return super().emit(_with_own_dtype(expr), name_hint)
+
+    def emit_all_or_none(self, convert: Converter, node: Node) -> Any:
+        """Return what a converter makes of a node; nothing stays of it if it raises.
+
+        A converter that fails halfway has emitted its first operators already: its matrix product,
+        but not the bias. They would be counted beside the operator that is carried instead.
+        """
+        self._begin_dataflow_block()
+        result, failed = None, True
+        try:
+            result, failed = convert(node), False
+        finally:
+            block = self._end_block()
+            for binding in () if failed else block.bindings:
+                self.emit_normalized(binding)
+        return result
+
+
+def _with_own_dtype(expr: relax.Expr) -> relax.Expr:
+    """Return a call, and the calls within it, with products in the type of their arguments."""
+    if not isinstance(expr, tvm.ir.Call):
+        return expr
+    arguments = [_with_own_dtype(argument) for argument in expr.args]
+    attributes, asked = expr.attrs, getattr(expr.attrs, "out_dtype", None)
+    own = _dtype_of(expr) if asked else ""
+    if own and own != str(asked):
+        info = type(attributes).__tvm_ffi_type_info__
+        kept = {field.name: getattr(attributes, field.name) for field in info.fields}
+        attributes = tvm.ir.make_node(info.type_key, **{**kept, "out_dtype": own})
+    elif all(new is old for new, old in zip(arguments, expr.args, strict=True)):
+        return expr
+    return tvm.ir.Call(expr.op, arguments, attributes, expr.ty_args)
+
+
+def _dtype_of(expr: relax.Expr) -> str:
+    """Return the type of an expression, of a call that is not bound yet that of its arguments."""
+    if isinstance(expr.ty, relax.TensorType):
+        return str(expr.ty.dtype)
+    arguments = expr.args if isinstance(expr, tvm.ir.Call) else ()
+    return next((dtype for dtype in map(_dtype_of, arguments) if dtype), "")
+
+
 class ShapeOnlyImporter(ExportedProgramImporter):
     """Import an exported program without reading parameter data."""
 
@@ -60,13 +111,13 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         return with_execution(module, builder.in_place, _called(program))
 
     @property
-    def block_builder(self) -> PathBuilder:
+    def block_builder(self) -> TorchBuilder:
         """What TVM's importer emits to; it makes a builder of its own for each program."""
         return self._builder
 
     @block_builder.setter
     def block_builder(self, _: relax.BlockBuilder | None) -> None:
-        self._builder = PathBuilder()
+        self._builder = TorchBuilder()
 
     @staticmethod
     def _convert_data_type(given: Any, env: Any = None) -> str:
@@ -83,6 +134,10 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
             return tvm.runtime.empty(tuple(tensor.shape), dtype)
         return ExportedProgramImporter._convert_pytorch_tensor_to_tvm(tensor)
+
+    def _linspace(self, node: Node) -> Any:
+        node.args = (*node.args[:3], node.meta["val"].dtype)  # TVM looks for the type here alone
+        return super()._linspace(node)
 
     def _carry_what_tvm_cannot(self, program: torch.export.ExportedProgram) -> None:
         known = dict(self.convert_map)
@@ -106,7 +161,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
             )
             if stock is not None and not ours:
                 try:
-                    result = stock(node)
+                    result = self.block_builder.emit_all_or_none(stock, node)
                 except Exception:
                     result = self._carry(node)
             else:

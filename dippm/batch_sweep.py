@@ -15,6 +15,7 @@ from dippm.devices import MigProfile
 from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
+from dippm.graph.float_type import in_float32
 from dippm.loaded import LoadedPredictor
 from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
@@ -185,7 +186,7 @@ def sweep(
         )
     predictions = tuple(loaded.predict_points(graph, points, name))
     tell("looking for the largest batches that fit")
-    return BatchSweep(predictions, tuple(_places(loaded, graph, points[0])))
+    return BatchSweep(predictions, tuple(_places(loaded, in_float32(graph), points[0])))
 
 
 def samples_per_s(batch: int, latency_ms: float | None) -> float | None:

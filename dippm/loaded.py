@@ -27,6 +27,7 @@ from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import ConversionError, DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
+from dippm.graph.float_type import in_float32
 from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, Refused, conditions_of
 from dippm.prediction import Prediction, Provenance
 from dippm.pretrained.choice import for_device, knows, precisions_of
@@ -115,7 +116,11 @@ class LoadedPredictor:
     def predict_at(
         self, graph: ModelGraph, conditions: Conditions, *, name: str = "graph"
     ) -> Prediction:
-        """Predict a ready graph under ready conditions; `name` is what the answer calls it."""
+        """Predict a ready graph under ready conditions; `name` is what the answer calls it.
+
+        The precision is that of the conditions, whatever type the graph's weights are held in.
+        """
+        graph = in_float32(graph)
         checkpoint = self.checkpoint_for(conditions.device, conditions.phase)
         estimates = checkpoint.predictor.predict(graph, conditions)
         provenance = _provenance(checkpoint, graph, name)
@@ -196,7 +201,7 @@ class LoadedPredictor:
         self, graph: ModelGraph, points: Sequence[Conditions], name: str = "graph"
     ) -> Iterator[Prediction]:
         """Predict a ready graph at ready points, without operator tables, in their order."""
-        done = 0
+        graph, done = in_float32(graph), 0
         for (device, phase), group in groupby(points, key=lambda p: (p.device, p.phase)):
             checkpoint = self.checkpoint_for(device, phase)
             provenance = _provenance(checkpoint, graph, name)

@@ -19,6 +19,7 @@ from dippm.conditions import Attention, Conditions, Mode, Optimizer, Phase, Time
 from dippm.devices import Device, MigProfile, all_devices, host_of
 from dippm.errors import ConstraintError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.graph.float_type import in_float32
 from dippm.points import DeviceLike, Grid, HostLike, device_of
 from dippm.progress import stage
 from dippm.reading import Input, read_graph, source_name
@@ -130,7 +131,7 @@ def choose(
             timeout_s=timeout_s,
             memory_limit_mb=memory_limit_mb,
         )
-    question = Question(loaded, graph, name, grid, by, limits, known, dataset_size)
+    question = Question(loaded, in_float32(graph), name, grid, by, limits, known, dataset_size)
     choice = Choice.of(
         [*question.contenders(), *(question.unlisted() if slices else ())],
         by,

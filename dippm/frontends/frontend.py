@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,8 +28,10 @@ MAX_SIZE = 1 << 24
 FORMS = (
     'Give the sizes without the batch: "3,224,224", or by name: "input_ids=128;mask=128". N marks '
     'a batch that is not first ("80,N,512"); "fixed:2,300" has none; "value:16000" is a number, '
-    '"value:1,3,640,640" a list of them.'
+    '"value:1,3,640,640" a list of them; "bool:12", "int:128", "float:80" say what an input holds.'
 )
+KINDS = ("bool", "int", "float")
+"""What an input may be said to hold: truth values, whole numbers, numbers of the model's type."""
 _DEEPEST = 8
 MAX_VALUES = 1024
 """Numbers that the value of one input may hold: sizes, axes and the like, not data."""
@@ -50,6 +52,8 @@ class InputSpec:
         values: by input name, what the input shall hold where its sizes are not enough: a number,
             or at most `MAX_VALUES` of them as nested sequences or an array, complete, with the
             batch if they have one. Such an input is in no other mapping.
+        kinds: by input name, which of `KINDS` it holds. What an input that is not here holds is
+            stated by the file, or found out.
 
     Raises:
         InputShapeError: if a value is none of these.
@@ -58,6 +62,7 @@ class InputSpec:
     shapes: Mapping[str, tuple[int, ...]]
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     values: Mapping[str, InputValue] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Spell values as plain numbers and tuples."""
@@ -75,7 +80,8 @@ class InputSpec:
                 as text), or None for the model's own shapes. The batch is not part of it, but "N"
                 may mark where it stands ("80,N,512"), "fixed:2,300" is an input without a batch,
                 and "value:16000" gives the number of a scalar input, "value:1,3,640,640" or
-                "value:[[1,2],[3,4]]" the numbers of a small array.
+                "value:[[1,2],[3,4]]" the numbers of a small array. "bool:12", "int:128" or
+                "float:80", as a sequence ("bool", 12), also says what an input holds.
 
         Raises:
             InputShapeError: if it is none of these, or a size is not a positive whole number.
@@ -98,6 +104,7 @@ class InputSpec:
             shapes={n: i.shape for n, i in inputs.items() if i.value is None},
             batch_axes={n: i.batch_axis for n, i in inputs.items() if i.names_batch},
             values={n: i.value for n, i in inputs.items() if i.value is not None},
+            kinds={n: i.kind for n, i in inputs.items() if i.kind},
         )
 
     def in_order(self, names: Sequence[str]) -> InputSpec:
@@ -105,7 +112,7 @@ class InputSpec:
 
         A name that is a number itself stays a name.
         """
-        given = {*self.shapes, *self.batch_axes, *self.values}
+        given = {*self.shapes, *self.batch_axes, *self.values, *self.kinds}
         places = {str(place): name for place, name in enumerate(names)}
         if not given or not given <= places.keys() or given & set(names):
             return self
@@ -113,6 +120,7 @@ class InputSpec:
             {places[n]: shape for n, shape in self.shapes.items()},
             {places[n]: axis for n, axis in self.batch_axes.items()},
             {places[n]: value for n, value in self.values.items()},
+            {places[n]: kind for n, kind in self.kinds.items()},
         )
 
     def full_shape(self, name: str, batch: int) -> tuple[int, ...]:
@@ -122,17 +130,19 @@ class InputSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, for `from_dict`."""
+        kinds = {"kinds": dict(sorted(self.kinds.items()))} if self.kinds else {}
         return {
             "shapes": {name: list(shape) for name, shape in sorted(self.shapes.items())},
             "batch_axes": dict(sorted(self.batch_axes.items())),
             "values": dict(sorted(self.values.items())),
+            **kinds,
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> InputSpec:
         """Return what `to_dict` was called on."""
         shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
-        return cls(shapes, document["batch_axes"], document["values"])
+        return cls(shapes, document["batch_axes"], document["values"], document.get("kinds", {}))
 
     def key(self) -> str:
         """Return a text that is equal for equal specifications, for caches."""
@@ -145,12 +155,13 @@ class InputSpec:
 
     def _text(self, name: str) -> str:
         sizes = [str(size) for size in self.shapes[name]]
-        axis = self.batch_axes.get(name, 0)
+        axis, kind = self.batch_axes.get(name, 0), self.kinds.get(name, "")
+        prefix = f"{kind}:" if kind else ""
         if axis is None:
-            return "fixed:" + ",".join(sizes)
+            return f"{prefix}fixed:" + ",".join(sizes)
         if name in self.batch_axes:
             sizes.insert(axis, "N")
-        return ",".join(sizes)
+        return prefix + ",".join(sizes)
 
 
 def marker_batch(sizes: Iterable[int], candidates: Iterable[int] = MARKER_BATCHES) -> int:
@@ -195,7 +206,8 @@ def _is_several(given: Any) -> bool:
     if isinstance(given, str) or not isinstance(given, list | tuple):
         return False
     inner = [
-        isinstance(one, list | tuple) or (isinstance(one, str) and "," in one) for one in given
+        isinstance(one, list | tuple) or (isinstance(one, str) and ("," in one or ":" in one))
+        for one in given
     ]
     return any(inner)
 
@@ -220,6 +232,7 @@ class _Input:
     names_batch: bool = False
     batch_axis: int | None = None
     value: InputValue | None = None
+    kind: str = ""
 
 
 def _input(given: Any, name: str = "") -> _Input:
@@ -230,12 +243,46 @@ def _input(given: Any, name: str = "") -> _Input:
             return _Input(value=_value(rest.strip(), label))
         if colon and prefix == "fixed":
             return _Input(_sizes(_pieces(rest, label), label), names_batch=True)
+        if colon:
+            return _typed(prefix, rest.strip(), label)
+    if isinstance(given, list | tuple) and isinstance(next(iter(given), 0), str):
+        return _typed(given[0], given[1:], label)
     pieces = _pieces(given, label)
     marks = [i for i, piece in enumerate(pieces) if piece in ("N", "n")]
     if len(marks) > 1:
         raise InputShapeError(f"{label} names the batch twice", FORMS)
     sizes = _sizes([p for i, p in enumerate(pieces) if i not in marks], label)
     return _Input(sizes, bool(marks), marks[0] if marks else None)
+
+
+def _typed(kind: str, rest: Any, label: str) -> _Input:
+    """Return an input whose type of numbers stands before its sizes."""
+    if kind not in KINDS:
+        raise InputShapeError(f"{label}: {kind!r} is no type of inputs: {', '.join(KINDS)}", FORMS)
+    found = _input(rest) if rest not in ("", (), []) else _Input()
+    if found.value is not None or found.kind:
+        raise InputShapeError(f"{label}: only sizes may follow {kind!r}", FORMS)
+    return replace(found, kind=kind)
+
+
+def check_kinds(inputs: InputSpec, stated: Mapping[str, str]) -> None:
+    """Refuse inputs that are said to hold something else than their file states.
+
+    Args:
+        inputs: as they were given.
+        stated: types of numbers by input name, such as "int64", in the order of the file.
+
+    Raises:
+        InputShapeError: if they contradict each other.
+    """
+    for key, kind in inputs.kinds.items():
+        name = key or next(iter(stated), "")
+        dtype = stated.get(name, kind).lower().removeprefix("torch.")
+        if kind not in dtype:
+            raise InputShapeError(
+                f"input {name!r} was given as {kind}, and the file states {dtype} for it",
+                "Leave the type out: the file says what its inputs hold.",
+            )
 
 
 def _value(text: str, label: str) -> InputValue:

@@ -17,7 +17,7 @@ from dippm.errors import (
     ModelFileError,
     ModelNotFoundError,
 )
-from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
+from dippm.frontends.frontend import MARKER_BATCHES, InputSpec, check_kinds
 from dippm.relax.onnx.wire import looks_like_onnx, mapped, read_without_weights
 from dippm.relax.raw_graph import RawGraph
 
@@ -96,6 +96,7 @@ def load_bytes(
         model = _parse(data, folder, name)
         declared = declared_inputs(model.graph)
         inputs = inputs.in_order([one.name for one in declared])
+        check_kinds(inputs, {d.name: _stated(d.element_type) for d in declared})
         asked = requested(declared, inputs.shapes, inputs.batch_axes, inputs.values)
         traced = trace_at_marker(model, Binding(declared, asked), MARKER_BATCHES)
     import_tvm()
@@ -104,6 +105,13 @@ def load_bytes(
     with _well_formed(name):
         raw = import_trace(traced.trace, traced.batch, batch_is_symbolic=traced.is_symbolic)
     return replace(raw, notes=traced.trace.notes)
+
+
+def _stated(element_type: int) -> str:
+    from onnx import TensorProto
+
+    name = TensorProto.DataType.Name(element_type)
+    return "float64" if name == "DOUBLE" else name.lower()
 
 
 def _parse(data: bytes, folder: Path | None, name: str) -> onnx.ModelProto:

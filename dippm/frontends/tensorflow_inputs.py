@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from dippm.errors import FrameworkNotInstalledError, InputShapeError
-from dippm.frontends.frontend import InputSpec, marker_batch
+from dippm.frontends.frontend import InputSpec, check_kinds, marker_batch
 from dippm.relax.raw_graph import InputValue
 
 Sizes = tuple[int | None, ...]
@@ -126,6 +126,7 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
         InputShapeError: if the request does not fit, or leaves a size open.
     """
     spec = spec.in_order([one.name for one in declared])
+    check_kinds(spec, {one.name: _dtype(one) for one in declared})
     known = _by_name(declared, spec.values)
     asked = _by_name(declared, spec.shapes)
     asked |= {n: np.shape(v) for n, v in known.items() if isinstance(v, tuple)}
@@ -161,6 +162,12 @@ def bind(declared: Sequence[Declared], spec: InputSpec, weight_sizes: Sequence[i
         for rest, axis in zip(rests, axes, strict=True)
     )
     return Bound(shapes, batch, is_symbolic, tuple(axes), values)
+
+
+def _dtype(one: Declared) -> str:
+    import tensorflow as tf
+
+    return str(tf.as_dtype(one.dtype).name)
 
 
 def _by_name(declared: Sequence[Declared], asked: Mapping[str, T]) -> dict[str, T]:

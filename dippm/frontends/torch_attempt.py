@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, is_dataclass
@@ -41,7 +42,16 @@ from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
 from dippm.relax.torch_tracing import without_source
 
+POSITIONS = (
+    "input {name} was taken for positions; of truth values, which it may hold as well, no script "
+    "tells how many select a row: for those give the module"
+)
+TRUTH = (
+    "input {name} was taken for truth values that select rows (its sizes fit what it indexes); "
+    'input="{given}int:{sizes}" says that it holds positions'
+)
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
+_SELECTS = re.compile(r"nonzero|masked_select")
 _READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
 _OUR_WORDS = ("meta", "same device", "data-dependent", "DataDependent")
 
@@ -121,8 +131,45 @@ class Attempt:
 
     def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the last run had the right types, and died on what a mask selects."""
-        masks = (n for n, dtype in dtypes.items() if dtype is torch.bool and MASK_NAME.search(n))
-        return any(masks) and isinstance(self.last_error, _ON_DATA)
+        masks = [n for n, d in dtypes.items() if d is torch.bool and not EDGES.search(n)]
+        if any(MASK_NAME.search(name) for name in masks):
+            return isinstance(self.last_error, _ON_DATA)
+        return bool(masks) and self._selects()
+
+    def _selects(self) -> bool:
+        """Return whether the last run died on rows that truth values select."""
+        on_data = isinstance(self.last_error, _ON_DATA) or self._is_script  # which says so in text
+        return on_data and bool(_SELECTS.search(str(self.last_error)))
+
+    def selected(self, batch: int) -> ExportedProgram | None:
+        """Return the program if inputs of truth values select rows, all of which are then kept.
+
+        What a model takes for positions it may also take for truth values, one for each row. Where
+        their sizes fit as such they are meant so: as positions each would pick a whole row again.
+        """
+        stated = {leaf.name for leaf in self.call.leaves if leaf.dtype is not None}
+        first = self.choices[0]
+        whole = [n for n, d in first.items() if d is torch.int64 and n not in stated]
+        whole = [n for n in whole if not EDGES.search(n)]
+        for names in ([], *([name] for name in whole), whole if len(whole) > 1 else []):
+            dtypes = {**first, **dict.fromkeys(names, torch.bool)}
+            errors = self.first_error, self.forward_error
+            has_truth = torch.bool in dtypes.values()
+            selects = has_truth and not self.runs(batch, dtypes) and self._selects()
+            program = self._export(batch, dtypes, sizes=StatedSizes()) if selects else None
+            if program is not None and self._sizes.is_of_inputs:
+                self.choices.insert(0, dtypes)
+                self.notes = (*map(self._taken_for_truth, names), *self._sizes.notes)
+                return program
+            if selects and self._is_script:  # what it indexes is not seen
+                self.notes += tuple(POSITIONS.format(name=name) for name in names)
+            self.first_error, self.forward_error = errors
+        return None
+
+    def _taken_for_truth(self, name: str) -> str:
+        leaf = next(leaf for leaf in self.call.leaves if leaf.name == name)
+        sizes = ("fixed:" if leaf.batch_axis is None else "") + ",".join(map(str, leaf.shape))
+        return TRUTH.format(name=name or "the input", given=f"{name}=" if name else "", sizes=sizes)
 
     def known(self, batch: int) -> ExportedProgram | None:
         """Return the program with all worked out that the module computes from numbers alone.
@@ -325,7 +372,8 @@ class _Flat(torch.nn.Module):
         with ExitStack() as modes:
             modes.enter_context(self._device)
             if self._sizes is not None:
-                return tuple(self._sizes.run(self.module, given, named, _tensors))
+                masks = [t for t in tensors.values() if t.dtype is torch.bool]
+                return tuple(self._sizes.run(self.module, given, named, _tensors, masks))
             for mode in self._modes():
                 modes.enter_context(mode)
             modes.enter_context(self._numbers)

@@ -122,7 +122,8 @@ def with_known_masks(inputs: InputSpec) -> InputSpec | None:
         for name, shape in inputs.shapes.items()
         if name not in masks
     }
-    return InputSpec(shapes, dict.fromkeys(shapes), {**inputs.values, **masks})
+    kinds = {name: kind for name, kind in inputs.kinds.items() if name not in masks}
+    return InputSpec(shapes, dict.fromkeys(shapes), {**inputs.values, **masks}, kinds)
 
 
 def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[Late]:

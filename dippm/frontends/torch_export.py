@@ -194,7 +194,8 @@ def _export(
 def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exported | None:
     """Export at a marker batch if that stands for every batch, else at the fixed one."""
     if not attempt.call.has_batch:
-        program = attempt.at(1) or attempt.stated(1) or attempt.known(1)
+        program = attempt.at(1)
+        program = attempt.selected(1) or program or attempt.stated(1) or attempt.known(1)
         if program is None:
             return None
         assumed = () if attempt.call.notes else (NO_BATCH,)
@@ -206,9 +207,13 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
         other = _sequence_first(attempt, marker)
         if other is not None:
             return other
+    program = attempt.selected(marker) or program
+    notes = attempt.notes
     if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
-        return Exported(program, marker, True)
-    program = attempt.at(fixed_batch) or attempt.stated(fixed_batch) or attempt.known(fixed_batch)
+        return Exported(program, marker, True, notes)
+    program = attempt.at(fixed_batch)
+    program = attempt.selected(fixed_batch) or program
+    program = program or attempt.stated(fixed_batch) or attempt.known(fixed_batch)
     if program is None:
         return None
     first = attempt.call.leaves[0]

@@ -76,14 +76,14 @@ def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], R
             one that `use` raised.
     """
     _check_forward(module)
-    parameters = forward_parameters(module)
+    parameters, floating = forward_parameters(module), float_dtype(module)
     if inputs.shapes or inputs.values:
-        return _accepted_as_given(parameters, inputs, use)
+        return _accepted_as_given(parameters, inputs, floating, use)
     names, needed = [p.name for p in parameters], _needed(parameters)
     refusal: DippmError | None = None
     for own in own_inputs(module, names, needed):
         try:
-            return use(_bound(parameters, own.spec, own.notes))
+            return use(_bound(parameters, own.spec, floating, own.notes))
         except InputShapeError as error:
             refusal = refusal or error
         except ConversionError as error:  # accepted, but not to be followed
@@ -93,26 +93,34 @@ def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], R
     for own in last_inputs(module, names, needed):
         if not on_data or own.values:
             with contextlib.suppress(ConversionError, InputShapeError):
-                return use(_bound(parameters, own.spec, own.notes))
+                return use(_bound(parameters, own.spec, floating, own.notes))
     raise refusal or _silence(module, parameters)
 
 
 def _accepted_as_given(
-    parameters: list[inspect.Parameter], inputs: InputSpec, use: Callable[[Call], Result]
+    parameters: list[inspect.Parameter],
+    inputs: InputSpec,
+    floating: torch.dtype,
+    use: Callable[[Call], Result],
 ) -> Result:
     """Return what comes of given inputs; of one sample without padding if the masks are read."""
     try:
-        return use(_bound(parameters, inputs, ()))
+        return use(_bound(parameters, inputs, floating))
     except ConversionError:
         one = with_known_masks(inputs)
         if one is None:
             raise
         with contextlib.suppress(ConversionError, InputShapeError):
-            return use(_bound(parameters, one, (_NO_PADDING,)))
+            return use(_bound(parameters, one, floating, (_NO_PADDING,)))
         raise
 
 
-def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[str, ...]) -> Call:
+def _bound(
+    parameters: list[inspect.Parameter],
+    inputs: InputSpec,
+    floating: torch.dtype,
+    notes: tuple[str, ...] = (),
+) -> Call:
     """Return the call that gives a module these inputs.
 
     Raises:
@@ -123,7 +131,8 @@ def _bound(parameters: list[inspect.Parameter], inputs: InputSpec, notes: tuple[
         notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
     inputs = _with_parameter_names(parameters, inputs)
     constants = _checked(parameters, inputs)
-    leaves = [_leaf(name, inputs, parameters) for name in inputs.shapes]
+    kinds = {"bool": torch.bool, "int": torch.int64, "float": floating}
+    leaves = [_leaf(name, inputs, parameters, kinds) for name in inputs.shapes]
     if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
         leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
         notes = (*notes, _GRAPH_NOTE)
@@ -230,6 +239,7 @@ def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
         shapes={names.get(n, n): shape for n, shape in inputs.shapes.items()},
         batch_axes={names.get(n, n): axis for n, axis in inputs.batch_axes.items()},
         values={names.get(n, n): value for n, value in inputs.values.items()},
+        kinds={names.get(n, n): kind for n, kind in inputs.kinds.items()},
     )
 
 
@@ -271,7 +281,12 @@ def _argument(value: InputValue, parameter: inspect.Parameter | None) -> Any:
     return list(value) if is_list and isinstance(value, tuple) else value
 
 
-def _leaf(name: str, inputs: InputSpec, parameters: list[inspect.Parameter]) -> Leaf:
+def _leaf(
+    name: str,
+    inputs: InputSpec,
+    parameters: list[inspect.Parameter],
+    kinds: Mapping[str, torch.dtype],
+) -> Leaf:
     axis, named = inputs.batch_axes.get(name, 0), name in inputs.batch_axes
     top, dot, _ = name.partition(".")
     one_per_sample = bool(dot) and any(
@@ -279,7 +294,8 @@ def _leaf(name: str, inputs: InputSpec, parameters: list[inspect.Parameter]) -> 
     )
     if one_per_sample and not named:
         axis = None
-    return Leaf(name, tuple(inputs.shapes[name]), axis, named)
+    dtype = kinds.get(inputs.kinds.get(name, ""))
+    return Leaf(name, tuple(inputs.shapes[name]), axis, named, dtype)
 
 
 def _without_batch(leaf: Leaf) -> Leaf:

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.frontend import FORMS, InputSpec
+from dippm.frontends.frontend import FORMS, InputSpec, check_kinds
 from dippm.frontends.torch_call import Arguments, Call, Leaf
 
 UNEQUAL = (
@@ -42,6 +42,7 @@ def call_of_program(program: ExportedProgram, inputs: InputSpec) -> tuple[Call, 
     own = {name: _own_leaf(name, tensor, axes[name]) for name, tensor in tensors.items()}
     batch = next((_hint(tensors[n].shape[axis]) for n, axis in axes.items() if axis is not None), 1)
     leaves = _given(own, inputs)
+    check_kinds(inputs, {name: str(tensor.dtype) for name, tensor in tensors.items()})
     arrange = _Unflatten(program, values)
     numbers = {n: v for n, v in inputs.values.items() if n in values}
     if arrays := [n for n, v in numbers.items() if isinstance(v, tuple)]:

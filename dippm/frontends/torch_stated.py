@@ -44,6 +44,8 @@ class StatedSizes(TorchFunctionMode):
         self._early = False
         self._weights: set[int] = set()
         self._made: dict[int, torch.Tensor] = {}
+        self._masks: dict[int, torch.Tensor] = {}
+        self._selects_others = self._has_layers = False
 
     def run(
         self,
@@ -51,10 +53,16 @@ class StatedSizes(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: Callable[[Any], Iterable[torch.Tensor]],
+        masks: Iterable[torch.Tensor] = (),
     ) -> list[torch.Tensor]:
-        """Call the module; return its results, or what was left unused where it read data."""
+        """Call the module; return its results, or what was left unused where it read data.
+
+        `masks` are the inputs of truth values: what they select is up to who uses the model.
+        """
+        self._masks = {id(mask): mask for mask in masks}
         self._weights = {id(p) for p in module.parameters() if p.dim() > 1}
-        if not self._weights:
+        self._has_layers = bool(self._weights)
+        if not self._has_layers and not self._masks:
             raise ValueError("without weights there is no last layer")
         stack = _module_stack()
         depth = len(stack)
@@ -76,6 +84,11 @@ class StatedSizes(TorchFunctionMode):
         return self.has_run and (self._selects_boxes or not self._early)
 
     @property
+    def is_of_inputs(self) -> bool:
+        """Whether all that was stated is what inputs of truth values select."""
+        return bool(self._stated) and not self._selects_others and not self._cut
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What to tell the user."""
         notes = (BOUND.format(names=", ".join(self._stated)),) if self._stated else ()
@@ -94,18 +107,28 @@ class StatedSizes(TorchFunctionMode):
         if result is None:
             result = func(*args, **kwargs)
         else:
-            self._state(_WORDS.get(name, name))
+            self._state(_WORDS.get(name, name), of_inputs=self._is_of_masks(name, given))
             self._selects_boxes |= name == "nms"
         made = list(_flat(result))
+        if given and all(id(tensor) in self._masks for tensor in given):
+            self._masks.update({id(tensor): tensor for tensor in made})
         if made:  # a look at a shape uses nothing up
             for tensor in given:
                 self._made.pop(id(tensor), None)
         self._made.update({id(tensor): tensor for tensor in made})
         return result
 
-    def _state(self, name: str) -> None:
+    def _is_of_masks(self, name: str, given: list[torch.Tensor]) -> bool:
+        """Return whether what selects is an input, or made of inputs, of truth values."""
+        if name in ("nonzero", "where"):
+            return all(id(tensor) in self._masks for tensor in given)
+        masks = [tensor for tensor in given if _is_mask(tensor)]
+        return bool(masks) and all(id(mask) in self._masks for mask in masks)
+
+    def _state(self, name: str, *, of_inputs: bool) -> None:
         self.has_run = True
-        self._early |= bool(self._weights)
+        self._early |= bool(self._weights) and not of_inputs
+        self._selects_others |= not of_inputs
         self._stated[name] = None
 
     def _read(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -117,7 +140,7 @@ class StatedSizes(TorchFunctionMode):
         if _is_plain(value):
             return value
         self.has_run = True
-        if self._weights:
+        if self._weights or not self._has_layers:
             self._early, self._selects_boxes = True, False
             if isinstance(value, Exception):
                 raise value
@@ -170,10 +193,31 @@ def _getitem(args: Any, kwargs: Any) -> Any:
     parts = index if isinstance(index, tuple) else (index,)
     if not any(_is_mask(part) for part in parts):
         return None
+    _check_masks(source.shape, parts)
     positions: list[Any] = []
     for part in parts:
         positions += _operators().nonzero(part).unbind(1) if _is_mask(part) else [part]
     return source[tuple(positions)]
+
+
+def _check_masks(shape: torch.Size, parts: tuple[Any, ...]) -> None:
+    """Refuse truth values that are not one for each row of what they select from.
+
+    Raises:
+        IndexError: in the words of torch, which checks the same where there is data.
+    """
+    taken = [part.dim() if _is_mask(part) else int(part is not None) for part in parts]
+    if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
+        place = next(i for i, part in enumerate(parts) if part is Ellipsis)
+        taken[place] = len(shape) - sum(taken) + 1
+    for i, part in enumerate(parts):
+        first = sum(taken[:i])
+        rows = shape[first : first + taken[i]]
+        if _is_mask(part) and part.shape != rows:
+            raise IndexError(
+                f"The shape of the mask {list(part.shape)} at index {first} does not match the "
+                f"shape of the indexed tensor {list(shape)} at index {first}"
+            )
 
 
 def _is_mask(part: Any) -> bool:

@@ -1,0 +1,152 @@
+"""Inputs whose kind is said (bool, int, float), and what is taken where nothing says it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dippm import frontends
+from dippm.errors import InputShapeError
+from dippm.frontends import pytorch
+from dippm.frontends.frontend import InputSpec
+from dippm.graph import ModelGraph, build
+
+ROWS = 12 * 16 * 16
+"""MACs of the layer over all 12 rows."""
+
+
+class Selects(nn.Module):
+    """Keeps some rows, or gathers rows: the code does not tell which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(x[which])
+
+
+class Masked(Selects):
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(torch.masked_select(x, ~which[..., None]).reshape(-1, 16))
+
+
+class Inner(Selects):
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(x[:, which])
+
+
+class Fills(Selects):
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(x.masked_fill(~which[..., None], 0.0))
+
+
+class Index(Selects):
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return self.layer(x[index])
+
+
+class Table(Selects):
+    """Takes positions alone: no row of the table belongs to a row of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.rand(50, 16))
+
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(x + self.table[which])
+
+
+def graph_of(module: nn.Module, given: object) -> ModelGraph:
+    return build(pytorch.convert_module(module.eval(), InputSpec.parse(given)))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("keep=bool:12", "keep=bool:12"),
+        ({"keep": "bool:12"}, "keep=bool:12"),
+        ({"keep": ("bool", 12)}, "keep=bool:12"),
+        ({"x": ["float", 3, 224, 224]}, "x=float:3,224,224"),
+        ("int:128", "int:128"),
+        (("int", 128), "int:128"),
+        ("keep=bool:fixed:12", "keep=bool:fixed:12"),
+        ("keep=bool:4,N", "keep=bool:4,N"),
+        ("t=int:", "t=int:"),
+    ],
+)
+def test_kinds_are_read_and_written_alike(given, text):
+    spec = InputSpec.parse(given)
+    assert str(spec) == text
+    assert InputSpec.parse(str(spec)) == spec
+    assert InputSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_a_kind_is_part_of_the_key():
+    keys = {InputSpec.parse(text).key() for text in ("k=12", "k=bool:12", "k=int:12", "k=float:12")}
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("given", ["k=text:12", "k=bool:value:3", "k=bool:int:3", "k=:3"])
+def test_other_kinds_are_refused(given):
+    with pytest.raises(InputShapeError, match="bool"):
+        InputSpec.parse(given)
+
+
+def test_the_kind_decides():
+    rows = graph_of(Selects(), "x=12,16;which=bool:12")
+    places = graph_of(Selects(), {"x": ("float", 12, 16), "which": ("int", 12)})
+    assert rows.at_batch(4).macs == 4 * ROWS
+    assert any("upper bound" in note for note in rows.notes)
+    assert places.at_batch(1).macs == 12 * ROWS
+    assert [t.dtype for t in (*rows.inputs[1:], *places.inputs[1:])] == ["bool", "int64"]
+
+
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [(Selects, "x=12,16;which=12"), (Index, "x=12,16;index=12"), (Masked, "x=12,16;which=12"),
+     (Inner, "x=12,16;which=fixed:12"), (Fills, "x=12,16;which=12")],
+)  # fmt: skip
+def test_what_fits_as_truth_values_is_taken_so(module, given):
+    """Whatever the input is called: a name is no evidence."""
+    graph = graph_of(module(), given)
+    assert graph.inputs[1].dtype == "bool"
+    assert graph.at_batch(2).macs == 2 * ROWS
+    said = [note for note in graph.notes if "taken for truth values" in note]
+    assert bool(said) == (module in (Selects, Index, Inner))  # the others take nothing else
+    for note in said:
+        example = note.split('"')[1]
+        other = graph_of(module(), f"x=12,16;{example}")
+        assert other.inputs[1].dtype == "int64"
+
+
+def test_positions_stay_positions():
+    for module, given in ((Table(), "x=12,16;which=12"), (Inner(), "x=12,16;which=fixed:5")):
+        graph = graph_of(module, given)
+        assert graph.inputs[1].dtype == "int64"
+        assert not graph.notes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_that_state_the_kind_agree_or_are_refused(tmp_path):
+    example = torch.zeros(2, 12, 16), torch.zeros(2, 12, dtype=torch.int64)
+    module, given = Table().eval(), "x=12,16;which={}:12"
+    torch.export.save(torch.export.export(module, example), tmp_path / "model.pt2")
+    torch.onnx.export(module, example, tmp_path / "model.onnx", dynamo=False,
+                      input_names=["x", "which"])  # fmt: skip
+    torch.jit.script(module).save(tmp_path / "model.pt")
+    for name in ("model.pt2", "model.onnx"):
+        with pytest.raises(InputShapeError, match="given as bool, and the file states int64"):
+            frontends.load(tmp_path / name, given.format("bool"), trust=True)
+        raw = frontends.load(tmp_path / name, given.format("int"), trust=True)
+        assert build(raw).inputs[1].dtype == "int64"
+    script = frontends.load(tmp_path / "model.pt", given.format("int"), trust=True)
+    assert {t.name: t.dtype for t in build(script).inputs}["which"] == "int64"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_script_says_that_it_took_positions(tmp_path):
+    torch.jit.script(Selects().eval()).save(tmp_path / "script.pt")
+    raw = frontends.load(tmp_path / "script.pt", "x=12,16;which=12", trust=True)
+    assert any("taken for positions" in note for note in raw.notes)

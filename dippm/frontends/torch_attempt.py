@@ -105,7 +105,7 @@ class Attempt:
             return program
         reads: list[tuple[dict[str, torch.dtype], Exception | None]] = []
         for dtypes in self.choices:
-            on_mask = not self.runs(batch, dtypes) and self._fails_on_mask(dtypes)
+            on_mask = not self.runs(batch, dtypes) and self._fails_on_mask(dtypes, not reads)
             if on_mask or self.last_error is None:
                 return self._export_first(batch, dtypes, self.last_error, watched=watched)
             if _is_on_data(self.last_error):
@@ -129,12 +129,15 @@ class Attempt:
         self.choices.insert(0, dtypes)
         return self._export(batch, dtypes, watched=watched)
 
-    def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype]) -> bool:
-        """Return whether the last run had the right types, and died on what a mask selects."""
+    def _fails_on_mask(self, dtypes: Mapping[str, torch.dtype], is_first: bool) -> bool:
+        """Return whether the last run had the right types, and died on what a mask selects.
+
+        Where other types before came as far, only what is called a mask is taken for one.
+        """
         masks = [n for n, d in dtypes.items() if d is torch.bool and not EDGES.search(n)]
         if any(MASK_NAME.search(name) for name in masks):
             return isinstance(self.last_error, _ON_DATA)
-        return bool(masks) and self._selects()
+        return is_first and bool(masks) and self._selects()
 
     def _selects(self) -> bool:
         """Return whether the last run died on rows that truth values select."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Attention, Mode, Optimizer, Precision
+from dippm.errors import ConversionError
 from dippm.features.kernel import PARTS, UNITS, Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernels import launched_by, sequence_of, training_step
@@ -50,6 +51,7 @@ SETTINGS = (
 )
 _KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
 _PROBES = (2, 6)
+"""Batches between which quantities are a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +155,10 @@ class KernelTable:
                 (0.0, _input_bytes(graph, graph.batch)),
                 graph.batch,
             )
-        low, high = _PROBES
-        kernels, others = (kernels_of(sequence.at_batch(batch)) for batch in _PROBES)
+        low, high, kernels, others = _alike(sequence, kernels_of, graph.batch)
         at_low, at_high = _quantities(kernels), _quantities(others)
         per_sample = (at_high - at_low) / (high - low)
-        bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in _PROBES)
+        bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in (low, high))
         slope = (bytes_high - bytes_low) / (high - low)
         return cls._from(
             kernels, per_sample, at_low - low * per_sample, (slope, bytes_low - low * slope), None
@@ -208,6 +209,28 @@ class KernelTable:
     def launches(self) -> float:
         """Kernels launched in one inference or step."""
         return float(self.settings[:, SETTINGS.index("launches")].sum())
+
+
+def _alike(
+    sequence: CallSequence, kernels_of: Callable[[CallSequence], list[Kernel]], marker: int
+) -> tuple[int, int, list[Kernel], list[Kernel]]:
+    """Return two batches and the kernels at them, which are the same but for their sizes.
+
+    A small batch can be as large as another size of the model, by which a rule takes one tensor for
+    another; the marker and what it divides are no size of the model.
+
+    Raises:
+        ConversionError: if the kernels differ there as well.
+    """
+    for low, high in (_PROBES, (marker, 3 * marker)):
+        kernels, others = (kernels_of(sequence.at_batch(batch)) for batch in (low, high))
+        if [kernel.node for kernel in kernels] == [kernel.node for kernel in others]:
+            return low, high, kernels, others
+    raise ConversionError(
+        f"the model launches {len(kernels)} kernels at batch {low:,} and {len(others)} at batch "
+        f"{high:,}, so that no batch tells what another one costs",
+        'Give the complete input of the batch in question: input="fixed:8,3,224,224".',
+    )
 
 
 def _quantities(kernels: list[Kernel]) -> Floats:

@@ -12,6 +12,7 @@ from dippm.graph.calls import CallSequence
 from dippm.graph.dialects import read
 from dippm.graph.dialects.names import fold
 from dippm.graph.draft import Draft, Node, Value, item_bytes
+from dippm.graph.macs import is_complex
 from dippm.graph.model_graph import (
     GRAPH_VERSION,
     STATIC,
@@ -188,7 +189,7 @@ def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
 def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
     """Return the bytes of the parameters and constant tensors of numbers that anything reads.
 
-    Numbers are floats, and what is stored in 8 bits to stand for them.
+    Numbers are floats, complex or not, and what is stored in 8 bits to stand for them.
 
     Some exporters list a tied parameter once for each of its names, but read it by one.
     """
@@ -196,5 +197,6 @@ def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
     return sum(
         prod(shape) * item_bytes(dtype)
         for i, (shape, dtype) in draft.parameters.items()
-        if i in read and ("float" in dtype or (dtype in BYTES and len(shape) >= 2))
+        if i in read
+        and ("float" in dtype or is_complex(dtype) or (dtype in BYTES and len(shape) >= 2))
     )

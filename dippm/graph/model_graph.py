@@ -18,6 +18,7 @@ from dippm.errors import ConditionsError
 from dippm.graph.batch_sizes import rebinding
 from dippm.graph.calls import CallSequence
 from dippm.graph.draft import item_bytes
+from dippm.graph.macs import real_flops, real_macs
 from dippm.graph.operators import operator
 from dippm.graph.program import Program
 from dippm.progress import counted
@@ -54,7 +55,8 @@ class OpNode:
         in_shapes: activations read, in argument order; parameters are not among them.
         out_shapes: results; images as NCHW whatever the framework used.
         dtype: of the first result.
-        macs: multiply-accumulates, 0 if the operator has none.
+        macs: multiply-accumulates of real numbers, 0 if the operator has none; one of complex
+            numbers is four.
         flops: 2 · macs + element-wise operations.
         bytes_read: activations read, without parameters.
         bytes_written: results.
@@ -207,14 +209,17 @@ def price(
 ) -> OpNode:
     """Return a node with its costs, which follow from attributes and shapes alone."""
     row = operator(op)
-    macs = row.macs(attributes, in_shapes, out_shapes) if row.macs else 0
+    macs = row.macs(attributes, in_shapes, out_shapes) * real_macs(dtype) if row.macs else 0
     moves_data = not is_view(op, attributes)
     written = sum(prod(s) for s in out_shapes) * item_bytes(dtype) if moves_data else 0
     read = 0
     if moves_data:
         read = sum(prod(s) * item_bytes(d) for s, d in zip(in_shapes, in_dtypes, strict=True))
     elements = in_shapes if row.category in ("reduction", "pool") else out_shapes
-    flops = 2 * macs + row.flops_per_output * (prod(elements[0]) if elements else 0)
+    each = row.flops_per_output
+    if row.category == "elementwise":
+        each *= real_flops(op, dtype)
+    flops = 2 * macs + each * (prod(elements[0]) if elements else 0)
     return OpNode(
         op,
         attributes,

@@ -113,7 +113,13 @@ def spread(shape: Shape, strides: tuple[int, ...], wide: Shape) -> tuple[int, ..
 
 
 def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
-    """Return the strides of a reshape that needs no copy; None if it needs one."""
+    """Return the strides of a reshape that needs no copy; None if it needs one.
+
+    The same memory can also be read as wider or narrower elements along the last axis: pairs of
+    real numbers as complex ones, and back. Strides then count the new elements.
+    """
+    if prod(old) != prod(new):
+        return _as_other_elements(old, strides, new)
     kept = [(size, stride) for size, stride in zip(old, strides, strict=True) if size != 1]
     blocks: list[list[int]] = []  # [size, innermost stride] of axes that are one run of memory
     for size, stride in kept:
@@ -133,3 +139,26 @@ def view_strides(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int,
         if taken != size:
             return None
     return tuple(result)
+
+
+def _as_other_elements(old: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
+    """Return the strides of memory that is read as elements of another width; None if it is not.
+
+    The last axis counts the parts of an element: it goes (a pair becomes a complex number), comes
+    (the other way round), or changes its size.
+    """
+    narrower = len(old) == len(new) + 1 or (len(old) == len(new) and prod(old) > prod(new))
+    wide, fine = (new, old) if narrower else (old, new)
+    rest = len(fine) - 1
+    parts = prod(fine) // max(prod(wide), 1)
+    if fine[:rest] != wide[:rest] or len(wide) not in (rest, rest + 1) or parts < 2:
+        return None
+    if prod(fine) != parts * prod(wide):
+        return None
+    if not narrower:
+        spread_out = tuple(stride * parts for stride in strides[:rest])
+        return (*spread_out, 1) if strides[rest:] in ((), (1,)) else None
+    moved = [stride for size, stride in zip(old[:rest], strides, strict=False) if size != 1]
+    if strides[rest] != 1 or any(stride % parts for stride in moved):
+        return None
+    return tuple(max(stride // parts, 1) for stride in strides[:rest]) + (1,) * (len(wide) - rest)

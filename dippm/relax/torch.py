@@ -158,6 +158,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
                 operator.removesuffix("_") in BROKEN_APART_BY_TVM
                 or operator in COPIES
                 or is_foreign(node.target)
+                or _is_on_complex(node)
             )
             if stock is not None and not ours:
                 try:
@@ -202,6 +203,12 @@ class ShapeOnlyImporter(ExportedProgramImporter):
         )
 
 
+def _is_on_complex(node: Node) -> bool:
+    """Tell whether an operator reads or makes complex numbers, whose types TVM gets wrong."""
+    values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in _flat(values))
+
+
 def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
     """Return a shape in numbers.
 
@@ -235,7 +242,7 @@ def _keep_weights_as_inputs(program: torch.export.ExportedProgram) -> None:
         if (
             spec.kind is kinds.CONSTANT_TENSOR
             and isinstance(value, torch.Tensor)
-            and value.is_floating_point()
+            and (value.is_floating_point() or value.is_complex())
             and value.numel() > 1
         ):
             spec.kind = kinds.PARAMETER

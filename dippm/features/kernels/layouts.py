@@ -8,6 +8,7 @@ from math import prod
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
+from dippm.graph.macs import is_complex
 from dippm.graph.strides import contiguous, dense_in_order, is_channels_last, spread, view_strides
 
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -33,6 +34,8 @@ def view(run: Run, call: Call) -> bool:
     if call.op == "broadcast":
         run.share(out, source, spread(shape, given, run.tensor(out).shape))
         return True
+    if is_complex(run.tensor(source).dtype) and not is_complex(run.tensor(out).dtype):
+        given = tuple(2 * stride for stride in given)  # real or imaginary parts: every other number
     for part in call.outputs:
         same_rank = len(run.tensor(part).shape) == len(shape)
         run.share(part, source, given if same_rank else _taken(run, call, part))

@@ -10,6 +10,7 @@ from dippm.features.kernel import Kernel
 from dippm.features.kernels.casts import lower
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
+from dippm.graph.macs import is_complex, real_macs
 from dippm.graph.operators import operator
 from dippm.graph.rules.quantised import BYTES
 from dippm.graph.strides import (
@@ -71,8 +72,11 @@ def product(
     )
     if _is_integer(run, data or reads):
         kernel = _in_integers(run, call, kernel)
+    elif is_complex(run.tensor(out).dtype):
+        kernel = _in_complex(run, call, kernel, data, weights)
     run.emit(kernel, reads)
-    run.make(out, kernel.out_bytes, strides)
+    parts = 2 if is_complex(run.tensor(out).dtype) else 1
+    run.make(out, parts * kernel.out_bytes, strides)
 
 
 def _is_integer(run: Run, operands: list[int]) -> bool:
@@ -89,6 +93,28 @@ def _in_integers(run: Run, call: Call, kernel: Kernel) -> Kernel:
         weight_bytes=kernel.weight_bytes / width,
         in_bytes=1,
         out_bytes=out,
+    )
+
+
+def _in_complex(
+    run: Run, call: Call, kernel: Kernel, data: list[int], weights: list[int]
+) -> Kernel:
+    """Return a product of complex numbers as the real one that it is: (m, 2k) × (2k, 2n).
+
+    No precision of a run makes complex numbers narrower.
+    """
+    out = run.tensor(call.outputs[0])
+    width = run.natural_width(out)
+    return kernel._replace(
+        unit="fp32" if kernel.unit == "half" else kernel.unit,
+        flops=kernel.flops * real_macs(out.dtype),
+        read_bytes=float(sum(run.state(p).width * run.stored(p) for p in data)),
+        write_bytes=float(width * out.size),
+        weight_bytes=float(sum(run.state(p).width * run.tensor(p).size for p in weights)),
+        n=2 * kernel.n,
+        k=2 * kernel.k,
+        in_bytes=width // 2,
+        out_bytes=width // 2,
     )
 
 

@@ -12,6 +12,7 @@ from dippm.features.kernel import Kernel, Part, Unit
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.graph.calls import Call, CallSequence, Tensor
 from dippm.graph.draft import item_bytes
+from dippm.graph.macs import is_complex
 from dippm.graph.operators import operator
 from dippm.graph.strides import contiguous, dense_in_order
 
@@ -150,11 +151,20 @@ class Run:
         self.states[position] = State(width, strides or contiguous(shape), makers, widened)
 
     def share(self, position: int, source: int, strides: Strides | None = None) -> None:
-        """Note that a tensor is a view of another one."""
+        """Note that a tensor is a view of another one, perhaps of its parts as complex numbers."""
         held = self.state(source)
         self.states[position] = replace(
-            held, strides=strides or contiguous(self.tensor(position).shape)
+            held,
+            width=self._width_of_view(position, source),
+            strides=strides or contiguous(self.tensor(position).shape),
         )
+
+    def _width_of_view(self, position: int, source: int) -> int:
+        width = self.state(source).width
+        before, after = (is_complex(self.tensor(p).dtype) for p in (source, position))
+        if before == after:
+            return width
+        return width // 2 if before else 2 * width
 
     def emit(self, kernel: Kernel, reads: Iterable[int] = (), after: Iterable[int] = ()) -> int:
         """Launch a kernel; return its position.
@@ -169,16 +179,21 @@ class Run:
         return len(self.kernels) - 1
 
     def promoted(self, call: Call) -> int:
-        """Return the bytes per element of a result that no rule of autocast decides."""
+        """Return the bytes per element of a result that no rule of autocast decides.
+
+        A complex result is of two numbers as wide as the widest operand, and the other way round.
+        """
         out = self.tensor(call.outputs[0])
-        if not out.is_float:
+        parts = 2 if is_complex(out.dtype) else 1
+        if not out.is_float and parts == 1:
             return item_bytes(out.dtype)
         widths = [
-            self.state(p).width
+            self.state(p).width // (1 if self.tensor(p).is_float else 2)
             for p in self.operands(call)
-            if self.tensor(p).is_float and self.tensor(p).shape
+            if self.tensor(p).shape
+            and (self.tensor(p).is_float or is_complex(self.tensor(p).dtype))
         ]
-        return max(widths, default=self.default_width)
+        return parts * max(widths, default=self.natural_width(out) // parts)
 
     def unit(self, kind: str) -> Unit:
         """Return the arithmetic of a matrix product of this kernel class."""

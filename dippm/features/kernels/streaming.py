@@ -16,6 +16,7 @@ from dippm.features.kernels.products import copied, dense_image, macs
 from dippm.features.kernels.run import Run, Strides
 from dippm.graph.calls import Call
 from dippm.graph.draft import Shape
+from dippm.graph.macs import real_flops
 from dippm.graph.operators import is_elementwise, operator
 from dippm.graph.strides import contiguous
 
@@ -45,7 +46,10 @@ def pass_over_memory(run: Run, call: Call) -> None:
     length = row_length(run, kind, source, out.shape)
     indices = INDEX_WIDTH * written if _writes_unread_indices(run, call) else 0.0
     elements = read if row.axis == "reduced" else written
-    flops = operator(call.op).flops_per_output * elements + 2.0 * macs(run, call)
+    each = operator(call.op).flops_per_output
+    if operator(call.op).category == "elementwise":
+        each *= real_flops(call.op, out.dtype)
+    flops = each * elements + 2.0 * macs(run, call)
     kernel = Kernel(
         node=call.node,
         kind=kind,

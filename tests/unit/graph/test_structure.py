@@ -11,6 +11,7 @@ from dippm.errors import ConditionsError
 from dippm.graph import GRAPH_VERSION, build
 from dippm.graph.liveness import peak, peak_activation_bytes
 from dippm.graph.operators import OPERATORS
+from dippm.graph.strides import view_strides
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 
@@ -204,3 +205,12 @@ def test_operators_of_torchvision_are_known():
     graph = s.graph(s.call("aten.roi_align", [y, s.weight(5, 5)], 5, 8, 3, 3)).at_batch(1)
     assert ops(graph) == ["deform_conv2d", "roi_align"]
     assert graph.macs == 64 * 9 * 4 * 8
+
+
+def test_strides_follow_memory_that_is_read_as_other_elements() -> None:
+    assert view_strides((2, 3, 4, 2), (24, 8, 2, 1), (2, 3, 4)) == (12, 4, 1)
+    assert view_strides((2, 3, 4), (12, 1, 3), (2, 3, 4, 2)) == (24, 2, 6, 1)
+    assert view_strides((3, 8), (8, 1), (3, 2)) == (2, 1)
+    assert view_strides((1, 4, 2), (1, 2, 1), (1, 4))[1:] == (1,)
+    assert view_strides((4, 2), (1, 4), (4,)) is None  # the parts do not lie beside each other
+    assert view_strides((2, 4), (4, 1), (2, 4, 3, 2)) is None

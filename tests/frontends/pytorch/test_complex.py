@@ -1,0 +1,124 @@
+"""Complex numbers: rotary embeddings, spectral layers, their products and their weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dippm
+from dippm.features.kernels import launched
+from dippm.graph import ModelGraph
+
+FORMS = {
+    "matmul": (lambda x, w: torch.matmul(x, w), (8, 4)),
+    "bmm of activations": (lambda x, w: torch.matmul(torch.bmm(x, x.mT), x) @ w, (8, 4)),
+    "einsum": (lambda x, w: torch.einsum("bti,io->bto", x, w), (8, 4)),
+    "einsum by mode": (lambda x, w: torch.einsum("bti,tio->bto", x, w), (6, 8, 4)),
+    "linear": (lambda x, w: nn.functional.linear(x, w.mT), (8, 4)),
+    "conv1d": (lambda x, w: nn.functional.conv1d(x, w), (4, 6, 3)),
+}
+PRODUCTS = {
+    "matmul": 6 * 8 * 4,
+    "bmm of activations": 2 * 6 * 6 * 8 + 6 * 8 * 4,
+    "einsum": 6 * 8 * 4,
+    "einsum by mode": 6 * 8 * 4,
+    "linear": 6 * 8 * 4,
+    "conv1d": 6 * 4 * 6 * 3,
+}
+"""Complex products of one sample, from the definition."""
+
+
+class OfComplex(nn.Module):
+    """A product of complex activations, of shape (batch, 6, 8), with a complex weight."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.form, shape = FORMS[name]
+        self.w = nn.Parameter(torch.rand(shape, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.form(torch.complex(x, x), self.w).abs()
+
+
+class Rotary(nn.Module):
+    """As Llama has it: queries in pairs, taken for complex, times a table of unit numbers."""
+
+    def __init__(self, heads: int, width: int, length: int = 16) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width
+        angles = torch.outer(torch.arange(length), torch.rand(width // 2))
+        self.register_buffer("table", torch.polar(torch.ones_like(angles), angles))
+        self.project = nn.Linear(heads * width, heads * width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.project(x).view(*x.shape[:2], self.heads, self.width)
+        pairs = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
+        table = self.table[: x.shape[1]].view(1, x.shape[1], 1, self.width // 2)
+        return torch.view_as_real(pairs * table).flatten(3).type_as(x)
+
+
+class Spectral(nn.Module):
+    """A layer of a Fourier neural operator: weights on the low frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(4, 4, 6, 6, dtype=torch.cfloat))
+        self.beside = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft2(x)
+        out = torch.zeros_like(spectrum)
+        low = spectrum[:, :, :6, :6]
+        out[:, :, :6, :6] = torch.einsum("bixy,ioxy->boxy", low, self.w)
+        return torch.fft.irfft2(out, s=x.shape[-2:]) + self.beside(x)
+
+
+def read(module: nn.Module, shape: str) -> ModelGraph:
+    return dippm.read_graph(module.eval(), input=shape)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_complex_product_is_four_real_ones(name: str) -> None:
+    graph = read(OfComplex(name), "6,8")
+    assert not graph.unknown_ops
+    assert graph.at_batch(3).macs == 3 * 4 * PRODUCTS[name]
+    assert graph.param_bytes == 8 * torch.Size(FORMS[name][1]).numel()
+    for precision in ("fp32", "tf32", "fp16", "amp"):
+        kernels = [k for k in launched(graph.at_batch(3), precision) if k.k > 1]
+        assert sum(k.flops for k in kernels) == 2 * graph.at_batch(3).macs
+        assert sum(k.weight_bytes for k in kernels) == graph.param_bytes
+        assert all(k.unit != "half" for k in kernels)
+
+
+def test_a_spectral_layer_weighs_and_multiplies_what_it_does() -> None:
+    graph = read(Spectral(), "4,32,32")
+    assert graph.param_bytes == 4 * 4 * 36 * 8 + 4 * 4 * 4 + 4 * 4
+    assert graph.at_batch(2).macs == 2 * (4 * 4 * 4 * 36 + 4 * 4 * 32 * 32)
+    assert dippm.predict(Spectral(), input="4,32,32", device="A100", batch=4).latency_ms > 0
+
+
+@pytest.mark.parametrize(("heads", "width"), [(2, 8), (2, 4), (6, 4), (1, 12)])
+def test_rotary_embeddings_by_complex_numbers_are_views_and_one_product(heads, width) -> None:
+    """Sizes of 2, 4 and 6 are small batches as well: no kernel comes or goes with a batch."""
+    module = Rotary(heads, width)
+    graph = read(module, f"6,{heads * width}")
+    for batch in (1, 2, 4, 6, 7):
+        product, turn = (k.kind for k in launched(graph.at_batch(batch)))
+        assert product == "gemm"
+        assert turn in ("elementwise", "broadcast")
+    for phase in ("inference", "train"):
+        for batch in (1, 2, 6):
+            out = dippm.predict(
+                module, input=f"6,{heads * width}", device="A100", batch=batch, phase=phase
+            )
+            assert out.latency_ms > 0
+
+
+def test_real_numbers_behind_complex_ones_are_four_bytes_wide() -> None:
+    class Mixes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + torch.fft.fft(x).real) * 2.0
+
+    (*_, add, double) = launched(read(Mixes(), "6,8").at_batch(2))
+    assert (add.in_bytes, add.out_bytes, double.out_bytes) == (4, 4, 4)

@@ -1,0 +1,37 @@
+"""Kernels of a graph as columns: what differs between two batches."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from dippm.errors import ConversionError
+from dippm.features.kernel_table import KernelTable
+from dippm.features.kernels import launched_by
+from dippm.frontends.frontend import InputSpec
+from dippm.frontends.pytorch import convert_module
+from dippm.graph import build
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build(convert_module(nn.Linear(8, 4).eval(), InputSpec.parse("8")))
+
+
+def test_a_batch_as_large_as_another_size_is_no_probe(graph) -> None:
+    def kernels_of(sequence):
+        kernels = launched_by(sequence)
+        return kernels[:-1] if sequence.batch == 2 else kernels
+
+    table = KernelTable._expanded(graph, kernels_of)
+    plain = KernelTable.of(graph)
+    for batch in (1, 2, 64):
+        assert (table.quantities(batch) == plain.quantities(batch)).all()
+
+
+def test_kernels_that_differ_at_every_batch_are_an_error_of_ours(graph) -> None:
+    def kernels_of(sequence):
+        return launched_by(sequence) * min(sequence.batch, 1500)
+
+    with pytest.raises(ConversionError, match=r"launches \d+ kernels at batch 1,009"):
+        KernelTable._expanded(graph, kernels_of)

@@ -40,6 +40,7 @@ from dippm.frontends.torch_regions import autocast_without_data, inline_regions
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
+from dippm.relax.torch_data_flow import with_whole_batches
 from dippm.relax.torch_tracing import without_source
 
 POSITIONS = (
@@ -284,7 +285,7 @@ class Attempt:
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
-            note_holds(program, holds)
+            program = with_whole_batches(note_holds(program, holds))
             _check_sizes(program)
             return note_paths(program, self.module, "module")
         except MemoryError:

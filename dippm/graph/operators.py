@@ -186,7 +186,7 @@ _OPERATORS: list[Operator] = [
     *_norms("local_response_norm=lrn,localresponsenorm", "layer_norm", 9, autocast="float32"),
     *_norms("l2_normalize=renorm", "layer_norm", 3, attributes=("axes",), autocast="float32"),
 
-    *_activations("softmax=hardmax log_softmax", 4, feature="softmax", kernel="softmax",
+    *_activations("softmax=hardmax,safesoftmax log_softmax", 4, feature="softmax", kernel="softmax",
                   attributes=("axis",), autocast="float32", along_axis=True),
     *_activations("relu leaky_relu=rrelu,rreluwithnoise prelu threshold=thresholdedrelu,shrink",
                   1, kernel="activation"),

@@ -12,6 +12,9 @@ from torch.fx.node import _side_effectful_functions
 
 from dippm.relax.torch_tracing import without_source
 
+_MAPPED = ("_add_batch_dim", "_remove_batch_dim")
+"""Marks of `torch.vmap` in a program: an axis is taken for the slices, and comes back."""
+
 
 def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     """Return the program in functional operators if in-place updates hide its data flow.
@@ -19,8 +22,27 @@ def with_data_flow(program: ExportedProgram) -> ExportedProgram:
     Nothing is decomposed. Operators of other libraries are run on tensors without data, so their
     code must be at hand.
     """
-    if not mutates_shared_memory(program.graph):
-        return program
+    return _run_again(program) if mutates_shared_memory(program.graph) else program
+
+
+def with_whole_batches(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with what `torch.vmap` runs written out for all slices at once.
+
+    An export keeps the operators on one slice, between marks where the mapped axis goes and comes
+    back. Maps of indices alone (the masks of transformers) stay as they are: nothing in them costs.
+    """
+    return _run_again(program) if _maps_numbers(program.graph) else program
+
+
+def _maps_numbers(graph: torch.fx.Graph) -> bool:
+    marks = [n for n in graph.nodes if getattr(n.target, "__name__", "") in _MAPPED]
+    values = [v for n in marks for m in (n, *n.all_input_nodes) for v in [m.meta.get("val")]]
+    return any(
+        isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values
+    )
+
+
+def _run_again(program: ExportedProgram) -> ExportedProgram:
     _drop_dropout(program.graph)
     with _keeping_unread(program.graph), without_source():
         program = program.run_decompositions({})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +34,9 @@ from dippm.frontends.torch_inputs import (
     forward_parameters,
     shape_hint,
 )
-from dippm.frontends.torch_known import Kept, KnownNumbers
+from dippm.frontends.torch_known import Kept, KnownNumbers, settings_of
 from dippm.frontends.torch_paths import note_paths
+from dippm.frontends.torch_places import place_of
 from dippm.frontends.torch_recurrent import whole_recurrent_layers
 from dippm.frontends.torch_regions import autocast_without_data, inline_regions
 from dippm.frontends.torch_script import run_script
@@ -88,10 +90,14 @@ class Attempt:
         self.first_error: Exception | None = None
         self.forward_error: Exception | None = None
         self.last_error: Exception | None = None
-        self._makes_meta = False
+        self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
-        self._knows, self._everywhere = call.has_numbers, False
+        self.forget()
+
+    def with_call(self, call: Call) -> Attempt:
+        """Return exports of the same module that is called in another way."""
+        return Attempt(self.module, call, on_meta=self.on_meta, kept=self._kept)
 
     def at(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
         """Return the program at a batch, None if the module does not pass there.
@@ -175,20 +181,30 @@ class Attempt:
         sizes = ("fixed:" if leaf.batch_axis is None else "") + ",".join(map(str, leaf.shape))
         return TRUTH.format(name=name or "the input", given=f"{name}=" if name else "", sizes=sizes)
 
-    def known(self, batch: int) -> ExportedProgram | None:
+    def known(self, batch: int, *, watched: bool = False) -> ExportedProgram | None:
         """Return the program with all worked out that the module computes from numbers alone.
 
         None if that is not why the exports before have failed.
         """
         if not _is_on_data(self.first_error):
             return None
-        knew = self._knows
-        for self._everywhere in (True,) if knew else (False, True):
+        settings = settings_of(self._kept)
+        ways = [(False, settings), (True, settings), (True, self._kept)]
+        first = 1 if self.call.has_numbers else 0
+        last = 3 if watched or not self.call.has_batch else 2  # tables change nothing at one batch
+        for self._everywhere, self._known in ways[first:last]:
             self._knows = True
-            if (program := self.at(batch)) is not None:
+            if watched and not self.runs(batch, self.choices[0]):  # much cheaper than an export
+                continue
+            if (program := self.at(batch, watched=watched)) is not None:
                 return program
-        self._knows, self._everywhere = knew, False
+        self.forget()
         return None
+
+    def forget(self) -> None:
+        """Work nothing out in the exports that follow; see `known`."""
+        self._knows, self._everywhere = self.call.has_numbers, False
+        self._known = settings_of(self._kept)
 
     def stated(self, batch: int) -> ExportedProgram | None:
         """Return the program with an upper bound for each size that depends on data.
@@ -200,12 +216,25 @@ class Attempt:
         for dtypes in self.choices:
             program = self._export(batch, dtypes, sizes=StatedSizes())
             sizes = self._sizes
-            if program is not None and (sizes.is_sound or has_edges):
+            ends_early = sizes.is_cut and self._works_beyond(batch, dtypes)
+            if program is not None and (sizes.is_sound or has_edges) and not ends_early:
                 self.notes = sizes.notes
                 return program
             if sizes.has_run:
+                self._works_at = self._works_at or sizes.stated_at or sizes.read_at
                 return None
         return None
+
+    def _works_beyond(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
+        """Return whether layers run behind the first read of data, for either answer."""
+        for answer in (False, True):
+            sizes = StatedSizes(answer)
+            with suppress(Exception):
+                self._run(batch, dtypes, partial(sizes.run, self.module, tensors=_tensors))
+            if sizes.works_at:
+                self._works_at = f"{sizes.read_at} -> {sizes.works_at}"
+                return True
+        return False
 
     @property
     def refused_inputs(self) -> bool:
@@ -237,9 +266,13 @@ class Attempt:
             )
             error.__cause__ = self.first_error
             return error
+        place = self._works_at or place_of(self.first_error, self.module)
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
+        if self._works_at or _is_on_data(self.first_error):
+            reasons = "What it computes depends on values that it reads out of a tensor there"
         error = ConversionError(
-            f"torch.export cannot follow this model: {_first_line(self.first_error)}",
+            f"torch.export cannot follow this model: {_first_line(self.first_error)}"
+            f"{place and f' ({place})'}",
             f"{reasons}{', or sizes that a trace fixed' if self._is_script else ''}; "
             "check the input shape, export the model to ONNX, or simplify its forward().",
         )
@@ -303,28 +336,37 @@ class Attempt:
 
     def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the module takes inputs of these types."""
-        tensors = self._tensors(batch, dtypes)
         try:
-            if self.on_meta:
-                args, kwargs = self.call.arrange(tensors)
-                with (
-                    self.device(),
-                    self.numbers(),
-                    keeping_attributes(self.module),
-                    autocast_without_data(),
-                ):
-                    self.module(*args, **kwargs)
-            else:
-                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                    fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
-                    args, kwargs = self.call.arrange(fake)
-                    with self.numbers(), keeping_attributes(self.module):
-                        self.module(*args, **kwargs)
+            self._run(batch, dtypes, lambda args, kwargs: self.module(*args, **kwargs))
         except Exception as error:
             self.forward_error, self.last_error = self.forward_error or error, error
             return False
         self.last_error = None
         return True
+
+    def _run(
+        self,
+        batch: int,
+        dtypes: Mapping[str, torch.dtype],
+        use: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    ) -> None:
+        """Give inputs without data to `use`, as the arguments of the module."""
+        tensors = self._tensors(batch, dtypes)
+        if self.on_meta:
+            args, kwargs = self.call.arrange(tensors)
+            with (
+                self.device(),
+                self.numbers(),
+                keeping_attributes(self.module),
+                autocast_without_data(),
+            ):
+                use(args, kwargs)
+        else:
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                fake = {name: mode.from_tensor(t) for name, t in tensors.items()}
+                args, kwargs = self.call.arrange(fake)
+                with self.numbers(), keeping_attributes(self.module):
+                    use(args, kwargs)
 
     def device(self) -> AbstractContextManager[Any]:
         """Return where tensors go that the module makes without saying where."""
@@ -334,7 +376,7 @@ class Attempt:
         """Return what works out numbers, if that is needed."""
         if not self._knows:
             return nullcontext()
-        return KnownNumbers(self.module, self._kept, everywhere=self._everywhere)
+        return KnownNumbers(self.module, self._known, everywhere=self._everywhere)
 
     def _tensors(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         if self.on_meta:

@@ -208,9 +208,12 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
         if other is not None:
             return other
     program = attempt.selected(marker) or program
+    if program is None and not watch.is_cut:
+        program = attempt.known(marker, watched=True)
     notes = attempt.notes
     if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
         return Exported(program, marker, True, notes)
+    attempt.forget()
     program = attempt.at(fixed_batch)
     program = attempt.selected(fixed_batch) or program
     program = program or attempt.stated(fixed_batch) or attempt.known(fixed_batch)
@@ -243,8 +246,8 @@ def _sequence_first(attempt: Attempt, marker: int) -> Exported | None:
     if not open_leaves or not (misplaced or has_sequence_first(attempt.module)):
         return None
     leaves = tuple(map(_with_batch_second, attempt.call.leaves))
-    other = Attempt(attempt.module, replace(attempt.call, leaves=leaves), on_meta=attempt.on_meta)
-    program = other.at(marker, watched=True)
+    other = attempt.with_call(replace(attempt.call, leaves=leaves))
+    program = other.at(marker, watched=True) or other.known(marker, watched=True)
     if program is not None and other.watch.placed and not other.watch.misplaced:
         moved = [
             x.name or "the input"

@@ -35,16 +35,25 @@ SIZED = frozenset("expand narrow repeat reshape tile view".split())
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Kept = Mapping[str, Mapping[str, torch.Tensor]]
-"""Whole numbers by path of a part and by attribute."""
+"""Numbers by path of a part and by attribute."""
 
 
 def kept_numbers(module: torch.nn.Module) -> Kept:
-    """Return the whole numbers with data that the parts of a module keep as tensors."""
+    """Return the numbers with data that the parts of a module keep as tensors.
+
+    They are settings, see `settings_of`, and tables: masks, steps of a solver.
+    """
     found = {}
     for path, part in module.named_modules():
         if not isinstance(part, torch.jit.ScriptModule):
             kept = {**vars(part), **part._buffers}
-            found[path] = {name: value for name, value in kept.items() if _is_number(value)}
+            found[path] = {name: value for name, value in kept.items() if _is_known(value)}
+    return {path: own for path, own in found.items() if own}
+
+
+def settings_of(kept: Kept) -> Kept:
+    """Return the whole numbers and flags among what a module keeps."""
+    found = {path: {n: v for n, v in own.items() if _is_setting(v)} for path, own in kept.items()}
     return {path: own for path, own in found.items() if own}
 
 
@@ -176,6 +185,12 @@ def _is_known(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return _is_known(value) and bool(value.dim() == 0) and value.dtype in _WHOLE
+
+
+def _is_setting(value: Any) -> bool:
+    """Tell a number or a flag that a module keeps as a tensor of one element."""
+    one = _is_known(value) and value.numel() == 1 and value.dim() <= 1
+    return one and value.dtype in (*_WHOLE, torch.bool)
 
 
 def _are_sizes(values: Any) -> bool:

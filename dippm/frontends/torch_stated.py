@@ -3,7 +3,8 @@
 Which boxes survive a threshold or a non-maximum suppression is not known without data, so each
 such size is stated as its upper bound: every candidate survives, and the model's own limits (the
 best 1,000 proposals, 100 detections) cut from there. Where a model reads a number out of a tensor
-nothing can be stated, and the graph ends; that is allowed after the last layer only.
+nothing can be stated, and the graph ends; that is allowed after the last layer only. Whether it is
+the last is seen by going on with made-up data: a loop may run layers again that were used before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,19 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 
+from dippm.frontends.torch_places import calling_place
+
+LAYERS = frozenset(
+    """
+    linear bilinear matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addbmm addmv einsum
+    tensordot conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    multi_head_attention_forward scaled_dot_product_attention
+    """.split()
+)
+"""Functions that make a layer of what a module keeps: a parameter, or a buffer."""
+MOST_READS = 100
+"""Reads behind the end of a graph after which no layer is looked for."""
 READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __contains__".split())
 BOUND = (
     "sizes that depend on data ({names}) were stated as their upper bound, as if every candidate "
@@ -31,13 +45,22 @@ class _EndOfGraphError(Exception):
 class StatedSizes(TorchFunctionMode):
     """Runs a module so that no size depends on data.
 
+    Args:
+        answer: what a read of data gives, to see what the module does behind the end of its graph;
+            None ends there.
+
     Attributes:
         has_run: whether the module came as far as a size that depends on data.
+        read_at: line of the model where it read data and the graph ends, "" if it does not.
+        stated_at: line of the first size that depends on data, "" if there is none.
+        works_at: line behind the end where a layer ran, used before or not; "" if none was seen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bool | None = None) -> None:
         super().__init__()
-        self.has_run = False
+        self.has_run, self.read_at, self.stated_at, self.works_at = False, "", "", ""
+        self._answer, self._reads = answer, 0
+        self._kept: dict[int, torch.Tensor] = {}
         self._stated: dict[str, None] = {}
         self._cut = ""
         self._selects_boxes = False
@@ -62,6 +85,8 @@ class StatedSizes(TorchFunctionMode):
         self._masks = {id(mask): mask for mask in masks}
         self._weights = {id(p) for p in module.parameters() if p.dim() > 1}
         self._has_layers = bool(self._weights)
+        kept = (*module.parameters(), *module.buffers())
+        self._kept = {id(tensor): tensor for tensor in kept if tensor.dim()}
         if not self._has_layers and not self._masks:
             raise ValueError("without weights there is no last layer")
         stack = _module_stack()
@@ -88,6 +113,10 @@ class StatedSizes(TorchFunctionMode):
         """Whether all that was stated is what inputs of truth values select."""
         return bool(self._stated) and not self._selects_others and not self._cut
 
+    def is_cut(self) -> bool:
+        """Whether the graph ends before the module does."""
+        return bool(self._cut)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What to tell the user."""
@@ -100,6 +129,8 @@ class StatedSizes(TorchFunctionMode):
         given = list(_flat([args, kwargs]))
         for tensor in given:
             self._weights.discard(id(tensor))
+        if self.has_run and name in LAYERS:
+            self._see_layer(given)
         if name in READS:
             return self._read(name, func, args, kwargs)
         state = _STATED.get(name)
@@ -116,6 +147,8 @@ class StatedSizes(TorchFunctionMode):
             for tensor in given:
                 self._made.pop(id(tensor), None)
         self._made.update({id(tensor): tensor for tensor in made})
+        if given and all(id(tensor) in self._kept for tensor in given):
+            self._kept.update({id(tensor): tensor for tensor in made})
         return result
 
     def _is_of_masks(self, name: str, given: list[torch.Tensor]) -> bool:
@@ -125,11 +158,25 @@ class StatedSizes(TorchFunctionMode):
         masks = [tensor for tensor in given if _is_mask(tensor)]
         return bool(masks) and all(id(mask) in self._masks for mask in masks)
 
+    def _see_layer(self, given: list[torch.Tensor]) -> None:
+        """Note a layer behind a size or a read that depends on data.
+
+        Raises:
+            _EndOfGraphError: if that is behind the end, where nothing else is looked for.
+        """
+        if not any(id(tensor) in self._kept for tensor in given):
+            return
+        self._early = True
+        if self._cut:
+            self.works_at = calling_place() or "a layer"
+            raise _EndOfGraphError
+
     def _state(self, name: str, *, of_inputs: bool) -> None:
         self.has_run = True
         self._early |= bool(self._weights) and not of_inputs
         self._selects_others |= not of_inputs
         self._stated[name] = None
+        self.stated_at = self.stated_at or calling_place()
 
     def _read(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Return what the tensor holds, if it holds something: constants of the model do."""
@@ -144,8 +191,24 @@ class StatedSizes(TorchFunctionMode):
             self._early, self._selects_boxes = True, False
             if isinstance(value, Exception):
                 raise value
-        self._cut = name.strip("_")
-        raise _EndOfGraphError
+        self._cut = self._cut or name.strip("_")
+        self.read_at = self.read_at or calling_place()
+        self._reads += 1
+        made_up = _MADE_UP.get(name)
+        if self._answer is None or made_up is None or self._reads > MOST_READS:
+            raise _EndOfGraphError
+        return made_up(self._answer)
+
+
+_MADE_UP: dict[str, Callable[[bool], Any]] = {
+    "__bool__": bool,
+    "__contains__": bool,
+    "__int__": int,
+    "__index__": int,
+    "__float__": float,
+    "item": int,
+}
+"""What stands for data that is read, by the method that reads it."""
 
 
 def _is_plain(value: Any) -> bool:

@@ -181,17 +181,26 @@ def load_program(
 
 
 def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
-    import torch
-
     from dippm.frontends.torch_export import re_export
 
     with quiet():
         try:
-            program = torch.export.load(path)
+            program = _load_program(path)
         except Exception as error:
             raise _damaged(path, "an exported program (.pt2)", error) from error
         step("exporting")
         return re_export(program, inputs)
+
+
+def _load_program(path: Path) -> torch.export.ExportedProgram:
+    """Load a program, with the operators of torchvision if it does not load without them."""
+    import torch
+
+    try:
+        return torch.export.load(path)
+    except Exception:
+        declare_vision_operators()
+        return torch.export.load(path)
 
 
 def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:

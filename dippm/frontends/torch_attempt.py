@@ -25,6 +25,7 @@ from dippm.frontends.torch_batch import (
     watch_sequences,
 )
 from dippm.frontends.torch_call import Call
+from dippm.frontends.torch_experts import Experts
 from dippm.frontends.torch_holds import note_holds, watched_holds
 from dippm.frontends.torch_inputs import (
     EDGES,
@@ -56,7 +57,14 @@ TRUTH = (
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
 _SELECTS = re.compile(r"nonzero|masked_select")
 _READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
-_OUR_WORDS = ("meta", "same device", "data-dependent", "DataDependent")
+_OUR_WORDS = (
+    "meta",
+    "same device",
+    "data-dependent",
+    "DataDependent",
+    "view size is not compatible",
+)
+"""In errors that tensors without data bring about: attention gives another order of axes there."""
 
 
 class Attempt:
@@ -236,6 +244,29 @@ class Attempt:
                 return True
         return False
 
+    def shared(self, batch: int, *, is_marker: bool = False) -> ExportedProgram | None:
+        """Return the program of a mixture of experts, each with an even share of the tokens.
+
+        None unless that is all that depends on data.
+
+        Args:
+            batch: samples, or a marker.
+            is_marker: which of the two.
+        """
+        if not _is_on_data(self.first_error):
+            return None
+        for dtypes in self.choices:
+            seen = Experts(batch, is_marker=is_marker)
+            with suppress(Exception):
+                self._run(batch, dtypes, partial(_called_in, seen, self.module))
+                if seen.is_sound:
+                    share = Experts(batch, is_marker=is_marker, counts=seen.counts)
+                    program = self._export(batch, dtypes, mode=share)
+                    if program is not None and share.counts == seen.counts:
+                        self.notes = share.notes
+                        return program
+        return None
+
     @property
     def refused_inputs(self) -> bool:
         """Whether the model's own code refuses these inputs, and not our weightless tensors."""
@@ -297,6 +328,7 @@ class Attempt:
         *,
         watched: bool = False,
         sizes: StatedSizes | None = None,
+        mode: Experts | None = None,
     ) -> ExportedProgram | None:
         believes = all(leaf.named for leaf in self.call.leaves)
         self.watch = BatchWatch(batch if watched else 0, believes=believes)
@@ -305,7 +337,7 @@ class Attempt:
         names = {_identifier(name): name for name in tensors}
         named = {key: tensors[name] for key, name in names.items()}
         self._sizes = sizes or self._sizes
-        wrapped = _Flat(self, names, sizes)
+        wrapped = _Flat(self, names, sizes, mode)
         end = watch_sequences(self.module, self.watch) if watched else None
         try:
             args = () if first is None else (first,)
@@ -332,7 +364,8 @@ class Attempt:
         finally:
             if end is not None:
                 end()
-        return self._export(batch, dtypes, watched=watched, sizes=sizes and StatedSizes())
+        sizes = sizes and StatedSizes()
+        return self._export(batch, dtypes, watched=watched, sizes=sizes, mode=mode and mode.anew())
 
     def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the module takes inputs of these types."""
@@ -398,9 +431,14 @@ class _Flat(torch.nn.Module):
     """
 
     def __init__(
-        self, attempt: Attempt, names: Mapping[str, str], sizes: StatedSizes | None
+        self,
+        attempt: Attempt,
+        names: Mapping[str, str],
+        sizes: StatedSizes | None,
+        mode: Experts | None,
     ) -> None:
         super().__init__()
+        self._mode = mode
         self._arrange, self._names, self._sizes = attempt.call.arrange, dict(names), sizes
         self._watch = attempt.watch
         self._is_script = isinstance(attempt.module, torch.jit.ScriptModule)
@@ -428,8 +466,17 @@ class _Flat(torch.nn.Module):
             return tuple(_tensors(self.module(*given, **named)))
 
     def _modes(self) -> Iterator[AbstractContextManager[Any]]:
+        if self._mode is not None:
+            yield self._mode
         if self._watch.batch:
             yield ScriptWatch(self._watch) if self._is_script else self._watch
+
+
+def _called_in(
+    mode: Experts, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    with mode:
+        module(*args, **kwargs)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

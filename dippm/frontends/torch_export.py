@@ -196,6 +196,7 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     if not attempt.call.has_batch:
         program = attempt.at(1)
         program = attempt.selected(1) or program or attempt.stated(1) or attempt.known(1)
+        program = program or attempt.shared(1)
         if program is None:
             return None
         assumed = () if attempt.call.notes else (NO_BATCH,)
@@ -214,9 +215,16 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     if program is not None and _scales(attempt, program, marker, is_trace=is_trace):
         return Exported(program, marker, True, notes)
     attempt.forget()
+    if program is None and not watch.is_cut:
+        program = attempt.shared(marker, is_marker=True)
+        if program is not None and not loses_batch(program, marker):
+            return Exported(program, marker, True, attempt.notes)
+    if is_trace:  # its sizes refuse a marker, which tells nothing of its own batch
+        attempt.first_error = attempt.forward_error = None
     program = attempt.at(fixed_batch)
     program = attempt.selected(fixed_batch) or program
-    program = program or attempt.stated(fixed_batch) or attempt.known(fixed_batch)
+    ways = (attempt.stated, attempt.known, attempt.shared)
+    program = program or next((p for way in ways if (p := way(fixed_batch)) is not None), None)
     if program is None:
         return None
     first = attempt.call.leaves[0]

@@ -13,24 +13,35 @@ import torch
 from torch.export import ExportedProgram
 
 from dippm.relax.torch_namespaces import is_foreign
+from dippm.vision_operators import declare_vision_operators
 
+VISION = "torchvision"
 _libraries: list[Any] = []
 """A declaration ends with the object that made it."""
 
 
 def foreign_schemas(program: ExportedProgram) -> tuple[str, ...]:
-    """Return the schemas of the operators that torch itself does not bring, sorted."""
+    """Return the schemas of the operators that torch itself does not bring, sorted.
+
+    Those of torchvision are among them: a worker that reads a program has not imported it.
+    """
     found = set()
     for graph_module in program.graph_module.modules():
         graph = getattr(graph_module, "graph", None)
         for node in getattr(graph, "nodes", ()):
-            if is_foreign(node.target):
+            if is_foreign(node.target) or getattr(node.target, "namespace", "") == VISION:
                 found.add(str(node.target._schema))
     return tuple(sorted(found))
 
 
 def declare(schemas: Iterable[str]) -> None:
-    """Declare operators that are not there yet; for the life of the process."""
+    """Declare operators that are not there yet; for the life of the process.
+
+    Those of torchvision are brought by itself, if it is there: it would declare them once more.
+    """
+    schemas = tuple(schemas)
+    if any(schema.startswith(VISION + "::") for schema in schemas):
+        declare_vision_operators()
     for schema in schemas:
         if _is_known(schema.partition("(")[0]):
             continue

@@ -169,6 +169,12 @@ def _for_real() -> Iterator[None]:
         yield
 
 
+def worked_out(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function on numbers that are known, whatever is traced meanwhile."""
+    with _for_real():
+        return func(*args, **kwargs)
+
+
 def _writes(name: str) -> bool:
     """Return whether a function of this name changes its first argument."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))

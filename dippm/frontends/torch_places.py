@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 LONGEST_LINE = 80
-_DIPPM = str(Path(__file__).parents[1])
+_DIPPM = str(Path(__file__).parents[1]) + os.sep
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
@@ -76,7 +77,7 @@ def _is_foreign(code: CodeType, own: frozenset[str] = frozenset()) -> bool:
 def _torch() -> str:
     import torch
 
-    return str(Path(torch.__file__).parent)
+    return str(Path(torch.__file__).parent) + os.sep
 
 
 def _files(module: torch.nn.Module) -> frozenset[str]:

@@ -184,7 +184,7 @@ class StatedSizes(TorchFunctionMode):
             value = func(*args, **kwargs)
         except Exception as error:
             value = error
-        if _is_plain(value):
+        if is_plain(value):
             return value
         self.has_run = True
         if self._weights or not self._has_layers:
@@ -211,10 +211,10 @@ _MADE_UP: dict[str, Callable[[bool], Any]] = {
 """What stands for data that is read, by the method that reads it."""
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Return whether numbers that were read are numbers, and not symbols for them."""
     if isinstance(value, list):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return isinstance(value, bool | int | float)
 
 
@@ -222,6 +222,11 @@ def _module_stack() -> dict[str, Any]:
     """Return the modules that the exporter's tracer is in; empty outside of an export."""
     tracer = getattr(get_proxy_mode(), "tracer", None)
     return getattr(tracer, "module_stack", {})
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested arguments."""
+    return list(_flat(value))
 
 
 def _flat(value: Any) -> Iterator[torch.Tensor]:
@@ -235,19 +240,19 @@ def _flat(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _nonzero(args: Any, kwargs: Any) -> Any:
-    found = _operators().nonzero(args[0])
+    found = without_data().nonzero(args[0])
     return found.unbind(1) if kwargs.get("as_tuple") else found
 
 
 def _where(args: Any, kwargs: Any) -> Any:
     if len(args) + len(kwargs) != 1:
         return None
-    return _operators().nonzero(*args, **kwargs).unbind(1)
+    return without_data().nonzero(*args, **kwargs).unbind(1)
 
 
 def _masked_select(args: Any, kwargs: Any) -> Any:
     values, mask = torch.broadcast_tensors(*args, *kwargs.values())
-    return values.reshape(-1)[_operators().nonzero(mask.reshape(-1)).squeeze(1)]
+    return values.reshape(-1)[without_data().nonzero(mask.reshape(-1)).squeeze(1)]
 
 
 def _getitem(args: Any, kwargs: Any) -> Any:
@@ -259,7 +264,7 @@ def _getitem(args: Any, kwargs: Any) -> Any:
     _check_masks(source.shape, parts)
     positions: list[Any] = []
     for part in parts:
-        positions += _operators().nonzero(part).unbind(1) if _is_mask(part) else [part]
+        positions += without_data().nonzero(part).unbind(1) if _is_mask(part) else [part]
     return source[tuple(positions)]
 
 
@@ -295,7 +300,7 @@ def _unique(args: Any, kwargs: Any) -> Any:
 
 
 def _nms(args: Any, kwargs: Any) -> Any:
-    return _operators().nms(*args, **kwargs)
+    return without_data().nms(*args, **kwargs)
 
 
 _STATED: dict[str, Callable[[Any, Any], Any]] = {
@@ -310,8 +315,8 @@ _STATED: dict[str, Callable[[Any, Any], Any]] = {
 _WORDS = {"__getitem__": "boolean index"}
 
 
-def _nonzero_size(condition: torch.Tensor) -> torch.Tensor:
-    shape = (condition.numel(), max(condition.dim(), 1))
+def _nonzero_size(condition: torch.Tensor, rows: int = -1) -> torch.Tensor:
+    shape = (condition.numel() if rows < 0 else rows, max(condition.dim(), 1))
     return torch.zeros(shape, dtype=torch.int64, device=condition.device)
 
 
@@ -320,7 +325,7 @@ def _nms_size(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) ->
 
 
 @cache
-def _operators() -> Any:
+def without_data() -> Any:
     """Return our operators, whose results have a size that no data changes."""
     for name, function in (("dippm::nonzero", _nonzero_size), ("dippm::nms", _nms_size)):
         operator = torch.library.custom_op(name, function, mutates_args=())
@@ -330,4 +335,4 @@ def _operators() -> Any:
 
 def declare() -> None:
     """Make our operators known, for programs that were exported with them."""
-    _operators()
+    without_data()

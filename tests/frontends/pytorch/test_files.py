@@ -159,3 +159,34 @@ def test_a_configuration_brings_no_code_of_its_own(tmp_path):
         with pytest.raises(UnsafeModelError, match="would load"):
             frontends.load(f"hf-config:{tmp_path}", "3,224,224")
     assert not witness.exists()
+
+
+class Attends(nn.Module):
+    """Attention whose result is viewed as it lies in memory: on a CPU, heads after tokens."""
+
+    def __init__(self, *, contiguous: bool) -> None:
+        super().__init__()
+        self.embedding, self.project = nn.Embedding(100, 32), nn.Linear(32, 96)
+        self.contiguous, self.out = contiguous, nn.Linear(32, 100)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        heads = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.project(x).split(32, 2))
+        y = nn.functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+        y = y.contiguous() if self.contiguous else y
+        return self.out(y.view(*tokens.shape, 32))
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_programs_that_a_cpu_exported_keep_its_order_of_axes(is_static, contiguous, tmp_path):
+    module = Attends(contiguous=contiguous).eval()
+    sizes = None if is_static else ({0: torch.export.Dim("batch")},)
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    program = torch.export.export(module, (tokens,), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "gpt.pt2")
+    macs = 2 * (6 * 32 * 96 + 2 * 6 * 6 * 32 + 6 * 32 * 100)
+    of_file = build(frontends.load(tmp_path / "gpt.pt2", trust=True))
+    assert of_file.at_batch(2).macs == macs
+    assert of_file.batch_is_symbolic is not is_static
+    assert build(frontends.load(module, "6")).at_batch(2).macs == macs

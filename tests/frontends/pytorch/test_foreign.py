@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dippm import read_graph
 from dippm.frontends import load
 from dippm.graph import build
 
@@ -108,3 +109,27 @@ def test_a_mixture_of_experts_costs_what_its_chosen_experts_do(name):
     graph = build(load(model, {"input_ids": (TOKENS,)})).at_batch(1)
     assert not graph.unknown_ops
     assert graph.macs == LAYERS * (ATTENTION + macs) + HEAD
+
+
+class Sampled(nn.Module):
+    """Uses torchvision's operators on its own, as detectors of our own do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = nn.Conv2d(3, 18, 3, padding=1)
+        self.weight = nn.Parameter(torch.rand(8, 3, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torchvision.ops import deform_conv2d, roi_align
+
+        y = deform_conv2d(x, self.offsets(x), self.weight, padding=1)
+        return roi_align(y, torch.zeros(4, 5, device=x.device), 7)
+
+
+def test_a_worker_brings_the_operators_of_torchvision(vision, tmp_path, monkeypatch) -> None:
+    """Neither a module nor a program says that torchvision must be imported to read it."""
+    monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "cache"))
+    module, macs = Sampled().eval(), 256 * 27 * (18 + 8)
+    assert read_graph(module, input="3,16,16").at_batch(2).macs == 2 * macs
+    torch.export.save(torch.export.export(module, (torch.rand(2, 3, 16, 16),)), tmp_path / "m.pt2")
+    assert read_graph(tmp_path / "m.pt2", input="3,16,16", trust=True).macs == 2 * macs

@@ -26,6 +26,7 @@ from dippm.frontends.torch_batch import (
 )
 from dippm.frontends.torch_call import Call
 from dippm.frontends.torch_experts import Experts
+from dippm.frontends.torch_gradients import Gradients, traced
 from dippm.frontends.torch_holds import note_holds, watched_holds
 from dippm.frontends.torch_inputs import (
     EDGES,
@@ -77,6 +78,7 @@ class Attempt:
         kept: numbers that it kept as tensors while it had data, see `torch_known`.
         choices: types of the inputs, the likeliest first.
         watch: what was seen of the batch during the last export.
+        gradients: whether the module asks for gradients.
         notes: what the last export left out, for the user.
         first_error: of the exports.
         forward_error: the first of the module itself on tensors without data.
@@ -98,9 +100,11 @@ class Attempt:
         self.first_error: Exception | None = None
         self.forward_error: Exception | None = None
         self.last_error: Exception | None = None
+        self.gradient_error: Exception | None = None
         self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
+        self.gradients = Gradients()
         self.forget()
 
     def with_call(self, call: Call) -> Attempt:
@@ -267,10 +271,29 @@ class Attempt:
                         return program
         return None
 
+    def differentiated(self, batch: int) -> ExportedProgram | None:
+        """Return the program of a module that asks for gradients; None if it cannot be traced."""
+
+        def called(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            args, kwargs = self.call.arrange(tensors)
+            with self.device(), keeping_attributes(self.module):
+                return tuple(_tensors(self.module(*args, **kwargs)))
+
+        for dtypes in self.choices if self.on_meta else ():
+            try:
+                program = traced(self.module, called, self._tensors(batch, dtypes))
+                _check_sizes(program)
+                return note_paths(program, self.module, "module")
+            except Exception as error:
+                self.first_error = self.gradient_error = self.gradient_error or error
+        return None
+
     @property
     def refused_inputs(self) -> bool:
         """Whether the model's own code refuses these inputs, and not our weightless tensors."""
         error = self.forward_error
+        if self.gradients.asked:  # we follow none unless we must
+            return False
         words = str(error)
         ours = isinstance(error, NotImplementedError) or any(word in words for word in _OUR_WORDS)
         return error is not None and not ours and not words.rstrip().endswith("RuntimeError:")
@@ -297,13 +320,23 @@ class Attempt:
             )
             error.__cause__ = self.first_error
             return error
+        if self.gradients.asked:
+            error = ConversionError(
+                "this model differentiates in its forward pass, and its gradients cannot be "
+                f"traced: {_first_line(self.first_error)}"
+                f"{_in_brackets(place_of(self.first_error, self.module))}",
+                "Predict the part that is differentiated, and its training step (phase='train') "
+                "for what the gradients cost.",
+            )
+            error.__cause__ = self.first_error
+            return error
         place = self._works_at or place_of(self.first_error, self.module)
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
         if self._works_at or _is_on_data(self.first_error):
             reasons = "What it computes depends on values that it reads out of a tensor there"
         error = ConversionError(
             f"torch.export cannot follow this model: {_first_line(self.first_error)}"
-            f"{place and f' ({place})'}",
+            f"{_in_brackets(place)}",
             f"{reasons}{', or sizes that a trace fixed' if self._is_script else ''}; "
             "check the input shape, export the model to ONNX, or simplify its forward().",
         )
@@ -347,6 +380,7 @@ class Attempt:
                 autocast_without_data(),
                 without_source(),
                 watched_holds(self.module) as holds,
+                self.gradients.watched(),
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
@@ -356,6 +390,7 @@ class Attempt:
         except MemoryError:
             raise
         except Exception as error:
+            self.gradients.explain(error)
             if not isinstance(error, BatchMissedError):  # that is our own word, and no fault
                 self.first_error = self.first_error or error
             if not self.on_meta or self._makes_meta or "same device" not in str(error):
@@ -370,8 +405,10 @@ class Attempt:
     def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the module takes inputs of these types."""
         try:
-            self._run(batch, dtypes, lambda args, kwargs: self.module(*args, **kwargs))
+            with self.gradients.watched():
+                self._run(batch, dtypes, lambda args, kwargs: self.module(*args, **kwargs))
         except Exception as error:
+            self.gradients.explain(error)
             self.forward_error, self.last_error = self.forward_error or error, error
             return False
         self.last_error = None
@@ -528,6 +565,10 @@ def _check_sizes(program: ExportedProgram) -> None:
 def _identifier(name: str) -> str:
     text = name.replace(".", "_")
     return text if text.isidentifier() else f"input_{text}"
+
+
+def _in_brackets(place: str) -> str:
+    return place and f" ({place})"
 
 
 def _first_line(error: Exception | None) -> str:

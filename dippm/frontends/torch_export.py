@@ -48,6 +48,15 @@ FIXED = (
 )
 
 
+GRADIENTS = (
+    "the model differentiates in its forward pass: the operators of its gradients are in the "
+    "graph, and belong to no module"
+)
+FIXED_BY_GRADIENTS = (
+    "the work of this model, with its gradients, does not scale with its batch: fixed batch {batch}"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """An exported program and the batch it was made at.
@@ -195,6 +204,8 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     """Export at a marker batch if that stands for every batch, else at the fixed one."""
     if not attempt.call.has_batch:
         program = attempt.at(1)
+        if attempt.gradients.asked:
+            return _differentiated(attempt, 1, 1)
         program = attempt.selected(1) or program or attempt.stated(1) or attempt.known(1)
         program = program or attempt.shared(1)
         if program is None:
@@ -203,6 +214,8 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
         return Exported(program, 1, False, (*assumed, *attempt.notes))
     marker = marker_batch(_sizes(attempt))
     program = attempt.at(marker, watched=True)
+    if attempt.gradients.asked:
+        return _differentiated(attempt, marker, fixed_batch)
     watch = attempt.watch
     if not watch.is_cut and (watch.misplaced or program is None):
         other = _sequence_first(attempt, marker)
@@ -231,6 +244,18 @@ def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exp
     example = ",".join(map(str, first.full_shape(8)))
     note = FIXED.format(batch=fixed_batch, example=f'input="{first.name and "..."}fixed:{example}"')
     return Exported(program, fixed_batch, False, (note, *attempt.notes))
+
+
+def _differentiated(attempt: Attempt, marker: int, fixed_batch: int) -> Exported | None:
+    """Export a model that asks for gradients, at the marker if that stands for every batch."""
+    program = attempt.differentiated(marker) if attempt.call.has_batch else None
+    if program is not None:
+        second = attempt.differentiated(CHECK_BATCH) if loses_batch(program, marker) else None
+        if second is None or same_work(program, marker, second, CHECK_BATCH):
+            return Exported(program, marker, True, (GRADIENTS,))
+    program = attempt.differentiated(fixed_batch)
+    note = NO_BATCH if not attempt.call.has_batch else FIXED_BY_GRADIENTS.format(batch=fixed_batch)
+    return None if program is None else Exported(program, fixed_batch, False, (GRADIENTS, note))
 
 
 def _scales(attempt: Attempt, program: ExportedProgram, marker: int, *, is_trace: bool) -> bool:

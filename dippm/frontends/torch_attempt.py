@@ -39,7 +39,7 @@ from dippm.frontends.torch_inputs import (
 from dippm.frontends.torch_known import Kept, KnownNumbers, settings_of
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_places import place_of
-from dippm.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.frontends.torch_recurrent import PACKED, PaddedSequences, whole_recurrent_layers
 from dippm.frontends.torch_regions import autocast_without_data, inline_regions
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
@@ -104,8 +104,13 @@ class Attempt:
         self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
-        self.gradients = Gradients()
+        self.gradients, self._padded = Gradients(), PaddedSequences()
         self.forget()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was assumed in all exports, for the user."""
+        return (PACKED,) if self._padded.seen else ()
 
     def with_call(self, call: Call) -> Attempt:
         """Return exports of the same module that is called in another way."""
@@ -376,6 +381,7 @@ class Attempt:
             args = () if first is None else (first,)
             with (
                 whole_recurrent_layers(),
+                self._padded.instead_of_packed(),
                 keeping_attributes(self.module),
                 autocast_without_data(),
                 without_source(),
@@ -405,7 +411,7 @@ class Attempt:
     def runs(self, batch: int, dtypes: Mapping[str, torch.dtype]) -> bool:
         """Return whether the module takes inputs of these types."""
         try:
-            with self.gradients.watched():
+            with self.gradients.watched(), self._padded.instead_of_packed():
                 self._run(batch, dtypes, lambda args, kwargs: self.module(*args, **kwargs))
         except Exception as error:
             self.gradients.explain(error)

@@ -193,11 +193,12 @@ def _export(
         with evaluating(module), torch.no_grad():
             second = Attempt(module, call, on_meta=False, kept=kept)
             exported = _at_some_batch(second, fixed_batch, is_trace=is_trace)
+            attempt = second if exported is not None else attempt
             if exported is not None:
                 without_weights(exported.program)
     if exported is None:
         raise attempt.error(str(inputs))
-    return replace(exported, notes=(*call.notes, *exported.notes))
+    return replace(exported, notes=(*call.notes, *attempt.remarks, *exported.notes))
 
 
 def _at_some_batch(attempt: Attempt, fixed_batch: int, *, is_trace: bool) -> Exported | None:

@@ -40,7 +40,11 @@ from dippm.frontends.torch_known import Kept, KnownNumbers, settings_of
 from dippm.frontends.torch_paths import note_paths
 from dippm.frontends.torch_places import place_of
 from dippm.frontends.torch_recurrent import PACKED, PaddedSequences, whole_recurrent_layers
-from dippm.frontends.torch_regions import autocast_without_data, inline_regions
+from dippm.frontends.torch_regions import (
+    autocast_without_data,
+    inline_regions,
+    with_plain_attention,
+)
 from dippm.frontends.torch_script import run_script
 from dippm.frontends.torch_stated import StatedSizes
 from dippm.frontends.torch_weights import keeping_attributes
@@ -104,13 +108,14 @@ class Attempt:
         self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
         self._sizes = StatedSizes()
+        self._noted: dict[str, None] = {}
         self.gradients, self._padded = Gradients(), PaddedSequences()
         self.forget()
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was assumed in all exports, for the user."""
-        return (PACKED,) if self._padded.seen else ()
+        return (*((PACKED,) if self._padded.seen else ()), *self._noted)
 
     def with_call(self, call: Call) -> Attempt:
         """Return exports of the same module that is called in another way."""
@@ -337,7 +342,12 @@ class Attempt:
             return error
         place = self._works_at or place_of(self.first_error, self.module)
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
-        if self._works_at or _is_on_data(self.first_error):
+        if "nested_tensor" in str(self.first_error):
+            reasons = (
+                "The sizes of a nested tensor are data: give the model a padded tensor and a mask "
+                "there"
+            )
+        elif self._works_at or _is_on_data(self.first_error):
             reasons = "What it computes depends on values that it reads out of a tensor there"
         error = ConversionError(
             f"torch.export cannot follow this model: {_first_line(self.first_error)}"
@@ -390,6 +400,7 @@ class Attempt:
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
+            self._noted.update(dict.fromkeys(with_plain_attention(program)))
             program = with_whole_batches(note_holds(program, holds))
             _check_sizes(program)
             return note_paths(program, self.module, "module")

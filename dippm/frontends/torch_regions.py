@@ -1,7 +1,8 @@
-"""Regions of an exported program that only hold a setting: autocast, gradients.
+"""Regions of an exported program: those that only hold a setting, and those of an attention.
 
 `torch.export` keeps what runs in ``with torch.autocast(...)`` as a graph within the graph. The
-setting has no meaning for shapes, so the operators take the place of the region.
+setting has no meaning for shapes, so the operators take the place of the region. What changes the
+scores of `flex_attention` is a graph as well, which its one kernel works off where the scores are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+
+FLEX = (
+    "flex_attention was read as attention to all positions: blocks that its mask leaves out are "
+    "counted, what it does to each score is not"
+)
 
 
 @contextmanager
@@ -36,6 +43,36 @@ def autocast_without_data() -> Iterator[None]:
 def inline_regions(program: ExportedProgram) -> None:
     """Put the operators of regions into the graph around them, in place."""
     _inline(program.graph_module)
+
+
+def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
+    """Put attention in the place of `flex_attention`, in place; return what to tell the user."""
+    graph = program.graph
+    found = [node for node in graph.nodes if _name(node) == "flex_attention"]
+    for node in found:
+        query, key, value = node.args[:3]
+        groups = query.meta["val"].shape[1] != key.meta["val"].shape[1]  # type: ignore[union-attr]
+        results = {user.args[1]: user for user in node.users}
+        with graph.inserting_before(node):
+            plain = graph.call_function(
+                torch.ops.aten.scaled_dot_product_attention.default,
+                (query, key, value),
+                {"enable_gqa": groups} if groups else {},
+            )
+        plain.meta = {**node.meta, "val": node.meta["val"][0]}
+        if 0 in results:
+            results[0].replace_all_uses_with(plain)
+        if any(user.users for place, user in results.items() if place):
+            raise ValueError("flex_attention gives more than its result, which nothing stands for")
+        for user in results.values():
+            graph.erase_node(user)
+        graph.erase_node(node)
+    if found:
+        for node in [n for n in graph.nodes if n.op == "get_attr" and not n.users]:
+            graph.erase_node(node)
+        program.graph_module.delete_all_unused_submodules()
+        program.graph_module.recompile()
+    return (FLEX,) if found else ()
 
 
 def _inline(module: torch.nn.Module) -> None:

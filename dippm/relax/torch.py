@@ -159,6 +159,7 @@ class ShapeOnlyImporter(ExportedProgramImporter):
                 or operator in COPIES
                 or is_foreign(node.target)
                 or _is_on_complex(node)
+                or _starts_before(node)
             )
             if stock is not None and not ours:
                 try:
@@ -207,6 +208,18 @@ def _is_on_complex(node: Node) -> bool:
     """Tell whether an operator reads or makes complex numbers, whose types TVM gets wrong."""
     values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
     return any(isinstance(v, torch.Tensor) and v.is_complex() for v in _flat(values))
+
+
+def _starts_before(node: Node) -> bool:
+    """Tell a slice that starts before its axis, ``x[-9:]`` of eight, which TVM does not clamp."""
+    if _operator(node).partition(".")[0] != "slice" or not isinstance(node.args[0], Node):
+        return False
+    source = node.args[0].meta.get("val")
+    axis = node.args[1] if len(node.args) > 1 else 0
+    if not isinstance(source, torch.Tensor) or not isinstance(axis, int):
+        return False
+    bounds = [place for place in node.args[2:4] if isinstance(place, int)]
+    return any(place < -source.shape[axis] for place in bounds)
 
 
 def _static(tensor: torch.Tensor, name: str) -> tuple[int, ...]:

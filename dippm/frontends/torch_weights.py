@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.export import ExportedProgram
@@ -70,12 +71,20 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 def keeping_attributes(module: torch.nn.Module) -> Iterator[None]:
     """Undo what a pass assigns to the parts of a module, such as anchors kept for the next pass.
 
-    The next pass may have other sizes, and what `torch.export` traces is of no use outside.
+    The next pass may have other sizes, and what `torch.export` traces is of no use outside. A part
+    that a pass moves to a device (a mixture of experts over several) stays where it is.
     """
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     before = [(vars(part), dict(vars(part)), dict(part._buffers)) for part in parts]
+    move, ours = torch.nn.Module.to, {id(part) for part in parts}
+
+    def stay(part: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        _, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        return part if id(part) in ours and dtype is None else move(part, *args, **kwargs)
+
     try:
-        yield
+        with patch.object(torch.nn.Module, "to", stay):
+            yield
     finally:
         for part, (attributes, kept, buffers) in zip(parts, before, strict=True):
             attributes.clear()

@@ -195,3 +195,20 @@ def test_other_work_that_depends_on_data_is_refused_with_its_line(form, line) ->
         read(form(), "6,8")
     assert line in caught.value.message
     assert caught.value.hint
+
+
+class Placed(nn.Module):
+    """Moves each expert to where its tokens are, as code for several devices does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([expert.to(x.device)(x) for expert in self.experts])
+
+
+def test_experts_that_are_moved_stay_what_they_are() -> None:
+    module = Placed()
+    assert read(module, "8").at_batch(3).macs == 3 * 2 * WIDTH * WIDTH
+    assert module.to(torch.float64).experts[0].weight.dtype is torch.float64

@@ -186,7 +186,8 @@ def _hf_config(name: str, device: torch.device) -> Built:
     if not files.is_regular(file):
         raise ModelNotFoundError(
             f"hf-config: no configuration at {file}",
-            "Give a folder with a config.json, or the file itself. Nothing is downloaded.",
+            "Give a folder with a config.json, or the file itself. Nothing is downloaded: "
+            "`hf download NAME config.json --local-dir FOLDER` fetches one from the Hub.",
         )
     declare_vision_operators()  # transformers imports torchvision where it finds it
     import transformers

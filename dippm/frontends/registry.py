@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
@@ -20,17 +21,22 @@ from typing import Any, cast
 
 from dippm import files
 from dippm.errors import (
+    LONGEST_NAME,
     FrameworkNotInstalledError,
     ModelFileError,
     ModelNotFoundError,
     UnknownFormatError,
     UnknownNameError,
 )
-from dippm.frontends import named, plugins
+from dippm.frontends import named, plugins, unread_formats
 from dippm.frontends.frontend import Frontend
 from dippm.frontends.zip_names import is_broken
 
-ADDRESSES = frozenset({"ftp:", "hf:", "http:", "https:", "s3:"})
+ADDRESSES = frozenset({"ftp:", "gs:", "http:", "https:", "s3:"})
+_HUB_ADDRESS = re.compile(
+    r"(?:hf-hub:|hf_hub:|hf:/*|(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/)(?P<name>.+)"
+)
+_HUB_NAME = re.compile(r"(?:(?P<owner>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 FORMATS = (
     "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
     "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
@@ -178,29 +184,61 @@ def _check_openable(path: Path) -> None:
 def _not_found(path: Path) -> ModelNotFoundError:
     folder = path.parent
     name = files.shown(path)
+    on_hub = _hub_hint(str(path))
+    if _HUB_ADDRESS.match(str(path)):
+        return ModelNotFoundError(f"no such file: {name}", on_hub)
     if not os.path.isdir(folder):
         hint = f"The folder {files.shown(folder)} does not exist either."
         if path.parts[0] in ADDRESSES:
             hint = "Nothing is downloaded: fetch the file, then give its path."
-        return ModelNotFoundError(f"no such file: {name}", hint)
+        return ModelNotFoundError(f"no such file: {name}", f"{hint} {on_hub}".strip())
     try:
         names = [entry.name for entry in files.entries(folder)]
     except ModelFileError:  # closed to us, or too large to look for a similar name
-        return ModelNotFoundError(f"no such file: {name}", "Check the path.")
+        return ModelNotFoundError(f"no such file: {name}", f"Check the path. {on_hub}".strip())
     close = get_close_matches(path.name, names, n=3, cutoff=0.4)
+    if get_close_matches(path.name, close, n=1, cutoff=0.6):
+        on_hub = ""
     if close:
         hint = f"In {files.shown(folder)}: {', '.join(close)}. Did you mean one of these?"
     else:
         hint = f"Nothing in {files.shown(folder)} has a similar name."
-    return ModelNotFoundError(f"no such file: {name}", hint)
+    return ModelNotFoundError(f"no such file: {name}", f"{hint} {on_hub}".strip())
+
+
+def _hub_hint(text: str) -> str:
+    """Return how a model of a library or of the Hugging Face Hub is given, if this names one."""
+    address = _HUB_ADDRESS.match(text)
+    parts = address["name"].split("/") if address else text.split("/")
+    found = _HUB_NAME.fullmatch("/".join(parts[:2]))
+    if found is None or not (address or _may_be_a_name(text, len(parts))):
+        return ""
+    owner, model = found["owner"], found["model"]
+    if owner == "timm":
+        return f"A model of timm: timm:{model}."
+    library = "" if owner else f" Of a library: timm:{model} or torchvision:{model}."
+    return (
+        f"Nothing is downloaded. A model of the Hugging Face Hub: `hf download {found[0]} "
+        f"{unread_formats.CONFIG} --local-dir {model}`, then hf-config:{model}, or `dippm llm "
+        f"{model}` to serve a language model.{library}"
+    )
+
+
+def _may_be_a_name(text: str, parts: int) -> bool:
+    """Return whether this could name a model: at most an owner before it, no suffix of a file."""
+    is_of_timm = text.startswith("timm/")  # whose names end like "resnet50.a1_in1k"
+    is_bare = not Path(text).suffix[1:2].isalpha()
+    return parts <= 2 and len(text) <= LONGEST_NAME and (is_bare or is_of_timm)
 
 
 def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
+    known = unread_formats.identify(path)
+    hint, content = known.way if known else FORMATS, known.words if known else _content(path)
     if framework is not None:
         others = [e.framework for e in entries() if _accepts(e, path)]
-        hint = f"It looks like {others[0]}: leave framework= out. " if others else ""
+        looks = f"It looks like {others[0]}: leave framework= out. " if others else ""
         return UnknownFormatError(
-            f"{path.name} is not a {framework} model: {_content(path)}", hint + FORMATS
+            f"{path.name} is not a {framework} model: {content}", looks + hint
         )
     if path.is_file() and is_broken(path):
         return ModelFileError(
@@ -209,12 +247,12 @@ def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
             "Copy or write the file again.",
         )
     meant = [e.framework for e in entries() if path.suffix.lower() in e.suffixes]
-    ending = f"; by its suffix it should be {meant[0]}" if meant else ""
-    return UnknownFormatError(f"{path.name or path}: {_content(path)}{ending}", FORMATS)
+    ending = f"; by its suffix it should be {meant[0]}" if meant and not known else ""
+    return UnknownFormatError(f"{path.name or path}: {content}{ending}", hint)
 
 
 def _content(path: Path) -> str:
-    """Say in a few words what a file holds."""
+    """Say in a few words what a file holds that is of no format with a name."""
     if path.is_dir():
         inside = files.entries(path)
         if not inside:
@@ -229,7 +267,6 @@ def _content(path: Path) -> str:
     kinds = {
         b"PK\x03\x04": "a zip archive of unknown or damaged content",
         b"\x89HDF": "an HDF5 file",
-        b"GGUF": "a GGUF file",
         b"version ": "text that looks like a Git LFS pointer: fetch the real file",
     }
     known = next((words for magic, words in kinds.items() if start.startswith(magic)), "")

@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 
 from dippm import files
 from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnsafeModelError
+from dippm.frontends.unread_formats import hub_folder_hint
 from dippm.frontends.zip_names import MAGIC, member_names
 from dippm.vision_operators import declare_vision_operators
 
@@ -293,7 +294,8 @@ def _module_in(loaded: Any, path: Path) -> Any:
         kind = f"a {type(loaded).__name__}, not a model"
     raise ModelFileError(
         f"{path.name} holds {kind}",
-        "Pass the nn.Module itself, save it whole with torch.save(model, ...), or export it to "
+        hub_folder_hint(path.parent)
+        or "Pass the nn.Module itself, save it whole with torch.save(model, ...), or export it to "
         "ONNX.",
     )
 

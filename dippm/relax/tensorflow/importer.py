@@ -33,6 +33,13 @@ CONVERTERS: dict[str, Converter] = {
     **recurrent.CONVERTERS,
 }
 VIEWS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
+PROGRAMS = {
+    "XlaCallModule": "a compiled program of XLA (jax2tf and Keras on JAX write it)",
+    "XlaLaunch": "a compiled program of XLA",
+    "TRTEngineOp": "an engine of TensorRT",
+}
+"""Operators that are a whole model inside; carried as one operator, it would cost nothing."""
+
 MAX_CONSTANT_ELEMENTS = 1024
 """Larger float constants are weights of a frozen graph: parameters, not values."""
 
@@ -191,6 +198,14 @@ class _Importer:
 
 def _carry(importer: _Importer, operation: tf.Operation) -> list[relax.Expr | None]:
     """Emit an operator that Relax lacks as one opaque call over its tensor arguments."""
+    if operation.type in PROGRAMS:
+        raise ConversionError(
+            f"{operation.type} ({operation.name}) holds {PROGRAMS[operation.type]}, whose layers "
+            "cannot be seen",
+            "Export what it was made from: a JAX function to ONNX, for instance with "
+            "`jax2onnx.to_onnx(function, [(1, 224, 224, 3)], return_mode='file', "
+            "output_path='model.onnx')`; a Keras model on the backend tensorflow.",
+        )
     arguments = [t for t in operation.inputs if _is_tensor(t)]
     outputs = [t for t in operation.outputs if _is_tensor(t)]
     if not outputs:

@@ -740,3 +740,42 @@ def _fixed_batch():
 
     inputs = keras.Input(batch_shape=(4, 8))
     return keras.Model(inputs, layers.Dense(3)(inputs))
+
+
+def save_unread(folder: Path) -> dict[str, Path]:
+    """Write what TensorFlow writes and nobody reads, and what the way out makes of it."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 16), name="x")
+        tf.matmul(x, tf.compat.v1.get_variable("w", (16, 4)), name="y")
+        session.run(tf.compat.v1.global_variables_initializer())
+        prefix = tf.compat.v1.train.Saver().save(session, str(folder / "v1" / "model.ckpt"))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.train.import_meta_graph(f"{prefix}.meta").restore(session, prefix)
+        x, y = (tf.compat.v1.get_default_graph().get_tensor_by_name(f"{n}:0") for n in "xy")
+        made = folder / "made"
+        tf.compat.v1.saved_model.simple_save(session, str(made), {"x": x}, {"y": y})
+    lite = folder / "model.tflite"
+    lite.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(made)).convert())
+    v1 = folder / "v1"
+    kinds = {"meta": "model.ckpt.meta", "index": "model.ckpt.index", "state": "checkpoint"}
+    return {"folder": v1, "lite": lite, "made": made} | {k: v1 / n for k, n in kinds.items()}
+
+
+def save_xla(folder: Path) -> Path:
+    """Write a SavedModel with a compiled program in it, as jax2tf does."""
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    @tf.function(input_signature=[tf.TensorSpec((4, 16), tf.float32)])
+    def run(x):
+        out = [4, 10]
+        return gen_xla_ops.xla_call_module(
+            [x], version=9, module=b"", Sout=[out], Tout=[tf.float32], platforms=["CPU"]
+        )[0]
+
+    module = tf.Module()
+    module.run = run
+    tf.saved_model.save(module, str(folder), signatures=run)
+    return folder

@@ -8,8 +8,11 @@ import zipfile
 
 import pytest
 
-from dippm.frontends import keras, savedmodel
+from dippm.errors import UnknownFormatError
+from dippm.frontends import keras, registry, savedmodel
+from dippm.graph import build
 from tests.frontends.tensorflow import models
+from tests.frontends.tensorflow.counts import read
 
 BOTH = pytest.mark.parametrize("kind", ["keras", "savedmodel"])
 
@@ -435,3 +438,27 @@ def test_unknown_classes_are_named(files, child, tmp_path):
     assert error == "ConversionError"
     assert "Mystery" in message
     assert "model.export" in hint
+
+
+def test_files_without_a_signature_are_named_and_their_way_out_works(child, tmp_path):
+    written = child(models.save_unread, tmp_path)
+    words = {
+        "folder": "TensorFlow 1",
+        "meta": "TensorFlow 1",
+        "index": "a checkpoint of TensorFlow",
+        "state": "a checkpoint of TensorFlow",
+        "lite": "a TensorFlow Lite model",
+    }
+    for kind, what in words.items():
+        with pytest.raises(UnknownFormatError, match=what) as caught:
+            registry.find(written[kind])
+        assert "save" in caught.value.hint or "tf2onnx" in caught.value.hint
+    assert build(read(child(models.convert, written["made"]))).at_batch(3).macs == 3 * 16 * 4
+
+
+def test_a_compiled_program_is_not_one_cheap_operator(child, tmp_path):
+    folder = child(models.save_xla, tmp_path / "xla")
+    error, message, hint = refused(child(models.convert, folder))
+    assert error == "ConversionError"
+    assert "XlaCallModule" in message
+    assert "ONNX" in hint

@@ -245,11 +245,12 @@ _OPERATORS: list[Operator] = [
 
     *_reductions(
         "reduce_mean=mean reduce_max=max,amax reduce_min=min,amin reduce_variance=var,variance "
-        "reduce_std=std reduce_logsumexp=logsumexp reduce_any=any reduce_all=all argmax argmin"
+        "reduce_std=std reduce_logsumexp=logsumexp,reducelogsum reduce_any=any reduce_all=all "
+        "argmax argmin"
     ),
     *_reductions(
         "reduce_sum=countnonzero,nansum,sum,sumdimintlist reduce_norm=linalgnorm,"
-        "linalgmatrixnorm,frobeniusnorm,norm,linalgvectornorm,reducel1,reducel2 "
+        "linalgmatrixnorm,frobeniusnorm,norm,linalgvectornorm,reducel1,reducel2,reducesumsquare "
         "reduce_prod=prod cumsum cumprod",
         autocast="float32"),
     *_reductions("cummax=cummin,logcumsumexp histogram=histc,bincount"),
@@ -261,7 +262,8 @@ _OPERATORS: list[Operator] = [
     *_copies("transpose=t,numpyt,permutedims,permute,swapaxes", "copy",
              attributes=("permutation", "copies")),
     *_copies("embedding", "gather", "indexing", attributes=("rows", "width")),
-    *_copies("gather=take,takealongdim,gathernd,gatherelements,index,indexselect,indextensor",
+    *_copies("gather=take,takealongdim,gathernd,gatherelements,index,indexselect,indextensor,"
+             "compress",
              "gather",
              "indexing"),
     *_copies(

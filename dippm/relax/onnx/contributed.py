@@ -13,6 +13,15 @@ from typing import Any
 from onnx import ModelProto, NodeProto, helper
 
 DOMAIN = "com.microsoft"
+BLOCKED = "com.microsoft.nchwc"
+BLOCKED_WHY = (
+    "ONNX Runtime laid its weights out for the CPU that wrote the file, in blocks that hide how "
+    "many channels it has"
+)
+BLOCKED_HINT = (
+    "Give the file that it was made from, or optimize that without changes of layout: "
+    "`options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED`."
+)
 _SPLIT_COUNTS_FROM = 18
 
 

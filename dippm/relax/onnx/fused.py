@@ -21,7 +21,7 @@ Attributes = Mapping[str, Any]
 CONTRIBUTED = "com.microsoft"
 
 
-class _Fused:
+class Fused:
     """One fused node while it is written as standard operators."""
 
     def __init__(self, tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
@@ -109,7 +109,7 @@ class _Fused:
         return self.reshape(turned, batch, steps, heads * width)
 
 
-def _attention(fused: _Fused) -> None:
+def _attention(fused: Fused) -> None:
     """Attention of com.microsoft: projection, split, perhaps a past, attention."""
     data, weight, bias = fused.need(0), fused.need(1), fused.input(2)
     projected = fused.apply("MatMul", data, weight)
@@ -118,7 +118,7 @@ def _attention(fused: _Fused) -> None:
     _attend_packed(fused, projected, fused.input(4))
 
 
-def _attend_packed(fused: _Fused, packed: Tensor, past: Tensor | None) -> None:
+def _attend_packed(fused: Fused, packed: Tensor, past: Tensor | None) -> None:
     heads = max(fused.integer("num_heads", 1), 1)
     sizes = [int(n) for n in fused.attributes.get("qkv_hidden_sizes") or []]
     sizes = sizes or [packed.shape[-1] // 3] * 3
@@ -143,7 +143,7 @@ def _attend_packed(fused: _Fused, packed: Tensor, past: Tensor | None) -> None:
     fused.write(result, present)
 
 
-def _multi_head_attention(fused: _Fused) -> None:
+def _multi_head_attention(fused: Fused) -> None:
     """Query, key and value apart, or packed in 5 dimensions, with a bias and perhaps a past."""
     query, heads = fused.need(0), max(fused.integer("num_heads", 1), 1)
     key, value, bias = fused.input(1), fused.input(2), fused.input(3)
@@ -169,7 +169,7 @@ def _multi_head_attention(fused: _Fused) -> None:
     fused.write(*fused.attend(parts[0], parts[1], parts[2], past))
 
 
-def _grouped_attention(fused: _Fused) -> None:
+def _grouped_attention(fused: Fused) -> None:
     """GroupQueryAttention: fewer heads of keys than of queries, and a cache."""
     heads = max(fused.integer("num_heads", 1), 1)
     key_heads = max(fused.integer("kv_num_heads", heads), 1)
@@ -188,7 +188,7 @@ def _grouped_attention(fused: _Fused) -> None:
     fused.write(result, key, value)
 
 
-def _standard_attention(fused: _Fused) -> None:
+def _standard_attention(fused: Fused) -> None:
     """Attention of opset 23: with fewer heads of keys, or a cache."""
     query, key, value = fused.need(0), fused.need(1), fused.need(2)
     heads = max(fused.integer("q_num_heads", 1), 1)
@@ -216,7 +216,7 @@ def _is_plain_attention(tracer: Tracing, node: onnx.NodeProto, attributes: Attri
     return same and not cached
 
 
-def _matmul_with_scales(fused: _Fused) -> None:
+def _matmul_with_scales(fused: Fused) -> None:
     """MatMulIntegerToFloat: a product of integers, then both scales and a bias."""
     a, b, a_scale, b_scale = (fused.need(i) for i in range(4))
     _scaled_product(
@@ -225,7 +225,7 @@ def _matmul_with_scales(fused: _Fused) -> None:
 
 
 def _scaled_product(
-    fused: _Fused,
+    fused: Fused,
     operands: tuple[Tensor, Tensor],
     scales: tuple[Tensor, Tensor],
     zeros: tuple[Tensor | None, Tensor | None],
@@ -238,7 +238,7 @@ def _scaled_product(
     fused.write(result if bias is None else fused.apply("Add", result, bias))
 
 
-def _dynamic_matmul(fused: _Fused) -> None:
+def _dynamic_matmul(fused: Fused) -> None:
     """DynamicQuantizeMatMul: the left side gets its scale from its own values."""
     a, b, b_scale = fused.need(0), fused.need(1), fused.need(2)
     numbers, scale, zero = fused.tracer.apply_all(
@@ -247,7 +247,7 @@ def _dynamic_matmul(fused: _Fused) -> None:
     _scaled_product(fused, (numbers, b), (scale, b_scale), (zero, fused.input(3)), fused.input(4))
 
 
-def _quantized_attention(fused: _Fused) -> None:
+def _quantized_attention(fused: Fused) -> None:
     data, weight, bias = fused.need(0), fused.need(1), fused.need(2)
     scale, weight_scale = fused.need(3), fused.need(4)
     product = fused.apply("MatMulInteger", data, weight, fused.input(6), fused.input(7))
@@ -256,7 +256,7 @@ def _quantized_attention(fused: _Fused) -> None:
     _attend_packed(fused, fused.apply("Add", scaled, bias), fused.input(8))
 
 
-def _matmul_few_bits(fused: _Fused) -> None:
+def _matmul_few_bits(fused: Fused) -> None:
     """MatMulNBits: weights of 2 to 8 bits in blocks, widened on the way to a float product."""
     data, packed, scales = fused.need(0), fused.need(1), fused.need(2)
     rows, columns = fused.integer("K"), fused.integer("N")
@@ -280,7 +280,7 @@ def _matmul_few_bits(fused: _Fused) -> None:
     )
 
 
-def _embeddings(fused: _Fused) -> None:
+def _embeddings(fused: Fused) -> None:
     """EmbedLayerNormalization: words, positions and segments, added and normalised."""
     words, segments = fused.need(0), fused.input(1)
     total = fused.apply("Gather", fused.need(2), words, axis=0)
@@ -297,7 +297,7 @@ def _embeddings(fused: _Fused) -> None:
     fused.write(norm, None, total)
 
 
-def _grouped_norm(fused: _Fused) -> None:
+def _grouped_norm(fused: Fused) -> None:
     """GroupNorm of com.microsoft: channels last, perhaps with SiLU behind it."""
     data = fused.need(0)
     rank, is_last = len(data.shape), fused.integer("channels_last", 1)
@@ -320,7 +320,7 @@ def _output(node: onnx.NodeProto, position: int) -> str:
     return str(node.output[position]) if position < len(node.output) else ""
 
 
-_FUSED: dict[str, Callable[[_Fused], None]] = {
+_FUSED: dict[str, Callable[[Fused], None]] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
     "GroupQueryAttention": _grouped_attention,
@@ -337,10 +337,10 @@ _FUSED: dict[str, Callable[[_Fused], None]] = {
 def write_fused(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> bool:
     """Trace a fused operator as what it stands for; return whether it is one."""
     if node.domain == CONTRIBUTED and node.op_type in _FUSED:
-        _FUSED[node.op_type](_Fused(tracer, node, attributes))
+        _FUSED[node.op_type](Fused(tracer, node, attributes))
         return True
     is_attention = node.domain != CONTRIBUTED and node.op_type == "Attention"
     if is_attention and not _is_plain_attention(tracer, node, attributes):
-        _standard_attention(_Fused(tracer, node, attributes))
+        _standard_attention(Fused(tracer, node, attributes))
         return True
     return False

@@ -39,6 +39,7 @@ class Inference:
         self._imports = [helper.make_opsetid(d, v) for d, v in self._known.items()]
         self._ir_version = min(model.ir_version, onnx.IR_VERSION)
         self._schemas: dict[tuple[str, str], Any] = {}
+        self._defaults: dict[int, list[onnx.AttributeProto]] = {}
 
     def opset(self, node: onnx.NodeProto) -> int:
         """Return the version of a node's domain."""
@@ -95,7 +96,7 @@ class Inference:
         try:
             inferred = shape_inference.infer_node_outputs(
                 schema,
-                node,
+                self._with_defaults(node, schema),
                 {
                     k: helper.make_tensor_type_proto(t.element_type, t.shape)
                     for k, t in named.items()
@@ -116,6 +117,24 @@ class Inference:
             raise malformed(where(node) + str(error).strip()[-300:]) from error
         found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
         return {name: shape for name, shape in found.items() if shape is not None}
+
+    def _with_defaults(self, node: onnx.NodeProto, schema: Any) -> onnx.NodeProto:
+        """Return a node that spells out its attributes, for ONNX's inference forgets some of them.
+
+        STFT without `onesided` is inferred with all frequencies, though its default is half.
+        """
+        key = id(schema)  # the schemas are kept, so no other gets its number
+        if key not in self._defaults:
+            defaults = (attribute.default_value for attribute in schema.attributes.values())
+            self._defaults[key] = [value for value in defaults if value.name and value.type]
+        given = {attribute.name for attribute in node.attribute}
+        absent = [value for value in self._defaults[key] if value.name not in given]
+        if not absent:
+            return node
+        whole = onnx.NodeProto()
+        whole.CopyFrom(node)
+        whole.attribute.extend(absent)
+        return whole
 
 
 def _as_scalar(tensor: Tensor | None) -> Tensor | None:

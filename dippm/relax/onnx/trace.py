@@ -18,8 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dippm.errors import ConversionError
 from dippm.progress import EACH, counted, tell
-from dippm.relax.onnx import control_flow, sequences
+from dippm.relax.onnx import control_flow, sequences, stated
 from dippm.relax.onnx.block import Block
+from dippm.relax.onnx.classical import write_classical
+from dippm.relax.onnx.contributed import BLOCKED, BLOCKED_HINT, BLOCKED_WHY
 from dippm.relax.onnx.fold import MAX_ELEMENTS, NUMPY_TYPES, Array, evaluate
 from dippm.relax.onnx.fused import write_fused
 from dippm.relax.onnx.infer import Inference, Type, check, static_type
@@ -117,6 +119,7 @@ class Tracer:
         self._scope = ""
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._walked, self._total = 0, 0
+        self._stated: list[tuple[onnx.NodeProto, Step]] = []
 
     def run(
         self,
@@ -144,6 +147,8 @@ class Tracer:
         if self.marker and not any(_scales(t.shape, self.marker) for t in outputs):
             raise BatchFixedError("no output depends on the batch size")
         steps = _needed(self.steps, outputs)
+        for text in stated.notes(self._stated, steps):
+            self.note(text)
         return Trace(inputs, steps, outputs, self._shapes, tuple(self.notes))
 
     def _outputs(self, graph: onnx.GraphProto) -> list[Tensor]:
@@ -161,11 +166,13 @@ class Tracer:
         for name, tensor in block.stored.items():
             self.write(name, tensor)
         for node, attributes in self._nodes(block):
+            if node.domain == BLOCKED:
+                raise UnsupportedError(node, BLOCKED_WHY, BLOCKED_HINT)
             if node.op_type in control_flow.TRACERS:
                 control_flow.TRACERS[node.op_type](self, node, attributes)
             elif node.op_type in sequences.TRACERS and node.domain in DEFAULT_DOMAINS:
                 sequences.TRACERS[node.op_type](self, node, attributes)
-            elif write_fused(self, node, attributes):
+            elif write_fused(self, node, attributes) or write_classical(self, node, attributes):
                 continue
             elif node.op_type in _SKIPPED and self._skips(node):
                 self._pass_on(node)
@@ -243,6 +250,10 @@ class Tracer:
         )
         return self._emit(node, attributes, list(inputs))
 
+    def opset(self) -> int:
+        """Return the version of the operators that `apply` writes."""
+        return self._inference.opset(onnx.NodeProto())
+
     def is_read(self, name: str) -> bool:
         """Return whether an operator or the model's results read a name."""
         return name in self._read
@@ -306,6 +317,7 @@ class Tracer:
         opset = self._inference.opset(node)
         types = self._inference.infer(node, inputs, attributes)
         folded = _fold(node, inputs, attributes, opset)
+        bounds = self._bounds(node, inputs, attributes) if folded is None else {}
         learned = bool(inputs) and all(
             i is None or i.is_learned or i.data is not None for i in inputs
         )
@@ -317,16 +329,30 @@ class Tracer:
             if not name:
                 step.outputs.append(None)
                 continue
-            tensor = self._result(node, name, types, folded[position] if folded else None)
+            tensor = self._result(
+                node, name, {**bounds, **types}, folded[position] if folded else None
+            )
             tensor.producer = step
             tensor.is_learned = learned and any(i is not None and i.is_learned for i in inputs)
             step.outputs.append(tensor)
             found.append(tensor)
         check(step)
+        if bounds and any(name not in types for name in node.output if name):
+            self._stated.append((node, step))
         if self.marker and self._is_assumed:
             _check_time(step, self.marker)
         self.steps.append(step)
         return found
+
+    def _bounds(
+        self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Mapping[str, Type]:
+        """State what a selection gives at most, unless values that users can give would tell."""
+        if node.op_type not in stated.SELECTIONS:
+            return {}
+        known = [t for t in inputs if t is not None]
+        is_open = node.op_type != stated.BOXES and self.open_values(known)
+        return {} if is_open else stated.bound(node, inputs, attributes)
 
     def _shape_of(
         self, node: onnx.NodeProto, attributes: Mapping[str, Any], tensor: Tensor | None

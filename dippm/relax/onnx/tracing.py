@@ -51,6 +51,9 @@ class Tracing(Protocol):
     ) -> list[Tensor]:
         """Trace an operator that the file does not spell out; return its results."""
 
+    def opset(self) -> int:
+        """Return the version of the operators that `apply` writes."""
+
     def is_read(self, name: str) -> bool:
         """Return whether an operator or the model's results read a name."""
 

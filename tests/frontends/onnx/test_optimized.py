@@ -12,6 +12,7 @@ from onnx import helper
 from torch import nn
 
 import dippm.graph
+from dippm.errors import ConversionError
 from dippm.frontends import onnx as route
 from dippm.frontends.frontend import InputSpec
 
@@ -115,3 +116,19 @@ def test_a_fused_convolution(convert, make, count, activation):
     found = count(convert(model))
     assert found["nn.conv2d"] == 1
     assert found["nn.relu" if activation == "Relu" else "onnx.Clip"] == 1
+
+
+def test_a_layout_of_one_cpu_is_refused_with_the_level_that_works(export, optimized):
+    runtime = pytest.importorskip("onnxruntime")
+    plain = export(Convolutions(), (torch.zeros(2, 3, 16, 16),), exporter="legacy")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.optimized_model_filepath = str(blocked := plain.with_suffix(".all.onnx"))
+    options.log_severity_level = 4
+    runtime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+    if not any(n.domain.endswith("nchwc") for n in onnx.load(blocked).graph.node):
+        pytest.skip("ONNX Runtime has no blocked layout for this processor")
+    with pytest.raises(ConversionError, match="nchwc") as caught:
+        route.load(blocked, InputSpec({}))
+    assert "ORT_ENABLE_EXTENDED" in caught.value.hint
+    assert route.load(optimized(plain), InputSpec({})).operators

@@ -24,6 +24,7 @@ from dippm.errors import (
 )
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.paddle_layers import layers_of, name_nodes
+from dippm.frontends.paddle_mends import mend, name_groups
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
 
@@ -112,10 +113,9 @@ def load(path: Path, inputs: InputSpec, *, trust: bool = False) -> RawGraph:
     from dippm.frontends.onnx import load_bytes
 
     step("reading the program")
-    with _as_json(program) as (document, parameters):
-        _check_operators(_document(document), program)
+    with _as_json(program) as (document, parameters), _mended(document, program) as known:
         step("exporting with Paddle2ONNX")
-        data = _export(exporter, document, parameters, program)
+        data = _export(exporter, *known, parameters, program)
     return load_bytes(data, inputs, name=program.name)
 
 
@@ -166,8 +166,8 @@ def _check_operators(document: dict[str, Any], program: Path) -> None:
         names = ", ".join(name.partition(".")[2] for name in lists)
         raise ConversionError(
             f"{program.name}: Paddle2ONNX cannot export lists of tensors ({names})",
-            "They come from a loop around a cell: use paddle.nn.LSTM, GRU or SimpleRNN, or write "
-            "the steps out, and save the model again.",
+            "They come from a loop around a cell: use paddle.nn.LSTM or GRU, or write the steps "
+            "out in a loop over range(steps), and save the model again.",
         )
 
 
@@ -205,6 +205,14 @@ def _exporter() -> Callable[..., bytes]:
         ) from error
     export: Callable[..., bytes] = compiled.export
     return export
+
+
+def _exported() -> frozenset[str]:
+    """Return the operators that Paddle2ONNX says it exports; it ends its process at any other."""
+    import paddle2onnx.paddle2onnx_cpp2py_export as compiled
+
+    listed = getattr(compiled, "get_all_supported_operators_pir", list)
+    return frozenset(map(str, listed()))
 
 
 @contextmanager
@@ -256,21 +264,61 @@ def _as_json(program: Path) -> Iterator[tuple[Path, Path]]:
         yield document, parameters
 
 
+@contextmanager
+def _mended(document: Path, program: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Give a program in words that Paddle2ONNX knows: its file, and what it holds.
+
+    Raises:
+        ConversionError: if it cannot export an operator of it.
+    """
+    content = _document(document)
+    _check_operators(content, program)
+    before = json.dumps(content)
+    try:
+        mend(content, program.name, _exported())
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(
+            f"{program.name}: not a complete Paddle program ({type(error).__name__}: {error})",
+            "The file is damaged; copy or save it again.",
+        ) from error
+    after = json.dumps(content)
+    if after == before:
+        yield document, content
+        return
+    with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
+        file = Path(folder) / "program.json"
+        file.write_text(after)
+        yield file, content
+
+
 def _export(
-    exporter: Callable[..., bytes], document: Path, parameters: Path, program: Path
+    exporter: Callable[..., bytes],
+    document: Path,
+    content: dict[str, Any],
+    parameters: Path,
+    program: Path,
 ) -> bytes:
     """Export without weights; if the exporter asks for their values, with them."""
-    described = _document(document)
-    shapes, layers = list(_stored_shapes(described)), layers_of(described)
+    shapes, layers = list(_stored_shapes(content)), layers_of(content)
+
+    def run(weights: str) -> onnx.ModelProto:
+        import onnx
+
+        model: onnx.ModelProto = onnx.load_from_string(_run(exporter, document, weights))
+        name_groups(model)
+        return model
+
     try:
-        return _with_shapes(_run(exporter, document, ""), shapes, layers)
+        return _with_shapes(run(""), shapes, layers)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         if not parameters.is_file():
             raise _failed(
                 program, error, f"; its parameter file {parameters.name} is absent"
             ) from (error)
     try:
-        return _run(exporter, document, str(parameters))
+        return bytes(run(str(parameters)).SerializeToString())
     except (ValueError, RuntimeError) as error:
         raise _failed(program, error) from error
 
@@ -304,12 +352,11 @@ def _run(exporter: Callable[..., bytes], document: Path, parameters: str) -> byt
 
 
 def _with_shapes(
-    data: bytes, stored: list[tuple[str, list[int], int]], layers: Mapping[str, str]
+    model: onnx.ModelProto, stored: list[tuple[str, list[int], int]], layers: Mapping[str, str]
 ) -> bytes:
     """Add the parameters as tensors without contents, and the layers to the nodes' names."""
     import onnx
 
-    model: onnx.ModelProto = onnx.load_from_string(data)
     read = set(_read_in(model.graph))
     for name, shape, element_type in stored:
         if name in read:

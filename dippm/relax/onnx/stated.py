@@ -62,7 +62,7 @@ def _kept(inputs: Sequence[Tensor | None], attributes: Attributes) -> list[Type]
     source, condition = inputs[0], inputs[1]
     assert source is not None
     assert condition is not None
-    count = condition.shape[0]
+    count = prod(condition.shape)
     if "axis" not in attributes:
         return [((min(count, prod(source.shape)),), source.element_type)]
     axis, shape = int(attributes["axis"]), list(source.shape)

@@ -203,3 +203,47 @@ def test_vision_models(writers, tmp_path, name):
     assert graph.at_batch(1).macs == pytest.approx(macs, rel=0.01)
     assert counts.items() <= dict(graph.histogram()).items()
     assert not graph.unknown_ops
+
+
+MENDED = {
+    "upsample": ("resize", 0, (3, 32, 32)),
+    "resize": ("resize", 0, (3, 32, 32)),
+    "upsample_1d": ("resize", 0, (3, 16)),
+    "conv_same": ("conv2d", 20 * 8 * 4 * 5, (8, 20)),
+    "group_norm": ("group_norm", 18 * 8 * 4 * 3, (8, 18)),
+    "mean": ("reduce_mean", 4 * 20 * 20, (4, 20)),
+}
+
+
+@pytest.mark.parametrize("prefix", ["{}.json", "old_{}.pdmodel"])
+def test_what_paddle2onnx_fails_on_is_written_in_words_that_it_knows(models, prefix):
+    for name, (operator, macs, shape) in MENDED.items():
+        raw = convert(models / prefix.format(name))
+        graph = dippm.graph.build(raw)
+        assert graph.histogram()[operator] == 1, name
+        assert not graph.unknown_ops
+        assert graph.at_batch(1).macs == macs, name
+        assert raw.values[raw.outputs[0]].shape[-len(shape) :] == shape
+
+
+@pytest.mark.parametrize("prefix", ["{}.json", "old_{}.pdmodel"])
+def test_what_paddle2onnx_cannot_export_is_named_before_it_ends_the_process(models, prefix):
+    words = {"nms": "nms", "plain_rnn": "SimpleRNN", "inverse": "inverse", "irfft": "fft_c2r"}
+    for name, what in words.items():
+        path = models / prefix.format(name)
+        if not path.is_file():
+            continue
+        with pytest.raises(ConversionError, match=what) as caught:
+            convert(path)
+        assert "SIG" not in caught.value.message
+        assert "Try again" not in caught.value.hint
+
+
+def test_the_ways_out_of_recurrent_cells_work(models):
+    """Neither refusal recommends what the other refuses."""
+    for name in ("own_cell", "plain_rnn"):
+        with pytest.raises(ConversionError) as caught:
+            convert(models / f"{name}.json")
+        assert "LSTM" in caught.value.hint
+        assert "SimpleRNN " not in caught.value.hint + " "
+    assert dippm.graph.build(convert(models / "stepped_rnn.json")).at_batch(1).macs == 4 * 28 * 8

@@ -71,6 +71,59 @@ class TwoInputs(nn.Layer):
         return self.dense(self.table(ids) * scale)
 
 
+class OneStep(nn.Layer):
+    """Calls a function on what layers give."""
+
+    def __init__(self, function, *layers):
+        super().__init__()
+        self.layers, self.function = nn.Sequential(*layers), function
+
+    def forward(self, x):
+        return self.function(self.layers(x))
+
+
+def mended():
+    """Models that Paddle2ONNX fails on as they are, with the sizes of their input."""
+    image, row = [None, 3, 16, 16], [None, 4, 20]
+    resize = nn.functional.interpolate
+    return {
+        "upsample": (nn.Upsample(scale_factor=2), image),
+        "resize": (OneStep(lambda x: resize(x, scale_factor=2, mode="bilinear")), image),
+        "upsample_1d": (
+            nn.Upsample(scale_factor=2, mode="linear", data_format="NCW"),
+            [None, 3, 8],
+        ),
+        "conv_same": (nn.Conv1D(4, 8, 5, padding="same", dilation=2), row),
+        "group_norm": (nn.Sequential(nn.Conv1D(4, 8, 3), nn.GroupNorm(2, 8), nn.ReLU()), row),
+        "mean": (OneStep(lambda x: x + x.mean(), nn.Linear(20, 20)), row),
+    }
+
+
+def refused():
+    """Models with an operator that it cannot export."""
+    row = [None, 4, 20]
+    return {
+        "nms": (OneStep(lambda x: paddle.vision.ops.nms(x, 0.5), nn.Linear(4, 4)), [20, 4]),
+        "plain_rnn": (OneStep(lambda x: x[0], nn.SimpleRNN(20, 8)), row),
+        "inverse": (OneStep(paddle.inverse, nn.Linear(8, 8)), [None, 8, 8]),
+        "irfft": (OneStep(lambda x: paddle.fft.irfft(paddle.fft.rfft(x)), nn.Linear(20, 20)), row),
+    }
+
+
+class SteppedRNN(nn.Layer):
+    """The way out for a plain recurrent layer: its steps in a loop of Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.SimpleRNNCell(20, 8)
+
+    def forward(self, x):
+        state = None
+        for step in range(4):
+            _, state = self.cell(x[:, step], state)
+        return state
+
+
 def small_cnn():
     return nn.Sequential(
         nn.Conv2D(3, 8, 3, padding=1),
@@ -89,14 +142,14 @@ def save(folder, name, model, *inputs):
     paddle.jit.save(model, str(folder / name), input_spec=specs)
 
 
-def save_old(folder, name):
+def save_old(folder, name, make=None, shape=(None, 3, 16, 16)):
     """Write the program format of Paddle 2: `.pdmodel`."""
     paddle.enable_static()
     with paddle.pir_utils.OldIrGuard():
         program, start = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(program, start):
-            x = paddle.static.data("x", [None, 3, 16, 16], "float32")
-            model = small_cnn()
+            x = paddle.static.data("x", list(shape), "float32")
+            model = (make or small_cnn)()
             model.eval()
             y = model(x)
         executor = paddle.static.Executor(paddle.CPUPlace())
@@ -126,7 +179,16 @@ def main(folder: Path) -> None:
     for tensor in (*zeros.parameters(), *zeros.buffers()):
         tensor.set_value(paddle.zeros_like(tensor))
     save(folder, "zeros", zeros, image)
+    for name, (model, shape) in (mended() | refused()).items():
+        save(folder, name, model, ("x", shape, "float32"))
+    save(folder, "stepped_rnn", SteppedRNN(), ("x", [None, 4, 20], "float32"))
     save_old(folder, "old")
+    olds = [
+        name for name in mended() | refused() if name != "irfft"
+    ]  # static graphs lack its kernel
+    for name in olds:
+        shape = (mended() | refused())[name][1]
+        save_old(folder, f"old_{name}", lambda name=name: (mended() | refused())[name][0], shape)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import contextlib
 import copy
 import functools
 import json
+import re
 import zipfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from dippm.errors import (
     InputShapeError,
     ModelFileError,
     UnsafeModelError,
+    shortened,
 )
 from dippm.frontends import keras_allowed
 from dippm.frontends.frontend import InputSpec
@@ -41,6 +43,10 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 OPERATION = "operation "
+_MISSING = re.compile(
+    r"(?:Could not locate|Unknown) (?P<kind>class|function|layer):? '(?P<name>[^']+)'"
+)
+"""How Keras says that a name of the configuration is none of its own."""
 
 
 def accepts(path: Path) -> bool:
@@ -197,19 +203,25 @@ def _build(config: dict[str, Any], path: Path, *, trust: bool) -> Any:
     except ModelFileError:
         raise
     except Exception as error:
-        cause = _root_cause(error)
-        raise ConversionError(
-            f"Keras could not build the model in {path}: {cause}", _advice(cause, path)
-        ) from error
+        raise _unbuildable(error, path) from error
 
 
-def _advice(cause: str, path: Path) -> str:
-    if "Unknown layer" in cause and _is_hdf5(path):
-        return (
-            "HDF5 files cannot hold every layer, and no one can load this one: save the model as "
-            "model.keras, or export it with model.export(folder), where it was made."
+def _unbuildable(error: Exception, path: Path) -> ConversionError:
+    """Name the class that is missing, and the step that needs none; Keras' own words if none is."""
+    cause = _root_cause(error)
+    missing = _MISSING.search(cause)
+    if missing is not None:
+        what = f"{missing['kind']} {shortened(missing['name'])!r}"
+        return ConversionError(
+            f"{files.shown(path)} holds the {what}, which Keras does not have and the file does "
+            "not bring",
+            "Call model.export(FOLDER) where it is defined, and give that folder: it needs no "
+            "classes. trust=True does not find it.",
         )
-    return "Models with own classes: export them with model.export(folder) and give that."
+    return ConversionError(
+        f"Keras could not build the model in {files.shown(path)}: {cause}",
+        "Call model.export(FOLDER) where the model was made, and give that folder.",
+    )
 
 
 def _root_cause(error: BaseException) -> str:

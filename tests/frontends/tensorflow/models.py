@@ -779,3 +779,34 @@ def save_xla(folder: Path) -> Path:
     module.run = run
     tf.saved_model.save(module, str(folder), signatures=run)
     return folder
+
+
+def save_own_parts(folder: Path) -> dict[str, Path]:
+    """Write models with a layer, a model class and a function that only this process knows."""
+    import keras
+
+    class Own(keras.layers.Layer):
+        def call(self, x):
+            return x * 2
+
+    class OwnModel(keras.Model):
+        def __init__(self, **named):
+            super().__init__(**named)
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    def doubled(x):
+        return x * 2
+
+    of_layer = keras.Sequential([keras.Input((8,)), Own(), keras.layers.Dense(2)])
+    of_function = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, doubled)])
+    subclassed = OwnModel()
+    subclassed(keras.ops.zeros((1, 8)))
+    paths = {}
+    for name, model in (("layer", of_layer), ("function", of_function), ("model", subclassed)):
+        model.save(paths.setdefault(name, folder / f"{name}.keras"))
+    of_layer.save(paths.setdefault("h5", folder / "layer.h5"))
+    of_layer.export(paths.setdefault("folder", folder / "exported"), verbose=False)
+    return paths

@@ -462,3 +462,18 @@ def test_a_compiled_program_is_not_one_cheap_operator(child, tmp_path):
     assert error == "ConversionError"
     assert "XlaCallModule" in message
     assert "ONNX" in hint
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_own_parts_say_the_step_that_needs_none_of_them(child, tmp_path, trust):
+    paths = child(models.save_own_parts, tmp_path)
+    names = {"layer": "Own", "h5": "Own", "model": "OwnModel"} | (
+        {"function": "doubled"} if trust else {}
+    )
+    for kind, name in names.items():
+        _, message, hint = refused(child(models.convert, paths[kind], None, trust))
+        assert name in message
+        assert len(message) < 200 + len(str(paths[kind]))
+        assert "Full object config" not in message
+        assert hint.startswith(("Call model.export(", "Export it "))  # the step comes first
+    assert build(read(child(models.convert, paths["folder"]))).at_batch(2).macs == 2 * 8 * 2

@@ -14,9 +14,16 @@ from importlib.resources import files
 from typing import Any
 
 from dippm.devices.device import Calibration, Device, MigProfile
-from dippm.errors import UnknownNameError
+from dippm.errors import UnknownNameError, shortened
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct")
+
+
+_OTHER_KINDS = re.compile(
+    r"tpu|npu|ipu|gaudi|habana|inferentia|trainium|ascend|radeon|"
+    r"\b(?:apple|mps|intel|arc)\b|\bm[1-5](?:\b|pro|max|ultra)"
+)
+"""Accelerators of kinds that the catalogue has none of, so that none of its names is a guess."""
 
 
 @cache
@@ -43,6 +50,11 @@ def find(name: str) -> Device:
         UnknownNameError: if no device has this name; the hint names the closest ones.
     """
     device = _by_key().get(_key(name))
+    if device is None and _OTHER_KINDS.search(name.casefold()):
+        raise UnknownNameError(
+            f"unknown device {shortened(name)!r}",
+            "No accelerator of this kind is predicted: `dippm devices` lists those that are.",
+        )
     if device is None:
         names = [device.name for device in all_devices()]
         raise UnknownNameError.of(

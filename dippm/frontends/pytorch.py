@@ -80,9 +80,16 @@ def require_trust(path: Path, kind: str | None, *, trust: bool) -> None:
         UnsafeModelError: if the kind can run code and `trust` is false.
     """
     if kind in ("torchscript", "pt2") and not trust:
-        format_name = "TorchScript archive" if kind == "torchscript" else "exported program (.pt2)"
+        if kind == "torchscript":
+            raise UnsafeModelError(
+                f"{path.name} is a TorchScript archive: loading one can run code that it carries "
+                "(PyTorch calls the __setstate__ of its classes, and compiles its programs)",
+                "If you know where the file comes from, pass trust=True; or export the module to "
+                'ONNX: `torch.onnx.export(module, (example,), "model.onnx", dynamo=False)`, which '
+                "takes a module of torch.jit.load, too.",
+            )
         raise UnsafeModelError(
-            f"{path.name} is a {format_name}: loading one can run code that it carries",
+            f"{path.name} is an exported program (.pt2): loading one can run code that it carries",
             "Export the model to ONNX, or, if you know where the file comes from, pass trust=True.",
         )
 

@@ -41,6 +41,15 @@ def test_an_unknown_device_names_the_closest_ones() -> None:
     assert "RTX-3090" in error.value.hint
 
 
+@pytest.mark.parametrize("name", ["TPUv4", "tpu-v5e", "Gaudi2", "Apple M3 Max", "Inferentia2"])
+def test_an_accelerator_of_another_kind_is_not_guessed_to_be_a_gpu(name: str) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        find(name)
+    assert "Did you mean" not in error.value.hint
+    assert "of this kind" in error.value.hint
+    assert name in error.value.message
+
+
 def test_names_and_aliases_mean_one_device_each() -> None:
     for device in all_devices():
         assert all(find(name) is device for name in (device.name, *device.aliases))

@@ -114,7 +114,7 @@ def _blocks(program: Any) -> Iterator[list[Operator]]:
 def _ranks(block: list[Operator]) -> Iterator[tuple[int, int]]:
     """Yield the values that a block makes, with the number of their axes."""
     for operator in block:
-        results = operator.get("O")
+        results: Any = operator.get("O")
         for result in results if isinstance(results, list) else [results]:
             try:
                 yield int(result["%"]), len(result["TT"]["D"][1])

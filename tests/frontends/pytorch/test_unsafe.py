@@ -13,6 +13,7 @@ from torch import nn
 from dippm import frontends
 from dippm.errors import ConversionError, FrameworkNotInstalledError, UnsafeModelError
 from dippm.frontends.torch_archive import allowed_global, load_pickled
+from dippm.graph import build
 
 
 class Trap:
@@ -140,3 +141,15 @@ def test_a_missing_package_is_named_with_its_extra(trust, tmp_path, vision, monk
     with pytest.raises(FrameworkNotInstalledError, match="torchvision") as caught:
         load_pickled(tmp_path / "zoo.pt", trust=trust)
     assert caught.value.hint == 'pip install "dippm[timm]"'
+
+
+def test_torchscript_says_why_and_its_way_to_onnx_works(files, tmp_path):
+    pytest.importorskip("onnx")
+    with pytest.raises(UnsafeModelError, match="TorchScript") as caught:
+        frontends.load(files / "traced.pt", "3,32,32")
+    assert "__setstate__" in caught.value.message
+    assert "torch.onnx.export" in caught.value.hint
+    script = torch.jit.load(files / "traced.pt")
+    torch.onnx.export(script, (torch.zeros(2, 3, 32, 32),), tmp_path / "m.onnx", dynamo=False)
+    of_script = build(frontends.load(files / "traced.pt", "3,32,32", trust=True))
+    assert build(frontends.load(tmp_path / "m.onnx")).at_batch(2).macs == of_script.at_batch(2).macs

@@ -26,6 +26,7 @@ from dippm.conditions import (
 from dippm.devices import MigProfile, host_of
 from dippm.errors import ConditionsError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.frontends.worker_errors import no_process
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
 from dippm.models.predictor import phases_of
@@ -133,7 +134,10 @@ def predict(
     )
     # The conversion runs in another process; meanwhile this one imports and loads the predictor.
     with ThreadPoolExecutor(max_workers=1) as background:
-        loading = background.submit(pretrained.load, info.path)
+        try:
+            loading = background.submit(pretrained.load, info.path)
+        except RuntimeError as error:  # of threads, of which a shell may allow too few
+            raise no_process(error) from error
         with stage(f"converting {source_name(model)}"):
             model_graph = read_graph(
                 model,

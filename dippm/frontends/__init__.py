@@ -145,6 +145,7 @@ def _borrowed(module: str, limits: Limits) -> Iterator[tuple[Worker, Path]]:
             with tempfile.TemporaryDirectory(
                 dir=worker.folder, ignore_cleanup_errors=True
             ) as folder:
+                os.chmod(folder, 0o700)  # whatever the umask of this process
                 yield worker, Path(folder)
         except OSError as error:
             if isinstance(error, DippmError) or error.errno is None:

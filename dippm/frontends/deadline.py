@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dippm.frontends.worker_errors import no_process
+
 REPEAT_S = 1.0
 """How often the error is raised again, should the work have swallowed it."""
 
@@ -27,6 +29,7 @@ def within(seconds: float) -> Iterator[None]:
 
     Raises:
         TimeoutError: if the block took longer.
+        ConversionError: if no thread can be started.
     """
     thread = threading.get_ident()
     over = threading.Event()
@@ -42,7 +45,10 @@ def within(seconds: float) -> Iterator[None]:
 
     watch = threading.Thread(target=wait, daemon=True, name="dippm-deadline")
     end = time.monotonic() + seconds
-    watch.start()
+    try:
+        watch.start()
+    except RuntimeError as error:
+        raise no_process(error) from error
     try:
         try:
             yield

@@ -99,6 +99,7 @@ class Worker:
     def __post_init__(self) -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
+            self.folder.chmod(0o700)  # whatever the umask of this process
         except OSError as error:
             raise no_room(error, "") from error
         words = f"{self.module!r}, {self.memory_limit_mb}, {str(self.folder)!r}"
@@ -225,6 +226,8 @@ class Worker:
             hint = "This is a fault of the framework's converter: export the model to ONNX instead."
         elif code is not None and tells_out_of_memory(words):
             message, hint = memory_words(limit, where)
+        elif "pthread_create" in words:
+            message, hint = no_process(RuntimeError(f"a library has none {where}")).args
         elif code is None:
             message = f"the conversion process closed its pipe without an answer {where}"
             hint = "Try again; if it repeats, export the model to ONNX instead."
@@ -345,8 +348,14 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     """Serve requests from standard input until it closes."""
     global _answers
     requests, _answers = process.own_pipes()
-    guard = process.start_guard(requests, Path(folder))
+    try:
+        guard = process.start_guard(requests, Path(folder))
+    except OSError as error:
+        none = {"peak_memory_mb": 0.0, "cpu_s": 0.0, "worn_out": True}
+        process.write_frame(_answers, {"error": as_data(no_process(error)), **none})
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
     _compile_outside(module)
     sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it

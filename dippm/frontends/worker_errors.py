@@ -39,10 +39,11 @@ def no_room(error: OSError, folder: str) -> ConversionError:
     )
 
 
-def no_process(error: OSError) -> ConversionError:
-    """Return the error for a worker that cannot be started; no fault of a model."""
+def no_process(error: OSError | RuntimeError) -> ConversionError:
+    """Return the error for a process or thread that cannot be started; no fault of a model."""
+    reason = getattr(error, "strerror", None) or error
     return ConversionError(
-        f"no process can be started for the conversion: {error.strerror or error}",
+        f"no process or thread can be started for the conversion: {reason}",
         "End other programs, or raise the limits on processes, files and memory (`ulimit -a`).",
     )
 
@@ -55,14 +56,16 @@ def refused_by_sandbox(error: BaseException) -> PermissionError | None:
     link: BaseException | None = error.__cause__ if isinstance(error, DippmError) else error
     for _ in range(20):
         if isinstance(link, PermissionError) and (
-            link.filename is None or os.access(link.filename, os.R_OK) or not _exists(link.filename)
+            link.filename is None
+            or os.access(link.filename, os.R_OK)
+            or not _exists(str(link.filename))
         ):
             return link
         link = link and (link.__cause__ or link.__context__)
     return None
 
 
-def _exists(name: str | bytes | int) -> bool:
+def _exists(name: str) -> bool:
     """Return whether a file is there, as far as can be seen."""
     try:
         os.lstat(name)

@@ -102,7 +102,7 @@ def _is_refused(attempt: Callable[[Path], None], folder: Path) -> bool:
     try:
         attempt(folder)
     except OSError as error:
-        return error.errno in (errno.EPERM, errno.EACCES, errno.ENETUNREACH)
+        return error.errno in (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENETUNREACH)
     return False
 
 
@@ -121,7 +121,10 @@ def _connect(folder: Path) -> None:
 
 def _start_program(folder: Path) -> None:
     """Start this interpreter in a child, which ends before it does anything."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:  # no process, no program
+        raise PermissionError(errno.EPERM, "refused") from error
     if not child:
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", ""])
@@ -140,7 +143,7 @@ ATTEMPTS: dict[str, Callable[[Path], None]] = {
 # --- calls into the kernel -------------------------------------------------------------------
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-CAPABILITY_VERSION_3, CAP_DAC_READ_SEARCH = 0x20080522, 2
+CAPABILITY_VERSION_3, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 0x20080522, 1, 2
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 NAMESPACES = 0x7E020080 | CLONE_NEWNET | CLONE_NEWUSER
 """Every flag of `clone` that makes a namespace."""
@@ -161,12 +164,17 @@ def _call(function: str, *arguments: Any) -> int:
     return result
 
 
-def _drop_capabilities() -> None:
-    """Keep of root's rights only that to read what belongs to others."""
+def _capabilities() -> tuple[Any, tuple[int, ...]]:
+    """Return the header for `capset`, and the sets as the kernel gives them."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), 8)
     held = ctypes.create_string_buffer(24)
     _call("capget", header, held)
-    permitted = struct.unpack("=6I", held.raw)[1]
+    return header, struct.unpack("=6I", held.raw)
+
+
+def _drop_capabilities() -> None:
+    """Keep of root's rights only that to read what belongs to others."""
+    header, (_, permitted, *_) = _capabilities()
     kept = permitted & 1 << CAP_DAC_READ_SEARCH
     _call("capset", header, struct.pack("=6I", kept, kept, 0, 0, 0, 0))
 
@@ -176,7 +184,11 @@ def _leave_network() -> str:
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", CLONE_NEWNET)
-    except OSError:
+    except OSError as error:
+        _, (effective, *_) = _capabilities()
+        if effective & (1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH):
+            words = "a user namespace would take the right to read what belongs to others"
+            raise OSError(errno.EPERM, words) from error
         _call("unshare", CLONE_NEWUSER | CLONE_NEWNET)
         with contextlib.suppress(OSError):  # without it our name is "nobody", our rights the same
             Path("/proc/self/setgroups").write_text("deny")

@@ -151,6 +151,82 @@ def test_a_limit_of_the_shell_is_not_taken_for_a_fault_of_the_file(
     assert hint in step
 
 
+HARD = """
+import os, sys
+from pathlib import Path
+os.umask(0o777)
+import torch
+from dippm import frontends
+from dippm.frontends.worker import WorkerPool
+with WorkerPool().borrow("moody_frontend", 2048) as worker:
+    inputs = {"shapes": {}, "batch_axes": {}, "values": {}}
+    request = {"source": "writes", "inputs": inputs, "trust": False}
+    assert worker.convert(request).operators
+assert frontends.load(torch.nn.Linear(4, 4), "4").operators
+"""
+
+
+def test_no_home_to_write_into_and_a_umask_that_leaves_nothing(pool):
+    hidden = ("DIPPM_CACHE_DIR", "XDG_CACHE_HOME")
+    kept = {name: text for name, text in os.environ.items() if name not in hidden}
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", HARD],
+        env={**kept, "PYTHONPATH": paths, "HOME": "/proc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+REFUSED = """
+import ctypes, errno, os, struct, sys
+import torch, dippm.api
+from dippm.errors import ConversionError
+from dippm.frontends.worker import Worker
+from dippm.process import sandbox
+THREAD = 0x10000
+machine, _ = sandbox.MACHINES[os.uname().machine]
+later = sandbox._line(sandbox.RETURN, 0x00050000 | errno.EAGAIN)
+allow = sandbox._line(sandbox.RETURN, sandbox.ALLOW)
+absent = sandbox._line(sandbox.RETURN, 0x00050000 | errno.ENOSYS)
+threads, others = ([later], [allow]) if sys.argv[1] == "thread" else ([allow], [later])
+body = [sandbox._line(sandbox.LOAD, sandbox.ARGUMENTS)]
+body += [*sandbox._if(sandbox.ANY_BIT, THREAD, threads), *others]
+lines = [sandbox._line(sandbox.LOAD, sandbox.NUMBER)]
+lines += sandbox._if(sandbox.EQUAL, sandbox.ABSENT["clone3"][machine], [absent])
+for fork in ((57, 58) if machine == sandbox.X86_64 and sys.argv[1] == "process" else ()):
+    lines += sandbox._if(sandbox.EQUAL, fork, [later])
+lines += [*sandbox._if(sandbox.EQUAL, sandbox.CLONE[machine], body), allow]
+program = b"".join(lines)
+code = ctypes.create_string_buffer(program, len(program))
+header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
+sandbox._call("prctl", sandbox.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+sandbox._call("prctl", sandbox.PR_SET_SECCOMP, sandbox.SECCOMP_MODE_FILTER, header, 0, 0)
+try:
+    dippm.predict(torch.nn.Linear(4, 4), input="4")
+except ConversionError as error:
+    print(error.message, error.hint, sep="|")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux refuses it")
+@pytest.mark.parametrize("what", ["process", "thread"])
+def test_no_process_or_thread_is_to_be_had(what):
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, what],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message, _, hint = done.stdout.partition("|")
+    assert message.startswith("no process or thread can be started"), done.stderr
+    assert "ulimit" in hint
+
+
 def test_killed_where_processor_time_is_limited(pool, monkeypatch):
     monkeypatch.setattr(process, "cpu_limit_s", lambda: 7)
     with pytest.raises(ConversionError, match="for memory, or by the limit of processor time, 7 s"):

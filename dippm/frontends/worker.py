@@ -396,9 +396,9 @@ def _compile_outside(module: str) -> None:
     Some installers leave compiling to the first import; it takes longer than all else at a start.
     No file is known yet, and the child ends before one is.
     """
-    from dippm.frontends.registry import BUILT_IN
-
-    needs = next(((*entry.needs, "tvm") for entry in BUILT_IN if entry.module == module), ())
+    # By name, as frontends are: it imports some that import this module.
+    built_in: Any = importlib.import_module("dippm.frontends.registry").BUILT_IN
+    needs = next(((*entry.needs, "tvm") for entry in built_in if entry.module == module), ())
     if sys.dont_write_bytecode or not any(map(_lacks_bytecode, (module, *needs))):
         return
     step("compiling libraries")

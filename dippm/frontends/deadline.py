@@ -56,11 +56,11 @@ def within(seconds: float) -> Iterator[None]:
             with lock:  # from here on nothing is raised any more
                 over.set()
                 _raise_in(thread, nothing=True)
-    except OutOfTimeError:
-        raise TimeoutError(f"longer than {seconds:g} s") from None
+    except OutOfTimeError as error:
+        raise TimeoutError(f"longer than {seconds:g} s") from error  # it says where it was met
     except Exception as error:  # what the work made of the interruption
         if time.monotonic() >= end and _came_from_time(error):
-            raise TimeoutError(f"longer than {seconds:g} s") from None
+            raise TimeoutError(f"longer than {seconds:g} s") from error
         raise
 
 

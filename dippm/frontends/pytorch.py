@@ -10,7 +10,9 @@ import contextlib
 import io
 import logging
 import math
+import os
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +122,23 @@ class ProgramBytes:
     schemas: tuple[str, ...]
 
 
+def _place_in(module: torch.nn.Module, error: BaseException | None) -> str:
+    """Return in which module, and on which line of it, an error was met; "" if in none."""
+    paths: dict[int, str] = {}
+    found = ""
+    while error is not None:
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            part = frame.f_locals.get("self")
+            if not paths and type(part) is type(module):  # itself, or its copy without weights
+                paths = {id(inner): path for path, inner in part.named_modules()}
+            if id(part) in paths and not frame.f_code.co_name.endswith("_call_impl"):
+                name = paths[id(part)] or "the model"
+                file = os.path.basename(frame.f_code.co_filename)
+                found = f", in {name} ({type(part).__name__}), line {line} of {file}"
+        error = error.__cause__ or error.__context__
+    return found
+
+
 def export_bytes(
     module: torch.nn.Module, inputs: InputSpec, *, timeout_s: float = math.inf
 ) -> ProgramBytes:
@@ -142,10 +161,12 @@ def export_bytes(
             schemas = foreign_schemas(exported.program)
             program = with_data_flow(exported.program) if schemas else exported.program
             torch.export.save(slimmed(program), buffer)
-    except TimeoutError:
+    except TimeoutError as error:
         raise ConversionError(
-            f"the conversion took longer than {timeout_s:g} s (step: exporting)",
-            "Give it more time with timeout_s=..., or export the model to ONNX first.",
+            f"the conversion took longer than {timeout_s:g} s"
+            f" (step: exporting{_place_in(module, error)})",
+            "Give it more time with timeout_s=..., write loops over single steps as one operator,"
+            " or export the model to ONNX first.",
         ) from None
     except DippmError:
         raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 
 from dippm import frontends
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends import pytorch
+from dippm.frontends import deadline, pytorch
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_export import accepted_inputs
 from dippm.frontends.torch_weights import keeping_attributes
@@ -295,11 +297,22 @@ def test_a_program_says_which_size_varies(tmp_path):
 def test_an_export_in_the_caller_has_the_time_limit_too():
     class Endless(nn.Module):
         def forward(self, x):
+            deadline._raise_in(threading.get_ident())  # as the clock does, once it is here
             while True:
                 x = x + 1
 
-    with pytest.raises(ConversionError, match=r"longer than 2 s \(step: exporting\)"):
-        frontends.load(Endless(), "8", timeout_s=2)
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(8, 8), Endless()])
+
+        def forward(self, x):
+            return self.blocks[1](self.blocks[0](x))
+
+    where = r"exporting, in blocks\.1 \(Endless\), line \d+ of test_batch\.py\)"
+    with pytest.raises(ConversionError, match=rf"longer than 600 s \(step: {where}") as caught:
+        frontends.load(Holds(), "8", timeout_s=600)
+    assert "timeout_s" in caught.value.hint
     assert frontends.load(nn.Linear(8, 8), "8").batch_is_symbolic
 
 

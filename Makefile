@@ -3,8 +3,9 @@
 # make check   format, lint, types, import direction
 # make docs    build the documentation site, strictly, into build/site
 # make team    the store of a team, here and without containers: PostgreSQL, S3, MLflow's server, the page
+# make nightly damage files of every kind, a minute each (led by coverage where Atheris is installed)
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark docs zoo team setup setup-test setup-docs setup-zoo setup-team
+.PHONY: demo test check quick readme benchmark docs nightly zoo team setup setup-test setup-docs setup-zoo setup-team
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -44,6 +45,9 @@ benchmark:
 
 docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+
+nightly: setup-test
+	$(RUN) tests.fuzz --seconds 60
 
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import random
 import shutil
 
 import pytest
@@ -12,11 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dippm import frontends
-from dippm.errors import ModelFileError
+from dippm.errors import DippmError, ModelFileError, RunError
 from dippm.frontends import InputSpec
 from dippm.graph import build
 from dippm.pretrained import store
 from dippm.relax.raw_graph import RawGraph
+from dippm.store.folder import read_folder
+from tests.fuzz.damage import damaged as damaged_as_text
+from tests.fuzz.formats import FORMATS
+from tests.run_folders import make_run
 
 BOUNDED = settings(
     max_examples=60,
@@ -181,3 +187,79 @@ def test_checkpoint_configuration(document, checkpoint_folder, tmp_path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(CheckpointError):
         read_info(tmp_path)
+
+
+FAST = [name for name, form in FORMATS.items() if not form.slow]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_damaged_files_are_refused_or_read(name, tmp_path):
+    """The same damages at each run; `make nightly` tries others for a minute a format."""
+    form = FORMATS[name]
+    if form.needs:
+        pytest.importorskip(form.needs)
+    (tmp_path / "seeds").mkdir()
+    seeds, chance = form.seeds(tmp_path / "seeds"), random.Random(name)
+    path = tmp_path / f"m{form.ending}"
+    for _ in range(60):
+        content = damaged_as_text(chance.choice(seeds), chance)
+        path.write_bytes(content)
+        form(path)
+
+
+def test_entries_that_are_no_small_files(tmp_path):
+    """Each is refused by each reader of a path, or read; nobody waits, nobody takes all memory."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("not-there")
+    (tmp_path / "empty").touch()
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    read_by_path = (
+        "umlaut database",
+        "device",
+        "prices",
+        "space",
+        "plan",
+        "measured rows",
+        "torch",
+    )
+    for name in (*read_by_path, "hf-config", "onnx"):
+        for entry in ("pipe", "folder", "loop", "nowhere", "empty", "sparse"):
+            if entry == "sparse" and name in ("onnx", "torch"):
+                continue  # a model may be as large: read in the worker, which has limits
+            link = tmp_path / f"{name} {entry}{FORMATS[name].ending}"
+            link.symlink_to(entry)
+            with pytest.raises(DippmError):
+                pytest.fail(f"{name}, {entry}: {FORMATS[name].read(link)}")
+
+
+def test_runs_in_entries_that_are_no_files(tmp_path):
+    """A folder of a run with a pipe, a folder or a link that leads nowhere in place of a file."""
+    for name in ("start.json", "events.jsonl", "end.json"):
+        for number, kind in enumerate(("pipe", "folder", "loop")):
+            run = make_run(tmp_path / f"{name}-{number}")
+            (run / name).unlink()
+            if kind == "pipe":
+                os.mkfifo(run / name)
+            elif kind == "folder":
+                (run / name).mkdir()
+            else:
+                (run / name).symlink_to(name)
+            with contextlib.suppress(RunError):
+                assert name != "start.json", read_folder(run)
+                read_folder(run)
+
+
+@pytest.mark.slow
+def test_damaged_stores_are_refused_or_read(tmp_path):
+    """MLflow's database in SQLite, damaged in its pages."""
+    form = FORMATS["store"]
+    (tmp_path / "seeds").mkdir()
+    (content,) = form.seeds(tmp_path / "seeds")
+    chance = random.Random(1)
+    for number in range(12):
+        path = tmp_path / f"{number}.db"
+        path.write_bytes(damaged_as_text(content, chance))
+        form(path)

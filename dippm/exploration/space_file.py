@@ -82,8 +82,9 @@ def read_space(path: str | os.PathLike[str]) -> Asked:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"][:1]))
         raise ExploreError(f"{what}: {where}: {first['msg']}", f"For example:\n{EXAMPLE}") from None
-    except ValueError as error:
-        raise ExploreError(f"{what}: {error}", f"For example:\n{EXAMPLE}") from error
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise ExploreError(f"{what}: {reason}", f"For example:\n{EXAMPLE}") from error
     slices = [found.mig] if isinstance(found.mig, str) else found.mig
     space = Space(
         found.models,

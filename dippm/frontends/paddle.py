@@ -151,7 +151,10 @@ def _document(program: Path) -> dict[str, Any]:
     try:
         document = json.loads(program.read_bytes())
         document["program"]["regions"][0]["blocks"][0]["ops"]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        for _, shape, _ in _stored_shapes(document):
+            if not all(type(size) is int for size in shape):
+                raise ValueError(f"a parameter has the sizes {shape}")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ModelFileError(
             f"{program.name}: not a complete Paddle program ({str(error)[:200]})",
             "The file is cut short or damaged; copy or save it again.",

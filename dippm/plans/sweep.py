@@ -40,6 +40,7 @@ FIELDS = (
 """The last two are written by radT: a group of runs, and what became of each."""
 METHODS = ("grid", "random")
 MOST_ROWS = 100_000
+MOST_PARTS = 500_000
 _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
 FEWER = "Leave values or parameters out, or ask for fewer runs."
 
@@ -78,11 +79,27 @@ def _document(data: bytes) -> dict[Any, Any]:
         raise PlanError("PyYAML is not installed", "pip install 'dippm[track]'") from error
     try:
         held = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PlanError(f"it is no YAML: {error}", "Mend the line that it names.") from error
     if not isinstance(held, dict):
         raise PlanError("it is no YAML mapping", f"Its fields are {', '.join(FIELDS[:10])}.")
+    _check_size(held)
     return held
+
+
+def _check_size(held: Any) -> None:
+    """Refuse what unfolds without end: YAML can name one part in many places, even in itself."""
+    stack, seen = [held], 0
+    while stack:
+        item = stack.pop()
+        seen += 1
+        if seen > MOST_PARTS:
+            hint = "Write the values once, without names for parts of it (& and *)."
+            raise PlanError(f"it has more than {MOST_PARTS:,} parts", hint)
+        if isinstance(item, dict):
+            stack += [*item, *item.values()]
+        elif isinstance(item, list | tuple | set):
+            stack += item
 
 
 def _axes(parameters: Any) -> dict[str, Any]:

@@ -14,12 +14,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_args
 
-from dippm.errors import RunError
-from dippm.store.record import End, Moment, Span, Start, Value, as_json
+from dippm.errors import RunError, shortened
+from dippm.files import is_regular
+from dippm.store.record import (
+    End,
+    Moment,
+    RunStatus,
+    Span,
+    SpanStatus,
+    Start,
+    Value,
+    as_json,
+)
 
 VERSION = 1
 START, EVENTS, END = "start.json", "events.jsonl", "end.json"
@@ -27,6 +37,7 @@ ARTIFACTS = "artifacts"
 SAMPLES = "samples-*.dippm"
 SPOOL_VARIABLE = "DIPPM_SPOOL"
 IDS = 2**20
+Kind = TypeVar("Kind", bound=NamedTuple)
 
 
 def spool() -> Path:
@@ -174,7 +185,7 @@ def read_folder(path: Path) -> Recorded:
         RunError: if there is no start in it that can be read.
     """
     try:
-        held = json.loads((path / START).read_bytes())
+        held = _json(_bytes(path / START))
         if held.pop("version") != VERSION:
             raise ValueError("another version")
         _start(held)
@@ -187,15 +198,15 @@ def read_folder(path: Path) -> Recorded:
     damaged = 0
     for line in _lines(path / EVENTS):
         try:
-            event = json.loads(line)
+            event = _json(line)
             if "span" in event:
-                span = Span(**event["span"])
+                span = _checked(Span, event["span"])
                 spans[span.id] = span
             elif "value" in event:
-                values.append(Value(**event["value"]))
+                values.append(_checked(Value, event["value"]))
             elif "process" not in event:
                 for name, texts in event.items():
-                    settings[name].update(texts)
+                    settings[name].update({key: str(text) for key, text in texts.items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
     held.update(settings)
@@ -212,22 +223,93 @@ def read_folder(path: Path) -> Recorded:
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return path.read_bytes().splitlines()
+        return _bytes(path).splitlines()
     except OSError:
         return []
 
 
 def _start(held: dict[str, Any]) -> Start:
-    moment, command = Moment(**held["at"]), tuple(held["command"])
-    return Start(**{**held, "at": moment, "command": command})
+    moment, command = _checked(Moment, held["at"]), tuple(held["command"])
+    return _checked(Start, {**held, "at": moment, "command": command})
 
 
 def _end(path: Path) -> End | None:
     try:
-        held = json.loads(path.read_bytes())
-        return End(**{**held, "at": Moment(**held["at"])})
-    except (OSError, ValueError, KeyError, TypeError):
+        held = _json(_bytes(path))
+        return _checked(End, {**held, "at": _checked(Moment, held["at"])})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds; another kind of entry, as a pipe, is not waited for."""
+    if not is_regular(path) and path.exists():
+        raise OSError(f"{path.name} is no file")
+    return path.read_bytes()
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _checked(kind: Callable[..., Kind], held: Mapping[str, Any]) -> Kind:
+    """Return a record of what was read, whose fields are of the types that its readers count on.
+
+    Raises:
+        ValueError: if one is not.
+        KeyError: if it has a field that is not known.
+        TypeError: if it lacks one.
+    """
+    for name, value in held.items():
+        if not _FIELDS[name](value):
+            raise ValueError(f"{name} is {shortened(repr(value))}")
+    return kind(**held)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and -_LARGEST <= value <= _LARGEST
+
+
+def _is_whole_or_none(value: Any) -> bool:
+    return value is None or _is_whole(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_whole(value)
+
+
+def _is_uuid(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 32 and set(value) <= _DIGITS
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+_LARGEST = 2**63 - 1
+_DIGITS = frozenset("0123456789abcdef")
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys("name experiment description folder host group store".split(), _is_text),
+    **dict.fromkeys("thread error unit kind".split(), _is_text),
+    **dict.fromkeys("pid id start_ns parent time_ns span monotonic_ns wall_ns".split(), _is_whole),
+    **dict.fromkeys(("end_ns", "step", "exit_code"), _is_whole_or_none),
+    **dict.fromkeys(("params", "tags", "environment", "absent"), _are_texts),
+    "uuid": _is_uuid,
+    "status": lambda value: value in (*get_args(RunStatus), *get_args(SpanStatus)),
+    "command": lambda value: all(map(_is_text, value)),
+    "values": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "prediction": lambda value: value is None or isinstance(value, dict),
+    "at": lambda value: isinstance(value, Moment),
+    "data": lambda value: True,
+}
+"""What the fields of records hold, by their names, which mean the same in each."""
 
 
 def _short(held: dict[str, Any]) -> dict[str, Any]:

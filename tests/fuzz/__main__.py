@@ -74,7 +74,7 @@ def fuzz(name: str, seconds: float, seed: int) -> int:
         path = folder / f"m{form.ending}"
         for content in seeds:  # whole ones are read
             path.write_bytes(content)
-            form.read(path)
+            form(path)
         found: set[str] = set()
 
         def one(content: bytes) -> None:
@@ -83,12 +83,21 @@ def fuzz(name: str, seconds: float, seed: int) -> int:
                     keep(name, content, broken)
                 found.add(broken)
 
-        run = _by_coverage if importlib.util.find_spec("atheris") else _by_chance
-        count = run(one, seeds, seconds, seed, lambda: len(found) >= MOST_FOUND)
-        print(f"{name}: {count:,} files, {len(found)} defects (seed {seed})", flush=True)
-        sys.stdout.flush()
-        if run is _by_coverage:
-            os._exit(bool(found))  # Atheris would end the process with a report of its own
+        begun = time.monotonic()
+
+        def is_over(count: int) -> bool:
+            """Say how it went once the time is up, or enough was found."""
+            if time.monotonic() < begun + seconds and len(found) < MOST_FOUND:
+                return False
+            print(f"{name}: {count:,} files, {len(found)} defects (seed {seed})", flush=True)
+            return True
+
+        if importlib.util.find_spec("atheris"):
+            _by_coverage(one, seeds, seed, is_over, found)
+        chance, count = random.Random(seed), 0
+        while not is_over(count):
+            one(damaged(chance.choice(seeds), chance))
+            count += 1
         return int(bool(found))
 
 
@@ -125,36 +134,24 @@ def _too_slow(*_: object) -> None:
     raise _TooSlowError(f"longer than {ONE_FILE_S} s")
 
 
-def _by_chance(
-    one: Callable[[bytes], None],
-    seeds: list[bytes],
-    seconds: float,
-    seed: int,
-    enough: Callable[[], bool],
-) -> int:
-    chance, end, count = random.Random(seed), time.monotonic() + seconds, 0
-    while time.monotonic() < end and not enough():
-        one(damaged(chance.choice(seeds), chance))
-        count += 1
-    return count
-
-
 def _by_coverage(
     one: Callable[[bytes], None],
     seeds: list[bytes],
-    seconds: float,
     seed: int,
-    enough: Callable[[], bool],
-) -> int:
+    is_over: Callable[[int], bool],
+    found: set[str],
+) -> None:
+    """Let Atheris choose what is damaged next; this process ends with it."""
     import atheris
 
     count = 0
-    end = time.monotonic() + seconds
 
     def test(content: bytes) -> None:
         nonlocal count
-        count += 1
+        if is_over(count):
+            os._exit(bool(found))  # libFuzzer lets nobody return
         one(content)
+        count += 1
 
     def mutate(content: bytes, most: int, number: int) -> bytes:
         chance = random.Random(number)
@@ -162,34 +159,22 @@ def _by_coverage(
             return bytes(atheris.Mutate(content, most))
         return damaged(content or chance.choice(seeds), chance)[:most]
 
-    class _Enough(Exception):
-        pass
-
-    def until(content: bytes) -> None:
-        if time.monotonic() > end or enough():
-            raise _Enough
-        test(content)
-
-    with tempfile.TemporaryDirectory(prefix="dippm-corpus-") as corpus:
-        for number, content in enumerate(seeds):
-            Path(corpus, str(number)).write_bytes(content)
-        for module in [m for m in list(sys.modules) if m.startswith("dippm")]:
-            _instrument(atheris, sys.modules[module])
-        options = [f"-seed={seed % 2**31}", "-max_len=4194304", "-timeout=0", "-rss_limit_mb=0"]
-        options += ["-detect_leaks=0", "-print_final_stats=0", "-verbosity=0", corpus]
-        atheris.Setup([sys.argv[0], *options], until, custom_mutator=mutate)
-        try:
-            atheris.Fuzz()
-        except _Enough:
-            pass
-    return count
+    corpus = Path(tempfile.mkdtemp(prefix="dippm-corpus-"))
+    for position, content in enumerate(seeds):
+        (corpus / str(position)).write_bytes(content)
+    for name in [name for name in sys.modules if name.startswith("dippm")]:
+        _instrument(atheris, sys.modules[name])
+    options = [f"-seed={seed % 2**31 or 1}", "-max_len=4194304", "-timeout=0", "-rss_limit_mb=0"]
+    options += ["-detect_leaks=0", "-verbosity=0", str(corpus)]
+    atheris.Setup([sys.argv[0], *options], test, custom_mutator=mutate)
+    atheris.Fuzz()
 
 
 def _instrument(atheris: object, module: object) -> None:
     for name, value in list(vars(module).items()):
-        if callable(value) and getattr(value, "__module__", "") == getattr(module, "__name__", 0):
-            if hasattr(value, "__code__"):
-                setattr(module, name, atheris.instrument_func(value))  # type: ignore[attr-defined]
+        own = getattr(value, "__module__", "") == getattr(module, "__name__", None)
+        if own and hasattr(value, "__code__"):
+            setattr(module, name, atheris.instrument_func(value))  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

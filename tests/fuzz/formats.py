@@ -170,6 +170,7 @@ def _hf_config(folder: Path) -> list[bytes]:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
+        "hidden_act": "silu",
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_attention_heads": 4,
@@ -496,7 +497,7 @@ SWEEP = """
 experiment: 1
 devices: 0
 file: train.py
-method: grid
+method: random
 parameters:
   batch-size: {values: [32, 64]}
   lr: {min: 0.001, max: 0.1, log: true}

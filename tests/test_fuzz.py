@@ -223,12 +223,10 @@ def test_entries_that_are_no_small_files(tmp_path):
         "space",
         "plan",
         "measured rows",
-        "torch",
+        "hf-config",
     )
-    for name in (*read_by_path, "hf-config", "onnx"):
+    for name in read_by_path:
         for entry in ("pipe", "folder", "loop", "nowhere", "empty", "sparse"):
-            if entry == "sparse" and name in ("onnx", "torch"):
-                continue  # a model may be as large: read in the worker, which has limits
             link = tmp_path / f"{name} {entry}{FORMATS[name].ending}"
             link.symlink_to(entry)
             with pytest.raises(DippmError):

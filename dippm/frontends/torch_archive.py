@@ -147,11 +147,17 @@ def load_pickled(path: Path, *, trust: bool, device: str = "meta") -> Any:
 
 def _check_names(module: Any, path: Path) -> None:
     """Refuse names that could break out of the code which `torch.fx` writes with them."""
-    for part in module.modules():
-        for names in (part._modules, part._parameters, part._buffers):
-            for name in names:
-                if not (isinstance(name, str) and _SAFE_NAME.fullmatch(name)):
-                    raise _unsafe(path, [f"a part named {name!r}"])
+    try:
+        held = [(part._modules, part._parameters, part._buffers) for part in module.modules()]
+        found = [name for tables in held for names in tables for name in dict(names)]
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(
+            f"{path.name}: its module lacks what every module has ({_first_line(error)})",
+            "The file is probably truncated or damaged: write it again with torch.save(model, ...)",
+        ) from error
+    for name in found:
+        if not (isinstance(name, str) and _SAFE_NAME.fullmatch(name)):
+            raise _unsafe(path, [f"a part named {name!r}"])
 
 
 def _load_allowed(path: Path, device: str) -> Any:

@@ -205,7 +205,7 @@ class _Room:
         (page,), (pages,) = (
             connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_size", "page_count")
         )
-        self.left = 2 * page * pages
+        self.left: int = 2 * page * pages
 
     def holds(self, row: Sequence[Any]) -> bool:
         self.left -= 4 + sum(len(value) for value in row if isinstance(value, str | bytes))

@@ -230,9 +230,10 @@ def _time(*parts: Any) -> str:
     (packed,) = parts  # a time zone, which UMLAUT never gave, would be a second one
     if not isinstance(packed, bytes) or len(packed) != 10:
         raise ValueError("a time of it has not ten bytes")
-    year, month, *clock = struct.unpack(">H5B", packed[:7])
+    year, month, day, hour, minute, second = struct.unpack(">H5B", packed[:7])
     micros = int.from_bytes(packed[7:], "big")
-    moment = datetime(year, month & 0x7F, *clock, micros)  # its high bit: the later of two hours
+    month &= 0x7F  # the high bit says which of two hours it is that a clock shows twice
+    moment = datetime(year, month, day, hour, minute, second, micros)
     return moment.isoformat()
 
 

@@ -8,12 +8,15 @@ reads, and a row.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
 import pickle
 import shutil
 import sqlite3
+import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -112,6 +115,45 @@ def _read_torch(path: Path) -> None:
         pytorch.load(path, InputSpec.parse("3,8,8"), trust=False)
     else:
         load_pickled(path, trust=False)
+
+
+def _member(made: Callable[[Path], list[bytes]], ending: str) -> Callable[[Path], list[bytes]]:
+    """Return seeds: a member of each archive that has it, to be changed inside."""
+
+    def seeds(folder: Path) -> list[bytes]:
+        found = []
+        for content in made(folder):
+            if zipfile.is_zipfile(io.BytesIO(content)):
+                with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                    names = [name for name in archive.namelist() if name.endswith(ending)]
+                    found += [archive.read(name) for name in names]
+        return found
+
+    return seeds
+
+
+def _read_member(
+    made: Callable[[Path], list[bytes]], ending: str, read: Callable[[Path], None]
+) -> Callable[[Path], None]:
+    """Return a reader of an archive whose member has other bytes and the checksum of these."""
+
+    @cache
+    def archive() -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            return made(Path(folder))[0]
+
+    def of(path: Path) -> None:
+        whole = path.with_name("whole.zip")
+        with (
+            zipfile.ZipFile(io.BytesIO(archive())) as held,
+            zipfile.ZipFile(whole, "w") as changed,
+        ):
+            for name in held.namelist():
+                own = name.endswith(ending)
+                changed.writestr(name, path.read_bytes() if own else held.read(name))
+        read(whole)
+
+    return of
 
 
 def _keras(folder: Path) -> list[bytes]:
@@ -292,12 +334,16 @@ def _read_parquet(path: Path) -> None:
 
 
 def _shards(folder: Path) -> list[bytes]:
-    import gzip
-
     from tests.collected_rows import rows
 
-    lines = "\n".join(json.dumps(row) for row in rows()[:5])
-    return [gzip.compress(lines.encode(), mtime=0)]
+    return ["\n".join(json.dumps(row) for row in rows()[:5]).encode()]
+
+
+def _parquet_shards(folder: Path) -> list[bytes]:
+    from dippm.measure.collected.shards import _parquet
+    from tests.collected_rows import rows
+
+    return [_parquet(rows()[:5])]
 
 
 def _read_shard(path: Path) -> None:
@@ -306,7 +352,11 @@ def _read_shard(path: Path) -> None:
     folder = path.parent / "collected"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    shutil.copyfile(path, folder / f"shard-0000{path.suffixes[0]}{''.join(path.suffixes[1:])}")
+    if path.suffix == ".jsonl":  # changed inside: what is packed has a checksum
+        packed = gzip.compress(path.read_bytes(), mtime=0)
+        (folder / "shard-0000.jsonl.gz").write_bytes(packed)
+    else:
+        shutil.copyfile(path, folder / f"shard-0000{path.suffix}")
     collected(folder)
 
 
@@ -352,8 +402,6 @@ def _checkpoint(name: str, file: str) -> Callable[[Path], list[bytes]]:
 
 @cache
 def _graph() -> Any:
-    import tempfile
-
     import dippm
     from tests.conftest import write_onnx
 
@@ -508,6 +556,15 @@ FORMATS: dict[str, Format] = {
     "onnx": Format(".onnx", _onnx, _read_onnx),
     "torch": Format(".pt", _torch, _read_torch),
     "keras": Format(".keras", _keras, _read_keras, needs="keras"),
+    "pickle in an archive": Format(
+        ".pkl", _member(_torch, "/data.pkl"), _read_member(_torch, "/data.pkl", _read_torch)
+    ),
+    "configuration of Keras": Format(
+        ".json",
+        _member(_keras, "config.json"),
+        _read_member(_keras, "config.json", _read_keras),
+        needs="keras",
+    ),
     "savedmodel": Format(".pb", _savedmodel, _read_savedmodel, needs="tensorflow"),
     "paddle": Format(".json", _paddle, _read_paddle),
     "hf-config": Format(".json", _hf_config, _read_hf_config),
@@ -518,7 +575,8 @@ FORMATS: dict[str, Format] = {
     "end of a run": Format(".json", lambda f: _run(f, "end.json"), _read_run("end.json")),
     "samples of a run": Format(".dippm", lambda f: _run(f, "samples*"), _read_run("samples*")),
     "stored samples": Format(".parquet", _parquet, _read_parquet, needs="pyarrow"),
-    "collected rows": Format(".jsonl.gz", _shards, _read_shard, needs="pyarrow"),
+    "collected rows": Format(".jsonl", _shards, _read_shard, needs="pyarrow"),
+    "collected Parquet": Format(".parquet", _parquet_shards, _read_shard, needs="pyarrow"),
     "cached graph": Format(".json", _cache_entry, _read_cache_entry),
     "store": Format(".db", _stores, _read_store, slow=True, needs="mlflow"),
     "device": Format(".toml", _texts(DEVICE), _read_device),

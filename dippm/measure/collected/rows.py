@@ -6,15 +6,19 @@ A journal that ends in the middle of a line (its writer was killed) loses that l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import DippmError
+from dippm.errors import DippmError, shortened
 from dippm.measure.collected.campaigns import read_campaigns
-from dippm.measure.collected.errors import RowReaderNotInstalledError, RowsNotFoundError
+from dippm.measure.collected.errors import (
+    DamagedRowsError,
+    RowReaderNotInstalledError,
+    RowsNotFoundError,
+)
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import read_journal
 from dippm.measure.collected.shards import read_shard, shards
@@ -59,7 +63,8 @@ def collected(folder: Path) -> Collected:
     _need_libraries()
     journal, damaged = read_journal(folder / JOURNAL)  # first: its rows may move to a shard
     files = shards(folder)
-    records = [record for path in files for record in read_shard(path)]
+    records = [record for path in files for record in _checked(path, read_shard(path))]
+    journal = _checked(folder / JOURNAL, journal)
     campaigns, notes = read_campaigns(folder)
     if damaged:
         notes.insert(0, f"{len(damaged)} broken lines of the journal were left out")
@@ -76,6 +81,43 @@ def collected(folder: Path) -> Collected:
     if set(unique) - {str(record["row_id"]) for record in records}:
         names.append(JOURNAL)
     return Collected(folder, frame(unique.values()), campaigns, tuple(names), tuple(notes))
+
+
+def _checked(path: Path, records: list[Any]) -> list[dict[str, Any]]:
+    """Return the records of a file, each with values of the kinds that its columns have.
+
+    Raises:
+        DamagedRowsError: if one has not; it names the row and the column.
+    """
+    hint = "Move the file away to go on without its rows."
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not isinstance(record.get("row_id"), str):
+            raise DamagedRowsError(f"{path}: row {number} has no row_id", hint)
+        for column in COLUMNS:
+            value = record.get(column.name)
+            if value is not None and not _IS[column.kind](value):
+                what = f"{column.name} is {shortened(repr(value))}"
+                raise DamagedRowsError(f"{path}: row {number}: {what}", hint)
+    return records
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < _LARGEST
+    return isinstance(value, float)
+
+
+_LARGEST = 2**63
+_IS: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "flag": lambda value: isinstance(value, bool),
+    "integer": _is_number,
+    "real": _is_number,
+    "texts": lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
+    "integers": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "reals": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "json": lambda value: True,
+}
 
 
 def frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

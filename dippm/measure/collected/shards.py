@@ -25,6 +25,8 @@ from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_BYTES = 1 << 30
+"""Bytes that a shard may unfold to."""
 NAME = re.compile(r"shard-(\d{4,})\.(parquet|jsonl\.gz)")
 JSON_COLUMNS = tuple(column.name for column in COLUMNS if column.kind == "json")
 
@@ -81,7 +83,11 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
     """
     try:
         if path.suffix == ".gz":
-            lines = gzip.decompress(path.read_bytes()).splitlines()
+            with gzip.open(path) as file:
+                text = file.read(MOST_BYTES + 1)
+            if len(text) > MOST_BYTES:
+                raise ValueError(f"it unfolds to more than {MOST_BYTES >> 20} MiB")
+            lines = text.splitlines()
             return [_some(json.loads(line), columns) for line in lines]
         return _read_parquet(path, columns)
     except ImportError as error:
@@ -89,7 +95,7 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
             f"{path} is Parquet and pyarrow is not installed",
             "Install pyarrow: pip install 'dippm[measure]'.",
         ) from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
         raise DamagedRowsError(
             f"{path} cannot be read: {error}", "Move it away to go on without its rows."
         ) from error

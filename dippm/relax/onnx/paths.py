@@ -33,7 +33,7 @@ def path_of(node: onnx.NodeProto, weights: Sequence[str]) -> str:
     owners = [owner[1] for weight in weights if (owner := _WEIGHT.fullmatch(weight))]
     if SCOPES in noted and not (REWRITTEN in noted and owners):
         return _from_metadata(noted[SCOPES])
-    name = node.name
+    name = str(node.name)
     if len(name) > LONGEST_NAME:
         return name
     own = rf"{re.escape(node.op_type)}(_\d+)?"

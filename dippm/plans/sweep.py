@@ -60,6 +60,7 @@ def read_sweep(data: bytes) -> tuple[Row, ...]:
     if method not in METHODS:
         raise UnknownNameError.of("method", method, METHODS)
     axes = _axes(held.get("parameters"))
+    _check_size(held)
     found = _grid(axes, held) if method == "grid" else _random(axes, held)
     before = _noted_by_radt(held.get("status"))
     cells = {name.title(): _text(name, held.get(name, "")) for name in FIELDS[:6]}
@@ -83,7 +84,6 @@ def _document(data: bytes) -> dict[Any, Any]:
         raise PlanError(f"it is no YAML: {error}", "Mend the line that it names.") from error
     if not isinstance(held, dict):
         raise PlanError("it is no YAML mapping", f"Its fields are {', '.join(FIELDS[:10])}.")
-    _check_size(held)
     return held
 
 

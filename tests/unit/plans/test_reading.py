@@ -253,6 +253,19 @@ def test_what_radt_noted_in_a_sweep_counts():
     assert [row.number for row in rows if row.status.word == "FINISHED"] == [3]
 
 
+def test_a_sweep_that_unfolds_without_end_is_refused():
+    """A billion words from ten lines, where a field is taken as text."""
+    lines = ["file: a.py", "parameters: {a: [1]}", "status: &s0 [x, x]"]
+    lines += [f"x{n}: &s{n} [{', '.join([f'*s{n - 1}'] * 10)}]" for n in range(1, 10)]
+    text = "file: a.py\nparameters: {a: [1]}\nstatus:\n" + "".join(f"  {x}\n" for x in lines[3:])
+    bomb = text.replace("*s0", "word")
+    with pytest.raises(PlanError, match="more than 500,000 parts"):
+        read_sweep(bomb.encode())
+    for odd in ("a: 2001-99-01\n", f"runs: {'9' * 5000}\n"):
+        with pytest.raises(PlanError, match="no YAML"):
+            read_sweep((odd + "file: a.py\nparameters: {b: [1]}\n").encode())
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

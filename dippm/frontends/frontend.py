@@ -36,7 +36,7 @@ _DEEPEST = 8
 MAX_VALUES = 1024
 """Numbers that the value of one input may hold: sizes, axes and the like, not data."""
 
-InputText = str | Iterable[int] | Mapping[str, Any] | None
+InputText = str | Iterable[int] | Iterable[Iterable[int] | str] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)

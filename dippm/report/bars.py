@@ -117,7 +117,7 @@ def _parts(rows: Sequence[Bar]) -> list[str]:
 
 
 def _ends(row: Bar) -> list[float]:
-    found = [row.value, row.limit, row.interval and row.interval.high]
+    found = [row.value, row.limit, row.interval.high if row.interval else None]
     found.append(sum(value for _, value in row.parts))
     return [end for end in found if end is not None and isfinite(end)]
 

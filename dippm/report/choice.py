@@ -157,8 +157,8 @@ def _standing_out(choice: Choice) -> Iterator[str]:
         at = f", batch {best.batch:,}" if several else ""
         yield f" best          {printable(best.name)}{at}: the first with a probability of {chance}"
         if choice.best_ties:
-            names = [c.name for c in choice.best_ties]
-            yield f" same place    {_first_few(names)}: predicted alike"
+            tied = [c.name for c in choice.best_ties]
+            yield f" same place    {_first_few(tied)}: predicted alike"
         if choice.rivals:
             chances = [f"{c.name} {percent(c.probability_first)}" for c in choice.rivals]
             why = "ranked by what is predicted, they differ by less than its errors"

@@ -28,6 +28,7 @@ from dippm.report.health import Finding
 from dippm.report.tables import OPERATOR_COLUMNS, Column, Fitted
 
 PIPE_WIDTH = 10_000
+DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
 STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
 
 
@@ -238,7 +239,8 @@ def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
         )
         for info in shipped
     ]
-    return Fitted(columns, rows)
+    is_named = any(DELIVERABLE in info.summary for info in shipped)
+    return Fitted(columns, rows, caption=f" {DELIVERABLE}: {DELIVERABLE_IS}" if is_named else "")
 
 
 def findings_table(findings: Sequence[Finding]) -> Fitted:

@@ -8,10 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dippm.exploration.axes import Axis, Choices
 from dippm.figures import show
 from dippm.printable import json_text, printable
 from dippm.report.files import write_text
 from dippm.report.plotted import drawn, render, require_libraries, sized
+from dippm.report.shell import listed
 
 if TYPE_CHECKING:
     from dippm.exploration import Exploration, Objective, Tried
@@ -50,8 +52,8 @@ def exploration_page(found: Exploration) -> str:
         title=f"Design space: {found.title}",
         plot=Markup(plot),
         asked=asked,
-        axes={name: str(axis) for name, axis in found.question.space.axes.items()},
-        notes=[printable(note) for note in found.notes()],
+        axes={name: _axis(axis) for name, axis in found.question.space.axes.items()},
+        notes=Markup(listed(f"! {note}" for note in found.notes())),
         columns=columns,
         front=[_listed(tried, columns) for tried in found.front],
         reasons={printable(reason): n for reason, n in found.reasons().items()},
@@ -146,6 +148,10 @@ def _hover(tried: Tried) -> str:
     lines += [f"{name} {show(value)}" for name, value in tried.values.items()]
     lines += [tried.outcome.reason] * bool(tried.outcome.reason)
     return "<br>".join(escape(printable(line)) for line in lines)
+
+
+def _axis(axis: Axis) -> str:
+    return ", ".join(map(str, axis.labels)) if isinstance(axis, Choices) else str(axis)
 
 
 def _listed(tried: Tried, columns: Sequence[str]) -> dict[str, Any]:

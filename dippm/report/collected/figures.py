@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.report.collected.predictions import Point
 from dippm.report.collected.summary import DISTRIBUTED
-from dippm.report.plotted import OTHER, sized
+from dippm.report.plotted import OTHER, log_ticks, sized
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def distribution_figure(rows: pd.DataFrame, target: str) -> Any:
             for family, part in known.groupby("family")
         ]
     )
-    figure.update_xaxes(title=f"measured {LABELS[target]}", type="log")
+    figure.update_xaxes(title=f"measured {LABELS[target]}", **log_ticks(known[target]))
     figure.update_yaxes(type="category", autorange="reversed")
     return sized(figure, 140 + 20 * known["family"].nunique())
 
@@ -116,8 +116,9 @@ def prediction_figure(points: list[Point]) -> Any:
             marker={"size": 5, "opacity": 0.7},
             name=family,
         )
-    figure.update_xaxes(title=f"measured {LABELS[target]}", type="log")
-    figure.update_yaxes(title=f"predicted {LABELS[target]}", type="log")
+    heights = [end for p in points for end in (p.low, p.high)]
+    figure.update_xaxes(title=f"measured {LABELS[target]}", **log_ticks(ends))
+    figure.update_yaxes(title=f"predicted {LABELS[target]}", **log_ticks(heights))
     return sized(figure, 520)
 
 

@@ -25,6 +25,10 @@ def test_the_page_is_whole_and_says_what_a_proxy_is(tmp_path):
     write_exploration_page(path, found)
     text = path.read_text(encoding="utf-8")
     assert "no accuracy and no prediction of one" in text
+    assert 'content="width=device-width, initial-scale=1"' in text
+    assert "Choices(" not in text
+    assert "<td>8, 13, 32</td>" in text
+    assert "`" not in text[text.rindex("</script></head>") : text.index("<h2>Everything</h2>")]
     assert "13 is no width" in text
     assert "latency_ms ≤ 50" in text
     body = text[text.index("<body>") :]

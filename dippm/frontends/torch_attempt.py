@@ -25,6 +25,7 @@ from dippm.frontends.torch_batch import (
     watch_sequences,
 )
 from dippm.frontends.torch_call import Call
+from dippm.frontends.torch_control_flow import unfold_control_flow
 from dippm.frontends.torch_experts import Experts
 from dippm.frontends.torch_gradients import Gradients, traced
 from dippm.frontends.torch_holds import note_holds, watched_holds
@@ -400,6 +401,7 @@ class Attempt:
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
+            self._noted.update(dict.fromkeys(unfold_control_flow(program)))
             self._noted.update(dict.fromkeys(with_plain_attention(program)))
             program = with_whole_batches(note_holds(program, holds))
             _check_sizes(program)

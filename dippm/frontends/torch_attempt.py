@@ -61,6 +61,7 @@ TRUTH = (
     'input="{given}int:{sizes}" says that it holds positions'
 )
 _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutputException)
+_DEVICE = re.compile(r"same device|expected device")
 _SELECTS = re.compile(r"nonzero|masked_select")
 _READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
 _OUR_WORDS = (
@@ -412,7 +413,7 @@ class Attempt:
             self.gradients.explain(error)
             if not isinstance(error, BatchMissedError):  # that is our own word, and no fault
                 self.first_error = self.first_error or error
-            if not self.on_meta or self._makes_meta or "same device" not in str(error):
+            if not self.on_meta or self._makes_meta or not _DEVICE.search(str(error)):
                 return None
             self._makes_meta = True
         finally:
@@ -429,7 +430,12 @@ class Attempt:
         except Exception as error:
             self.gradients.explain(error)
             self.forward_error, self.last_error = self.forward_error or error, error
-            return False
+            if not self.on_meta or self._makes_meta or not _DEVICE.search(str(error)):
+                return False
+            # These types came further than those before: to a tensor made without a device.
+            self.first_error = self.forward_error = error
+            self._makes_meta = True
+            return self.runs(batch, dtypes)
         self.last_error = None
         return True
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.nn.modules import transformer
 
 REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
@@ -27,17 +28,27 @@ FLEX = (
 
 @contextmanager
 def autocast_without_data() -> Iterator[None]:
-    """Let ``torch.autocast(x.device.type)`` open a region where `x` is on the meta device."""
-    before = torch.autocast.__init__
+    """Let torch's own layers run where tensors are on the meta device, without data.
+
+    ``torch.autocast(x.device.type)`` opens a region there, and `nn.TransformerEncoder` does not ask
+    whether its mask is a causal one.
+    """
+    before, detect = torch.autocast.__init__, transformer._detect_is_causal_mask
+
+    def is_causal_as_said(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+        # What torch asks of the data of a mask only picks a hint; the work is the same.
+        return bool(is_causal)
 
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         before(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
     torch.autocast.__init__ = init  # type: ignore[method-assign]
+    transformer._detect_is_causal_mask = is_causal_as_said
     try:
         yield
     finally:
         torch.autocast.__init__ = before  # type: ignore[method-assign]
+        transformer._detect_is_causal_mask = detect
 
 
 def inline_regions(program: ExportedProgram) -> None:

@@ -66,7 +66,7 @@ class _Unfolding:
 
     def branch(self, place: _Place) -> list[Any] | None:
         """Read the branch with more arithmetic."""
-        ways, operands = place.graphs, place.node.args[3]
+        ways, operands = place.graphs, place.arguments[3]
         chosen = max(ways, key=_work)
         self.notes[BRANCH.format(count=len(ways), name=place.name)] = None
         return place.copy(chosen, list(operands))
@@ -74,19 +74,19 @@ class _Unfolding:
     def loop(self, place: _Place) -> list[Any] | None:
         """Read the condition and the body of a loop once."""
         condition, body = place.graphs
-        given = [*place.node.args[2], *place.node.args[3]]
+        given = [*place.arguments[2], *place.arguments[3]]
         self.notes[ROUND.format(name=place.name)] = None
         place.copy(condition, given)
         return place.copy(body, given)
 
     def scan(self, place: _Place) -> list[Any] | None:
         """Write out a loop that carries states over the rows of tensors."""
-        _, states, rows, others = place.node.args[:4]
+        _, states, rows, others = place.arguments[:4]
         return self._rows(place, list(states), list(rows), list(others))
 
     def map(self, place: _Place) -> list[Any] | None:
         """Write out a function of each row."""
-        return self._rows(place, [], list(place.node.args[1]), list(place.node.args[2]))
+        return self._rows(place, [], list(place.arguments[1]), list(place.arguments[2]))
 
     def _rows(
         self, place: _Place, states: list[Any], rows: list[Any], others: list[Any]
@@ -134,7 +134,7 @@ class _Unfolding:
         if others:
             return None
         attended = place.add(
-            _ATEN.scaled_dot_product_attention.default, tuple(place.node.args[:3]), value
+            _ATEN.scaled_dot_product_attention.default, tuple(place.arguments[:3]), value
         )
         return [attended]
 
@@ -154,6 +154,7 @@ class _Place:
 
     def __init__(self, module: GraphModule, node: Node) -> None:
         self.module, self.node = module, node
+        self.arguments: Any = node.args
         self.graphs = list(_graphs(module, node))
         path = path_of(node).removeprefix("module").removeprefix(".")
         self.name = path or node.name

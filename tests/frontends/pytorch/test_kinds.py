@@ -105,7 +105,7 @@ def test_the_kind_decides():
 
 @pytest.mark.parametrize(
     ("module", "given"),
-    [(Selects, "x=12,16;which=12"), (Index, "x=12,16;index=12"), (Masked, "x=12,16;which=12"),
+    [(Selects, "x=12,16;which=12"), (Index, "x=12,16;index=12"), (Masked, "x=12,16;which=bool:12"),
      (Inner, "x=12,16;which=fixed:12"), (Fills, "x=12,16;which=12")],
 )  # fmt: skip
 def test_what_fits_as_truth_values_is_taken_so(module, given):
@@ -114,7 +114,7 @@ def test_what_fits_as_truth_values_is_taken_so(module, given):
     assert graph.inputs[1].dtype == "bool"
     assert graph.at_batch(2).macs == 2 * ROWS
     said = [note for note in graph.notes if "taken for truth values" in note]
-    assert bool(said) == (module is not Fills)  # which takes nothing else
+    assert bool(said) == (module not in (Fills, Masked))
     for note in said:
         example = note.split('"')[1]
         other = graph_of(module(), f"x=12,16;{example}")

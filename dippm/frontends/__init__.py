@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dippm import files
 from dippm.errors import DippmError, UnknownFormatError
@@ -19,6 +21,13 @@ from dippm.frontends.unreadable import refusals_told
 from dippm.frontends.worker import POOL, Worker
 from dippm.frontends.worker_errors import no_room
 from dippm.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    from dippm.frontends.pytorch import ProgramBytes
+
+MOST_TRANSLATED = 16
+_TRANSLATED: dict[bytes, str] = {}
+"""Graphs of the last modules, by a hash of their programs; the least used one comes first."""
 
 __all__ = ["Frontend", "InputSpec", "load"]
 
@@ -54,7 +63,7 @@ def load(
     source = files.expanded(source)
     limits = Limits(timeout_s, memory_limit_mb)
     if not isinstance(source, str | os.PathLike):
-        return _load_object(source, spec, limits)
+        return _load_object(source, spec, limits, cache=cache)
     where = source if isinstance(source, str) else Path(source)
     with refusals_told(source):
         entry = registry.find(where, framework)
@@ -68,7 +77,7 @@ def load(
     return graph
 
 
-def _load_object(source: Any, spec: InputSpec, limits: Limits) -> RawGraph:
+def _load_object(source: Any, spec: InputSpec, limits: Limits, *, cache: bool) -> RawGraph:
     kind = registry.object_framework(source)
     if kind is None and isinstance(source, type):
         raise UnknownFormatError(
@@ -82,7 +91,7 @@ def _load_object(source: Any, spec: InputSpec, limits: Limits) -> RawGraph:
             "model.",
         )
     if kind == "pytorch" or (kind == "pytorch script" and not _is_whole_in_a_file(source)):
-        return _load_module(source, spec, limits)
+        return _load_module(source, spec, limits, cache=cache)
     entry = registry.built_in(kind.partition(" ")[0])
     with _borrowed(entry.module, limits) as (worker, folder):
         path = _save(source, kind, folder)
@@ -114,12 +123,31 @@ def _is_whole_in_a_file(script: Any) -> bool:
     return {name.partition("::")[0] for name in operators(script)} <= OWN
 
 
-def _load_module(module: Any, spec: InputSpec, limits: Limits) -> RawGraph:
-    """Export here, where the module's class exists; translate in the worker."""
+def _load_module(module: Any, spec: InputSpec, limits: Limits, *, cache: bool) -> RawGraph:
+    """Export here, where the module's class exists; translate in the worker.
+
+    What was translated is known again by the program that was exported, whatever the module has
+    become meanwhile: nothing else says for sure that its code and settings are still the same.
+    """
     from dippm.frontends import pytorch
 
     POOL.warm(pytorch.__name__, limits.memory_limit_mb)
     program = pytorch.export_bytes(module, spec, timeout_s=limits.timeout_s)
+    known = hashlib.sha256(program.data + repr(replace(program, data=b"")).encode()).digest()
+    if cache and (text := _TRANSLATED.pop(known, None)) is not None:
+        _TRANSLATED[known] = text
+        return RawGraph.from_json(text)
+    graph = _translated(program, limits)
+    if cache:
+        _TRANSLATED[known] = graph.to_json()
+        for oldest in list(_TRANSLATED)[:-MOST_TRANSLATED]:
+            _TRANSLATED.pop(oldest, None)
+    return graph
+
+
+def _translated(program: ProgramBytes, limits: Limits) -> RawGraph:
+    from dippm.frontends import pytorch
+
     with _borrowed(pytorch.__name__, limits) as (worker, folder):
         file = folder / "program.pt2"
         file.write_bytes(program.data)

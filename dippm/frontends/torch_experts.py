@@ -205,13 +205,14 @@ class Experts(TorchFunctionMode):
         if routing < 0:
             raise NotSharedError
         if mask.dim() == 1 and mask.numel() == self._classes.get(routing):
-            return self._keep_known(worked_out(_column, (mask.numel(),), {}))
+            column: torch.Tensor = self._keep_known(worked_out(_column, (mask.numel(),), {}))
+            return column
         number = self._number.get(id(mask))
         if number is None:
             raise NotSharedError
         masks = self.masks[routing]
         expert = masks.setdefault(number, len(masks))
-        found = without_data().nonzero(mask, self._rows(routing, expert))
+        found: torch.Tensor = without_data().nonzero(mask, self._rows(routing, expert))
         self._chosen.add(id(found))
         return found
 

@@ -90,6 +90,7 @@ class _Flat(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, graph: torch.fx.GraphModule) -> None:
         super().__init__()
         self.module = module
+        self._graph: Callable[..., Any]
         object.__setattr__(self, "_graph", graph)
 
     def forward(self, *values: torch.Tensor) -> Any:

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def place_of(error: BaseException | None, module: torch.nn.Module | None = None)
 
 def calling_place() -> str:
     """Return the innermost line of a model's own code that runs now, "" if none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_foreign(frame.f_code):
             return described(frame.f_code, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

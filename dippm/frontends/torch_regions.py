@@ -62,7 +62,7 @@ def with_plain_attention(program: ExportedProgram) -> tuple[str, ...]:
     found = [node for node in graph.nodes if _name(node) == "flex_attention"]
     for node in found:
         query, key, value = node.args[:3]
-        groups = query.meta["val"].shape[1] != key.meta["val"].shape[1]  # type: ignore[union-attr]
+        groups = query.meta["val"].shape[1] != key.meta["val"].shape[1]
         results = {user.args[1]: user for user in node.users}
         with graph.inserting_before(node):
             plain = graph.call_function(

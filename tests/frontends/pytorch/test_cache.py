@@ -146,3 +146,39 @@ def test_folders_cover_all_their_files(tmp_path):
     before = cache.digest(tmp_path / "model")
     (tmp_path / "model" / "b").write_text("2")
     assert cache.digest(tmp_path / "model") != before
+
+
+class Anchored(nn.Module):
+    """Keeps what a pass computes for the next one, as detectors keep their anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.shape = nn.Conv2d(3, 4, 3, padding=1), None
+        self.anchors = torch.empty(0)
+        self.scale = 1.0
+
+    def forward(self, x):
+        y = self.layer(x).flatten(2)
+        if self.shape != x.shape:
+            self.shape = x.shape
+            self.anchors = torch.arange(y.shape[-1], device=x.device, dtype=x.dtype) + 0.5
+        return (y + self.anchors) * self.scale if self.scale != 1.0 else y + self.anchors
+
+
+def test_a_module_is_translated_once_whatever_a_pass_leaves_in_it(monkeypatch):
+    module, translated = Anchored().eval(), []
+    worked = frontends._translated
+    monkeypatch.setattr(frontends, "_TRANSLATED", {})
+    monkeypatch.setattr(
+        frontends, "_translated", lambda *given: translated.append(1) or worked(*given)
+    )
+    first = frontends.load(module, "3,8,8")
+    module(torch.rand(2, 3, 16, 16))  # leaves anchors of another size
+    assert frontends.load(module, "3,8,8") == first
+    assert len(translated) == 1
+    module.scale = 2.0
+    assert frontends.load(module, "3,8,8") != first
+    assert frontends.load(module, "3,4,4") != first
+    assert len(translated) == 3
+    frontends.load(module, "3,4,4", cache=False)
+    assert len(translated) == 4

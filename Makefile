@@ -7,7 +7,9 @@
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
 .PHONY: demo test check quick readme benchmark docs nightly zoo team setup setup-test setup-docs setup-zoo setup-team
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that runs: a version manager may have names for versions that it does not start.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
+  $$python -c "" 2>/dev/null && echo $$python && break; done || echo python3)
 VENV ?= .venv
 TEAM ?= build/team
 RUN := $(VENV)/bin/python -m
@@ -61,7 +63,13 @@ setup-docs: $(VENV)/docs-ready
 setup-zoo: $(VENV)/zoo-ready
 setup-team: $(TEAM)/ready
 
+# What failed half-way is made anew: Debian's Python without python3-venv leaves one that lacks pip.
+.DELETE_ON_ERROR:
+
+# The versions of `requires-python`; pip would say it too, after a minute of setting up.
 $(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "DIPPM needs Python 3.11, 3.12 or 3.13, and PYTHON=$(PYTHON) is none of them. Name one: make $(firstword $(MAKECMDGOALS) demo) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python

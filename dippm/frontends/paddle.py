@@ -22,6 +22,7 @@ from dippm.errors import (
     ModelFileError,
     ModelNotFoundError,
 )
+from dippm.frontends import registry
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.paddle_layers import layers_of, name_nodes
 from dippm.frontends.paddle_mends import mend, name_groups
@@ -204,7 +205,7 @@ def _exporter() -> Callable[..., bytes]:
     except ImportError as error:
         raise FrameworkNotInstalledError(
             f"reading Paddle models needs paddlepaddle and paddle2onnx ({error})",
-            'pip install "dippm[paddle]"',
+            registry.install_hint("paddle"),
         ) from error
     export: Callable[..., bytes] = compiled.export
     return export

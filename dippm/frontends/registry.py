@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import re
+import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
@@ -42,6 +43,23 @@ FORMATS = (
     "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
     "torchvision:NAME, hf-config:FOLDER."
 )
+
+
+NEEDS_OLDER_PYTHON = {"paddle": (3, 13)}
+"""Extras of which a Python has no packages from this version on; pyproject.toml leaves them out."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra, or what to do where this Python cannot have it."""
+    command = f'pip install "dippm[{extra}]"'
+    since = NEEDS_OLDER_PYTHON.get(extra)
+    if since is None or sys.version_info < since:
+        return command
+    major, minor = since
+    return (
+        f"there are no packages for Python {major}.{minor}: use {major}.{minor - 1} or older and "
+        f"{command}, or export the model to ONNX."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +96,7 @@ class Entry:
         if missing:
             raise FrameworkNotInstalledError(
                 f"{what} needs {', '.join(missing)}, which is not installed",
-                f'pip install "dippm[{self.extra}]"'
-                if self.extra
-                else f"pip install {' '.join(missing)}",
+                install_hint(self.extra) if self.extra else f"pip install {' '.join(missing)}",
             )
 
 

@@ -94,8 +94,7 @@ def _packages() -> Iterator[Finding]:
     for extra, packages in OPTIONAL.items():
         for names in packages:
             found = next(filter(None, map(_version, names)), "")
-            hint = f'absent: not installed, pip install "dippm[{extra}]"'
-            detail = found or hint
+            detail = found or f"absent: not installed, {registry.install_hint(extra)}"
             if found and names[0] == "torchvision" and (library := missing_libraries()):
                 detail += f"; {BESIDE_CPU_TORCH.format(library=library)}"
             yield Finding(names[0], "ok" if found else "absent", detail)

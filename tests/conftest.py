@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,12 @@ PACKAGES = {"tensorflow": ("tensorflow", "keras"), "paddle": ("paddle", "paddle2
 # share the cores. Children inherit it, and so do the processes of a parallel run.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+# Under nohup, in the background of a script and on some runners these are ignored, and children
+# would inherit that. A function in its place keeps it from us, and is the default in what we start.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # Hypothesis's own: the same examples every time, and no limits of time.
 settings.load_profile("ci")

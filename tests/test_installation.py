@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -93,3 +94,19 @@ def test_hints_say_what_extras_say():
         before, after = f"{since[0]}.{since[1] - 1}", f"{since[0]}.{since[1]}"
         assert requirements(extra, before)
         assert not requirements(extra, after)
+
+
+def test_the_tests_run_under_nohup_as_in_the_foreground():
+    """What they start has the default of each signal, also where they were told to ignore it."""
+    mask = "print(open('/proc/self/status').read().split('SigIgn:')[1].split()[0])"
+    code = (
+        f"import subprocess, sys, tests.conftest; subprocess.run([sys.executable, '-c', {mask!r}])"
+    )
+    ignoring = ["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh"]
+    plain, ours = (
+        subprocess.run([*ignoring, sys.executable, "-c", words], cwd=ROOT, stdout=subprocess.PIPE)
+        for words in (mask, code)
+    )
+    ignored = 1 << signal.SIGHUP - 1 | 1 << signal.SIGINT - 1
+    assert int(plain.stdout, 16) & ignored == ignored
+    assert int(ours.stdout, 16) & ignored == 0

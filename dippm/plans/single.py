@@ -49,12 +49,17 @@ def run_seated(order: RunOrder, devices: Sequence[str], sharing: str) -> int:
 
 
 def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
-    """Wait for the small process that runs an order in our group: Ctrl-C reaches it by itself."""
+    """Wait for the small process that runs an order in our group: Ctrl-C reaches it by itself.
+
+    A signal that is ignored, as under nohup, stays so, for the command too.
+    """
     held = in_memory(order)
     follow = f"from dippm.process import follow_parent; follow_parent({os.getpid()}, 15)"
     run = f"{follow}; from dippm.tracking.command import main; main({held})"
     before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}
-    signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the command would inherit that
+    before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+    if signal.SIGINT in before:
+        signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the command would inherit that
     words = [sys.executable, "-P", "-c", boot(run), *order.command[:1]]
     with subprocess.Popen(words, env=environment, pass_fds=(held,)) as process:
         os.close(held)
@@ -63,7 +68,7 @@ def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-        for number in HANDED_ON:
+        for number in before.keys() & set(HANDED_ON):
             signal.signal(number, hand_on)
         try:
             code = process.wait()

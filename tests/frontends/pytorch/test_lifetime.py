@@ -61,13 +61,6 @@ FRONTEND = """
         return RawGraph((value,), (RawOperator("relu", (0,), (0,)),), (0,), (0,), 1009)
 """
 
-IN_A_TERMINAL = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-"""
-"""Tests may run in the background or under nohup, where these signals are ignored."""
-
 ASK = """
 import sys
 from dippm.frontends.frontend import InputSpec
@@ -100,7 +93,7 @@ def start_caller(home, callers, *words, script=ASK):
     (folders := home / "tmp").mkdir()
     paths = os.pathsep.join(p for p in sys.path if p)
     caller = subprocess.Popen(
-        [sys.executable, "-c", IN_A_TERMINAL + script, *words],
+        [sys.executable, "-c", script, *words],
         env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folders)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

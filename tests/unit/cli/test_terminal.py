@@ -41,11 +41,6 @@ def terminal(*words, columns, **environment):
     return child.exitstatus, child.before
 
 
-def _interruptible():
-    """Listen to interrupts, also where the tests run in the background and ignore them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
@@ -142,7 +137,6 @@ def test_an_interrupt_gives_the_line_and_the_cursor_back(onnx_file, tmp_path):
         env={**os.environ, "TERM": "xterm-256color"},
         encoding="utf-8",
         timeout=120,
-        preexec_fn=_interruptible,
     )
     child.expect("starting")
     child.kill(signal.SIGINT)

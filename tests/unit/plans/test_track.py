@@ -164,6 +164,30 @@ class TestOnAFakeGpu:
         assert not fake_nvml.instances(gpu.folder / "answers").read_text()
         assert only_run(gpu).start.tags["mig.slice"].startswith("3g.20gb")
 
+    def test_an_ignored_signal_stays_ignored(self, gpu):
+        """As under nohup; what asks it to end is the test, once the command has gone on."""
+        code = "trap 'exit 9' TERM; kill -HUP $$; echo began; while :; do sleep 0.1; done"
+        track = [sys.executable, "-m", "dippm", "track", "-d", "0", "-c", "mps", "-l", "-"]
+        words = ["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *track, "sh", "-c", code]
+        process = subprocess.Popen(
+            words,
+            cwd=gpu.folder,
+            env=gpu.environment,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert line_of(process) == "began"
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+        with open(f"/proc/{process.pid}/status") as status:
+            (ignored,) = (line for line in status if line.startswith("SigIgn:"))
+        mask = int(ignored.split()[1], 16)
+        assert all(mask >> number - 1 & 1 for number in (signal.SIGHUP, signal.SIGINT))
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 9
+        assert only_run(gpu).end.exit_code == 9
+
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
     def test_a_server_is_ended_with_the_command(self, gpu, number):
         words = ["track", "-d", "0", "-c", "mps", "-l", "-", "sh", "-c"]

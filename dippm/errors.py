@@ -30,7 +30,8 @@
     ├── PlanError                      a plan of runs, or a row of it, is wrong, or is in use
     └── UnexpectedError                a fault of ours; the command line names a report file
     DippmWarning ── UnseenOperatorWarning · OutOfRangeWarning · DeviceMismatchWarning
-                 └─ SourceDroppedWarning · PluginWarning · CollocationWarning · SandboxWarning
+                 ├─ SourceDroppedWarning · PluginWarning · CollocationWarning · SandboxWarning
+                 └─ UntestedVersionWarning
 
 Each error says what happened, where, and in `hint` the next step.
 """
@@ -235,6 +236,10 @@ class PluginWarning(DippmWarning):
 
 class SandboxWarning(DippmWarning):
     """This machine refuses a part of the sandbox in which model files are converted."""
+
+
+class UntestedVersionWarning(DippmWarning):
+    """A library is used as it is installed, of a version that DIPPM was not tested with."""
 
 
 class SourceDroppedWarning(DippmWarning):

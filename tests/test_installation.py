@@ -89,6 +89,19 @@ def test_paddle_is_left_out_where_it_has_no_packages(monkeypatch):
     assert registry.install_hint("hf") == 'pip install "dippm[hf]"'
 
 
+def test_torch_comes_with_what_needs_it_alone():
+    """`pip install dippm` leaves the torch of an environment as it is."""
+    core = {Requirement(line).name for line in PROJECT["dependencies"]}
+    assert {"numpy", "onnx", "apache-tvm"} <= core
+    assert not core & {"torch", "torch-geometric", "torchvision", "tensorflow-cpu", "onnxruntime"}
+    assert {"dippm", "onnxruntime"} <= requirements("measure", "3.11")
+    (line,) = PROJECT["optional-dependencies"]["torch"]
+    accepted = Requirement(line).specifier
+    (major, first), (_, last) = registry.TESTED_TORCH
+    stated = [m for m in range(100) if f"{major}.{m}.0" in accepted]
+    assert stated == list(range(first, last + 1))
+
+
 def test_hints_say_what_extras_say():
     for extra, since in registry.NEEDS_OLDER_PYTHON.items():
         before, after = f"{since[0]}.{since[1] - 1}", f"{since[0]}.{since[1]}"

@@ -17,6 +17,7 @@ import dippm
 from dippm.exploration.crew import Lost, Outcomes
 from dippm.exploration.errors import ExploreError, ExploreNotInstalledError
 from dippm.exploration.evaluation import Evaluator
+from dippm.exploration.local import one_thread
 from dippm.exploration.question import Question, Task
 from dippm.process.cluster import join
 
@@ -29,9 +30,7 @@ class Station:
     """
 
     def __init__(self, question: Question) -> None:
-        import torch
-
-        torch.set_num_threads(1)
+        one_thread()
         self._evaluator = Evaluator(question, own_process=True)
 
     def evaluate(self, task: Task) -> Outcomes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -146,7 +147,7 @@ def _serve(question: Question, pipe: Connection, held: Sequence[Connection], par
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process.limit_memory(question.memory_limit_mb + _data_mb())
-    _one_thread()
+    one_thread()
     gc.freeze()  # what the caller has made is not ours to look through
     evaluator = Evaluator(question, own_process=True)
     with contextlib.suppress(EOFError, OSError, BrokenPipeError):
@@ -158,8 +159,10 @@ def _answer_all(pipe: Connection, evaluate: Callable[[Task], Outcomes]) -> None:
         pipe.send(evaluate(pipe.recv()))
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     """Keep torch from starting threads: those of its parent did not come along."""
+    if importlib.util.find_spec("torch") is None:
+        return
     import torch
 
     torch.set_num_threads(1)

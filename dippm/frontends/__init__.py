@@ -90,6 +90,8 @@ def _load_object(source: Any, spec: InputSpec, limits: Limits, *, cache: bool) -
             "Give a path, a name, or a torch.nn.Module, ExportedProgram, ModelProto or Keras "
             "model.",
         )
+    if kind.startswith("pytorch"):
+        registry.warn_of_untested_torch()
     if kind == "pytorch" or (kind == "pytorch script" and not _is_whole_in_a_file(source)):
         return _load_module(source, spec, limits, cache=cache)
     entry = registry.built_in(kind.partition(" ")[0])

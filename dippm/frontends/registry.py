@@ -12,10 +12,12 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, cast
@@ -28,10 +30,12 @@ from dippm.errors import (
     ModelNotFoundError,
     UnknownFormatError,
     UnknownNameError,
+    UntestedVersionWarning,
 )
 from dippm.frontends import named, plugins, unread_formats
 from dippm.frontends.frontend import Frontend
 from dippm.frontends.zip_names import is_broken
+from dippm.printable import printable
 
 ADDRESSES = frozenset({"ftp:", "gs:", "http:", "https:", "s3:"})
 _HUB_ADDRESS = re.compile(
@@ -44,6 +48,9 @@ FORMATS = (
     "torchvision:NAME, hf-config:FOLDER."
 )
 
+
+TESTED_TORCH = ((2, 13), (2, 14))
+"""First and last minor version of torch that the tests pass with; the extra torch brings one."""
 
 NEEDS_OLDER_PYTHON = {"paddle": (3, 13)}
 """Extras of which a Python has no packages from this version on; pyproject.toml leaves them out."""
@@ -60,6 +67,39 @@ def install_hint(extra: str) -> str:
         f"there are no packages for Python {major}.{minor}: use {major}.{minor - 1} or older and "
         f"{command}, or export the model to ONNX."
     )
+
+
+def untested_torch() -> str:
+    """Return what to say of the torch that is installed; "" if it is tested, or is none."""
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    first, last = TESTED_TORCH
+    if numbers and first <= (int(numbers[1]), int(numbers[2])) <= last:
+        return ""
+    names = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
+    return (
+        f"torch {printable(found)} is used as it is, but DIPPM was tested with {names}: models may "
+        "be refused, or read otherwise"
+    )
+
+
+def check_torch(what: str, extra: str = "torch") -> None:
+    """Raise if something needs torch and there is none; warn if it is of an untested version.
+
+    Raises:
+        FrameworkNotInstalledError: naming the extra.
+    """
+    Entry("pytorch", "", ("torch",), extra).check_installed(what)
+
+
+@cache
+def warn_of_untested_torch() -> None:
+    """Warn, once in a process, if torch is used and is of a version that was not tested."""
+    if said := untested_torch():
+        warnings.warn(UntestedVersionWarning(said), stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +133,8 @@ class Entry:
             FrameworkNotInstalledError: naming the extra.
         """
         missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if not missing and "torch" in self.needs:
+            warn_of_untested_torch()
         if missing:
             raise FrameworkNotInstalledError(
                 f"{what} needs {', '.join(missing)}, which is not installed",
@@ -101,7 +143,7 @@ class Entry:
 
 
 BUILT_IN = (
-    Entry("pytorch", "dippm.frontends.pytorch", ("torch",), "", (".pt", ".pth", ".pt2")),
+    Entry("pytorch", "dippm.frontends.pytorch", ("torch",), "torch", (".pt", ".pth", ".pt2")),
     Entry("keras", "dippm.frontends.keras", ("keras",), "tensorflow", (".keras", ".h5", ".hdf5")),
     Entry("tensorflow", "dippm.frontends.savedmodel", ("tensorflow",), "tensorflow", (".pb",)),
     Entry(
@@ -114,7 +156,7 @@ BUILT_IN = (
     Entry("onnx", "dippm.frontends.onnx", ("onnx",), "", (".onnx",)),
 )
 _SUFFIXES = tuple(suffix for entry in BUILT_IN for suffix in entry.suffixes)
-NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",))
+NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",), "torch")
 
 ALIASES = {
     "torch": "pytorch",
@@ -150,6 +192,7 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     """
     wanted = _wanted(framework)
     if isinstance(source, str) and named.is_name(source):
+        NAMED.check_installed(source)
         return NAMED
     path = Path(source)
     _check_openable(path)

@@ -14,7 +14,7 @@ from dippm.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
 from dippm.figures import show
 from dippm.files import expanded
-from dippm.frontends import InputSpec
+from dippm.frontends import InputSpec, registry
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.kernels.record import TracedKernel
@@ -152,7 +152,9 @@ def measure_model(
     Raises:
         ModelFileError: if the model cannot be read or the inputs do not fit.
         ConditionsError: if the machine has no such device or cannot run the regime.
+        FrameworkNotInstalledError: if torch is missing, which times the steps of every framework.
     """
+    registry.check_torch("measuring", extra="measure")
     from dippm.measure.run import Bench
     from dippm.measure.subject import device_of
 

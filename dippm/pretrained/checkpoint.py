@@ -121,7 +121,7 @@ def predictor_class(kind: str) -> type[Predictor]:
         except ImportError as error:
             raise CheckpointError(
                 f"predictors of kind {kind!r} need {error.name}, which is not installed",
-                "pip install torch torch-geometric, or use a checkpoint of kind hybrid.",
+                'pip install "dippm[pmgns]", or use a checkpoint of kind hybrid.',
             ) from error
     if kind not in PREDICTORS:
         raise CheckpointError(

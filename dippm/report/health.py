@@ -25,11 +25,11 @@ from dippm.vision_operators import missing_libraries
 
 State = Literal["ok", "absent", "broken"]
 REQUIRED = ("apache-tvm", "onnx", "onnxsim")
-LEFT_OUT_BY_SLIM = {
-    "torch": "files of PyTorch and Keras, and checkpoints of kind pmgns, need it",
-    "torch-geometric": "checkpoints of kind pmgns need it",
+TORCH = {
+    "torch": ("torch", "models of PyTorch and checkpoints of kind pmgns need it"),
+    "torch-geometric": ("pmgns", "checkpoints of kind pmgns need it"),
 }
-"""Dependencies that an install for ONNX files alone does without; see the README."""
+"""Extra of each package that came with DIPPM once, and what it is for."""
 OPTIONAL = {
     "tensorflow": (("tensorflow-cpu", "tensorflow"), ("keras",), ("h5py",)),
     "paddle": (("paddlepaddle",), ("paddle2onnx",)),
@@ -87,9 +87,11 @@ def _packages() -> Iterator[Finding]:
     for name in REQUIRED:
         found = _version(name)
         yield Finding(name, "ok" if found else "broken", found or f"pip install {name}")
-    for name, needed_by in LEFT_OUT_BY_SLIM.items():
+    for name, (extra, needed_by) in TORCH.items():
         found = _version(name)
-        detail = found or f"absent: {needed_by}, pip install {name}"
+        detail = found or f"absent: {needed_by}, {registry.install_hint(extra)}"
+        if name == "torch" and (untested := registry.untested_torch()):
+            detail += f"; {untested}"
         yield Finding(name, "ok" if found else "absent", detail)
     for extra, packages in OPTIONAL.items():
         for names in packages:

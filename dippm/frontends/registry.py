@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from errno import ENOENT, ENOTDIR
 from functools import cache
@@ -156,7 +156,7 @@ BUILT_IN = (
     Entry("onnx", "dippm.frontends.onnx", ("onnx",), "", (".onnx",)),
 )
 _SUFFIXES = tuple(suffix for entry in BUILT_IN for suffix in entry.suffixes)
-NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",), "torch")
+NAMED = Entry("pytorch", "dippm.frontends.named", ("torch",))
 
 ALIASES = {
     "torch": "pytorch",
@@ -192,7 +192,8 @@ def find(source: str | Path, framework: str | None = None) -> Entry:
     """
     wanted = _wanted(framework)
     if isinstance(source, str) and named.is_name(source):
-        NAMED.check_installed(source)
+        extra = named.EXTRAS[source.partition(":")[0]]
+        replace(NAMED, extra=extra).check_installed(source)
         return NAMED
     path = Path(source)
     _check_openable(path)

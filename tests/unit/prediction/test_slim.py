@@ -114,7 +114,7 @@ def test_what_needs_torch_says_so(onnx_file, without_torch, tmp_path):
     for words, kind, extra in (
         (["predict", onnx_file, "--device", "cpu"], "CheckpointError", "pmgns"),
         (["predict", pt_file, "--input", "3,8,8"], "FrameworkNotInstalledError", "torch"),
-        (["predict", "timm:resnet18"], "FrameworkNotInstalledError", "torch"),
+        (["predict", "timm:resnet18"], "FrameworkNotInstalledError", "timm"),
         (["measure", onnx_file, "--device", "cpu"], "FrameworkNotInstalledError", "measure"),
     ):
         answer = run(without_torch, "-m", "dippm", *words, "--json")

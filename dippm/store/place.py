@@ -39,6 +39,18 @@ class Place:
         """Return the address without a password, for people."""
         return re.sub(r"^([\w.+-]*://[^/@:]*):[^@]*@", r"\1:***@", self.uri)
 
+    def is_new(self) -> bool:
+        """Return whether it is a file that nobody has made yet: it holds no runs."""
+        if self.file is None:
+            return False
+        try:
+            self.file.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass  # opening it says why
+        return False
+
 
 def place_of(store: str | None = None) -> Place:
     """Return where the store is.

@@ -38,6 +38,35 @@ def dippm(home, *words, cwd=None):
     )
 
 
+LISTS = """
+import sys
+from dippm.cli.app import main
+sys.argv = ["dippm", "runs", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print([name for name in ("mlflow", "sqlalchemy") if name in sys.modules])
+"""
+
+
+def test_a_user_without_runs_waits_for_no_database(tmp_path):
+    """MLflow takes seconds to be imported, and more to make the tables that nothing is in."""
+    home = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "DIPPM_SPOOL": str(tmp_path / "spool")}
+    home.pop("MLFLOW_TRACKING_URI", None)
+
+    def listed(*words):
+        command = [sys.executable, "-c", LISTS, *words]
+        return subprocess.run(command, capture_output=True, text=True, env=home)
+
+    assert listed().stdout == "no runs\n[]\n"
+    assert json.loads(listed("--json").stdout.removesuffix("[]\n")) == {"runs": []}
+    assert "nothing" in listed("--where", "nothing").stderr
+    assert not list(tmp_path.iterdir())
+    file = tmp_path / "file"
+    file.touch()
+    assert "no runs" not in listed("--store", str(file / "runs.db")).stdout
+
+
 def test_runs_and_plots_of_a_user(home, tmp_path):
     done = dippm(home, "runs", "--json")
     assert done.returncode == 0, done.stderr

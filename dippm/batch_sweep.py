@@ -61,14 +61,15 @@ class BatchSweep:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat mapping per batch: predictions, samples per second, whether it fits."""
-        capacity_mb = self.places[0].memory_mb
         rows = []
         for p in self.predictions:
             row: dict[str, Any] = {
                 "batch": p.conditions.batch,
                 "samples_per_s": samples_per_s(p.conditions.batch, p.latency_ms),
                 "memory_bound_mb": p.memory_bound_mb,
-                "fits": None if p.memory_bound_mb is None else p.memory_bound_mb <= capacity_mb,
+                "capacity_mb": p.capacity_mb,
+                "headroom_mb": p.headroom_mb,
+                "fits": p.fits,
             }
             for target in ("latency_ms", "memory_mb", "energy_j", "power_w"):
                 interval = p.intervals.get(target)

@@ -131,7 +131,7 @@ class PriceError(DippmError, ValueError):
 
 
 class DoesNotFitError(ConditionsError):
-    """The memory of the devices does not hold a language model as it was asked for."""
+    """The memory of the devices does not hold a model as it was asked for."""
 
 
 class HostError(DippmError, ValueError):

@@ -74,12 +74,12 @@ class Prediction:
             or the GPU has none, with the reason in `absent`.
         host: the machine that launches the kernels, and what it decides; None if the checkpoint
             knows only one.
-        memory_bound_mb: one-sided 99 % upper bound of the memory.
+        memory_bound_mb: one-sided 99 % upper bound of the memory, which `fits` goes by.
         memory_parts: what `memory_mb` is the sum of, and where its peak stands; None, with the
             reason in `absent`, if the checkpoint predicts it as one number, and for points of a
             grid.
         intervals: range by target.
-        absent: reason by target (or "mig", "memory_parts") that has no value.
+        absent: reason by target (or "mig", "fits", "memory_parts") that has no value.
         warnings: what to know before relying on the numbers.
         operators: cost per operator, the host's share last; empty for points of a grid.
         conditions: what was asked for.
@@ -126,6 +126,8 @@ class Prediction:
         if parts is None:
             whole = f"{provenance.checkpoint} predicts the memory as one number"
             absent["memory_parts"] = absent.get("memory_mb", reasons.get("memory_parts", whole))
+        if bound is None:
+            absent["fits"] = absent.get("memory_mb", f"{provenance.checkpoint} gives no 99 % bound")
         mig, why_not = _advise(bound, conditions)
         return cls(
             memory_mb=values.get("memory_mb"),
@@ -138,7 +140,11 @@ class Prediction:
             host=estimates.host,
             intervals={target: e.interval for target, e in known.items()},
             absent={**absent, "mig": why_not} if why_not else absent,
-            warnings=(*graph.notes, *estimates.warnings, *_capacity_warnings(bound, conditions)),
+            warnings=(
+                *graph.notes,
+                *estimates.warnings,
+                *_capacity_warnings(known.get("memory_mb"), bound, conditions),
+            ),
             operators=estimates.operators if "latency_ms" in known else (),
             conditions=conditions,
             provenance=provenance,
@@ -151,6 +157,36 @@ class Prediction:
         if not self.source_graph.batch_is_symbolic:
             return self.source_graph
         return self.source_graph.at_batch(self.conditions.batch)
+
+    @property
+    def capacity_mb(self) -> int:
+        """Memory of the GPU in MiB, or usable memory of the slice."""
+        return _capacity_mb(self.conditions)
+
+    @property
+    def headroom_mb(self) -> float | None:
+        """Memory left at the 99 % bound in MiB, below 0 if that is short; None as `fits`."""
+        return None if self.memory_bound_mb is None else self.capacity_mb - self.memory_bound_mb
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory holds the 99 % bound, by which `mig` is chosen too.
+
+        None, with the reason in `absent`, where the memory is not predicted.
+        """
+        return None if self.memory_bound_mb is None else self.memory_bound_mb <= self.capacity_mb
+
+    @property
+    def misfit(self) -> str | None:
+        """Why the model is not known to fit, in words; None if it fits."""
+        if self.fits:
+            return None
+        c = self.conditions
+        place = f"{c.mig} of {c.device.name}" if c.mig else c.device.name
+        if self.memory_bound_mb is None:
+            return f"whether it fits {place} is not known: {self.absent['fits']}"
+        needs = f"needs up to {show(self.memory_bound_mb)} MB at 99 %"
+        return f"does not fit {place}: {needs}, of {self.capacity_mb:,}"
 
     @property
     def tree(self) -> ModuleCost:
@@ -237,6 +273,9 @@ class Prediction:
             **{target: getattr(self, target) for target in LABELS},
             "mig": self.mig and self.mig.name,
             "memory_bound_mb": self.memory_bound_mb,
+            "capacity_mb": self.capacity_mb,
+            "headroom_mb": self.headroom_mb,
+            "fits": self.fits,
             "memory_parts": self.memory_parts and asdict(self.memory_parts),
             "intervals": {target: asdict(i) for target, i in self.intervals.items()},
             "absent": dict(self.absent),
@@ -285,6 +324,7 @@ class Prediction:
             interval = self.intervals[target]
             between = f"{show(interval.low)} – {show(interval.high)}"
             yield label, f"{show(value)} {UNITS[target]}", between
+        yield "fits", *self._fit_row()
         yield "MIG slice", *self._mig_row()
 
     def _memory_lines(self) -> tuple[str, ...]:
@@ -306,6 +346,12 @@ class Prediction:
             f"nvidia-smi shows the sum; {show(parts.reserved_mb)} of it is the allocator's",
             f"peak at {printable(place)}",
         )
+
+    def _fit_row(self) -> tuple[str, str]:
+        if self.memory_bound_mb is None:
+            return "not known: " + printable(self.absent["fits"]), ""
+        of_all = f"{show(self.memory_bound_mb)} MB at 99 %, of {self.capacity_mb:,}"
+        return "yes" if self.fits else "no", of_all
 
     def _mig_row(self) -> tuple[str, str]:
         if self.mig is None:
@@ -350,8 +396,18 @@ def _no_slice(bound_mb: float, device: Device) -> str:
     )
 
 
-def _capacity_warnings(bound_mb: float | None, c: Conditions) -> tuple[str, ...]:
-    place, capacity = (c.mig, c.mig.memory_mb) if c.mig else (c.device.name, c.device.memory_mb)
-    if bound_mb is None or bound_mb <= capacity:
+def _capacity_mb(c: Conditions) -> int:
+    return c.mig.memory_mb if c.mig else c.device.memory_mb
+
+
+def _capacity_warnings(
+    memory: Estimate | None, bound_mb: float | None, c: Conditions
+) -> tuple[str, ...]:
+    place, capacity = c.mig or c.device.name, _capacity_mb(c)
+    if memory is None or bound_mb is None or bound_mb <= capacity:
         return ()
-    return (f"may run out of memory: needs up to {show(bound_mb)} MB, {place} has {capacity:,} MB",)
+    has = f"{place} has {capacity:,} MB"
+    if memory.interval.low > capacity:
+        least = f"{show(memory.value)} MB, {show(memory.interval.low)} at the least"
+        return (f"will run out of memory: needs {least}, {has}",)
+    return (f"may run out of memory: needs up to {show(bound_mb)} MB, {has}",)

@@ -90,7 +90,7 @@ class Contender:
     @property
     def holds_model(self) -> bool:
         """Whether the usable memory holds the model, limits aside."""
-        return self.memory_bound_mb is not None and self.memory_bound_mb <= self.capacity_mb
+        return bool(self.prediction and self.prediction.fits)
 
     @property
     def capacity_mb(self) -> int:
@@ -190,6 +190,8 @@ class Contender:
             **row,
             "memory_bound_mb": self.memory_bound_mb,
             "capacity_mb": self.capacity_mb,
+            "headroom_mb": self.prediction and self.prediction.headroom_mb,
+            "fits": self.prediction and self.prediction.fits,
             "largest_batch": self.largest_batch,
             "copies": self.copies,
             "stranded_compute_slices": self.stranded_compute_slices,

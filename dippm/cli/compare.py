@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import error_document, errors_reported, print_json
+from dippm.cli.output import check_fit, errors_reported, print_json
 from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
@@ -57,6 +57,7 @@ def compare(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 if any point failed, not only if all did.")
     ] = False,
+    require_fit: options.RequireFit = False,
     sort: Annotated[
         str | None, typer.Option("--sort", help="Column to sort by, for instance latency_ms.")
     ] = None,
@@ -107,10 +108,12 @@ def compare(
 
             write_comparison(html, table)
     if json:
-        print_json(_documents(table))
+        print_json(_document(table))
     else:
         show_comparison(table)
-    if table.failures and (strict or not table.predictions):
+    if require_fit:
+        check_fit(table.predictions)
+    if table.failures and (strict or require_fit or not table.predictions):
         raise typer.Exit(1)
 
 
@@ -125,14 +128,13 @@ def show_comparison(table: Comparison) -> None:
         print_text(on_command_line(remark), sys.stderr)
 
 
-def _documents(table: Comparison) -> list[dict[str, Any]]:
-    """Return the rows; an error as it stands in other documents, with its type and hint."""
-    from dippm.comparison import Failure
-
-    return [
-        {**row, "error": error_document(entry.error) if isinstance(entry, Failure) else None}
-        for row, entry in zip(table.rows(), table.entries, strict=True)
-    ]
+def _document(table: Comparison) -> dict[str, Any]:
+    """Return the rows; the hint of an error in the words of the command line."""
+    document = table.to_dict()
+    for row in document["rows"]:
+        if row["error"]:
+            row["error"]["hint"] = on_command_line(row["error"]["hint"])
+    return document
 
 
 def list_text(name: str) -> str:

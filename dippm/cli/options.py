@@ -161,6 +161,12 @@ Tree = Annotated[
     bool, typer.Option("--tree", help="Also list what each module costs, with subtotals.")
 ]
 Depth = Annotated[int, typer.Option("--depth", min=0, help="Levels of modules that --tree lists.")]
+RequireFit = Annotated[
+    bool,
+    typer.Option(
+        "--require-fit", help="Exit code 1 unless the memory holds every answer, at 99 %."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Timeout = Annotated[
     float,

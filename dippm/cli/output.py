@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dippm.cli.spelling import on_command_line
-from dippm.errors import DippmError
+from dippm.errors import DippmError, DoesNotFitError
 from dippm.printable import json_text, legible, printable
+
+if TYPE_CHECKING:
+    from dippm.prediction import Prediction
 
 
 def print_json(document: Any) -> None:
@@ -53,6 +56,25 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
     talk.print(_indented(document["message"]), markup=False)
     if error.hint:
         talk.print(_indented(document["hint"]), style="dim", markup=False)
+
+
+def check_fit(predictions: Sequence[Prediction]) -> None:
+    """End with exit code 1, and the reason on stderr, unless the memory holds all predictions.
+
+    The answer itself has been written by then.
+    """
+    misfits = [(p.title, p.misfit) for p in predictions if p.misfit]
+    if not misfits:
+        return
+    (title, misfit), several = misfits[0], len(predictions) > 1
+    count = f"{len(misfits)} of {len(predictions)} predictions are not known to fit; the first, "
+    error = DoesNotFitError(
+        f"{count * several}{title}: {misfit}",
+        "Give a smaller batch=..., or a larger GPU; `dippm sweep` finds the largest batch that "
+        "fits, `dippm choose` the GPUs that hold one.",
+    )
+    report_error(error, as_json=False)
+    raise typer.Exit(1)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

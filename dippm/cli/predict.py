@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import error_document, errors_reported, print_json
+from dippm.cli.output import check_fit, error_document, errors_reported, print_json
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def predict(
     price_per_hour: Annotated[
         float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU.")
     ] = None,
+    require_fit: options.RequireFit = False,
     html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
@@ -90,21 +91,22 @@ def predict(
                 write_report(html, prediction)
     if json:
         print_json(_documents(table) if several else _document(prediction, epoch, tree=tree))
-        return
-    from dippm.report.console import console, operator_table, print_text, tree_table
-
-    if several:
+    elif several:
         from dippm.cli.compare import show_comparison
 
         show_comparison(table)
-        return
-    print_text(str(prediction))
-    if epoch is not None:
-        print_text(f" {epoch}")
-    if tree:
-        console().print(tree_table(prediction.tree, depth))
-    if operators:
-        console().print(operator_table(prediction, operators))
+    else:
+        from dippm.report.console import console, operator_table, print_text, tree_table
+
+        print_text(str(prediction))
+        if epoch is not None:
+            print_text(f" {epoch}")
+        if tree:
+            console().print(tree_table(prediction.tree, depth))
+        if operators:
+            console().print(operator_table(prediction, operators))
+    if require_fit:
+        check_fit(list(table) if several else [prediction])
 
 
 def _document(prediction: Prediction, epoch: Epoch | None, *, tree: bool) -> dict[str, Any]:

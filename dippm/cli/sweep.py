@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import check_fit, errors_reported, print_json, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 from dippm.written import whole_number
@@ -55,6 +55,7 @@ def sweep(
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,
+    require_fit: options.RequireFit = False,
     html: options.Html = None,
     timeout_s: options.Timeout = 120.0,
     memory_limit_mb: options.MemoryLimit = 4096,
@@ -87,6 +88,8 @@ def sweep(
         _show_batches(found)
     else:
         _show_limits(found)
+    if require_fit:
+        check_fit(found.predictions if power_limit is None else [found.prediction])
 
 
 def _show_batches(found: BatchSweep) -> None:

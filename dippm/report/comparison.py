@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from dippm.comparison import Comparison
+from dippm.comparison import Comparison, between
 from dippm.figures import show
 from dippm.prediction import LABELS
 from dippm.printable import printable
@@ -20,7 +21,9 @@ HEADS = {
     "mig": "MIG",
 }
 WHERE = ("source", "device", "slice", "precision", "batch")
-RANKS = {"power_w": 3, "energy_j": 2, "mig": 1}
+RANKS = {"power_w": 4, "energy_j": 3, "mig": 1}
+INTERVALS = {"memory_mb": ("memory 90 %", 5), "latency_ms": ("latency 90 %", 2)}
+"""Header and rank of the intervals that a terminal shows; pages and files have all."""
 MOST_REMARKS = 20
 
 
@@ -30,15 +33,24 @@ def comparison_table(comparison: Comparison) -> Fitted:
     first, varies = rows[0], where_they_differ(comparison)
     shared = [n for n in WHERE if n not in varies and first[n] is not None]
     targets = [n for n in LABELS if any(row[n] is not None for row in rows)]
-    names = [*varies, *targets, "mig"]
-    columns = [
-        Column(HEADS.get(n, n), folds=n in ("source", "device"), rank=RANKS.get(n, 0))
-        for n in names
-    ]
+    fit = [] if all(row["fits"] for row in rows) else ["fits"]
+    columns = [Column(HEADS.get(n, n), folds=n in ("source", "device")) for n in varies]
+    for target in targets:
+        columns.append(Column(HEADS[target], rank=RANKS.get(target, 0)))
+        if target in INTERVALS:
+            columns.append(Column(INTERVALS[target][0], rank=INTERVALS[target][1]))
+    columns += [*(Column(n) for n in fit), Column(HEADS["mig"], rank=RANKS["mig"])]
     checkpoints = dict.fromkeys(p.provenance.checkpoint for p in comparison)
     return Fitted(
         columns,
-        [[_cell(row[n]) for n in names] for row in rows],
+        [
+            [
+                *(_cell(row[n]) for n in varies),
+                *(text for n in targets for text in _cells(row, n)),
+                *(_cell(row[n]) for n in (*fit, "mig")),
+            ]
+            for row in rows
+        ],
         " " + " · ".join(f"batch {first[n]}" if n == "batch" else str(first[n]) for n in shared),
         " " + ", ".join(checkpoints),
     )
@@ -74,7 +86,14 @@ def _indented(text: str) -> str:
     return printable(text, keep="\n").replace("\n", "\n           ")
 
 
+def _cells(row: Mapping[str, Any], target: str) -> list[str]:
+    """Return a value and, if it is shown, its interval."""
+    return [_cell(row[target]), *[between(row, target)] * (target in INTERVALS)]
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return show(value) if isinstance(value, float) else str(value)

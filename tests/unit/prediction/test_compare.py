@@ -257,7 +257,7 @@ def test_the_command_keeps_what_works(onnx_file, any_size_file, bad_file, tmp_pa
     assert "unknown format" in page.read_text()
     assert len(table.read_text().splitlines()) == 1 + 2 + 4 + 1
     assert run(*words, "--strict", input=listed).exit_code == 1
-    rows = json.loads(run(*words, "--json", input=listed).stdout)
+    rows = json.loads(run(*words, "--json", input=listed).stdout)["rows"]
     assert len(rows) == 7
     assert rows[0]["error"] is None
     assert rows[-1]["error"]["type"] == "UnknownFormatError"
@@ -319,7 +319,7 @@ def test_what_fails_cannot_pass_for_another_line(tmp_path):
 def test_a_framework_for_all_models(onnx_file):
     answer = run("compare", onnx_file, "--framework", "paddle", "--json")
     assert answer.exit_code == 1
-    assert json.loads(answer.stdout)[0]["error"]["message"]
+    assert json.loads(answer.stdout)["rows"][0]["error"]["message"]
     assert run("compare", onnx_file, "--framework", "onnx").exit_code == 0
 
 

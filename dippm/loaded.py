@@ -30,7 +30,7 @@ from dippm.graph import ModelGraph
 from dippm.graph.float_type import in_float32
 from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, Refused, conditions_of
 from dippm.prediction import Prediction, Provenance
-from dippm.pretrained.choice import for_device, knows, precisions_of
+from dippm.pretrained.choice import for_device, frameworks_of, knows, precisions_of
 from dippm.progress import stage, tell
 from dippm.reading import Input, read_graph, source_name, until
 
@@ -306,6 +306,7 @@ def _provenance(checkpoint: Checkpoint, graph: ModelGraph, source: str) -> Prove
         sha256=str(checkpoint.config["sha256"]),
         graph_version=graph.version,
         dippm_version=__version__,
+        frameworks=frameworks_of(checkpoint.config),
     )
 
 

@@ -48,6 +48,7 @@ class Provenance:
         sha256: of the weights of the checkpoint.
         graph_version: of the canonical rules.
         dippm_version: of this package.
+        frameworks: whose runs the checkpoint learned from, so what the numbers hold for.
     """
 
     source: str
@@ -56,6 +57,7 @@ class Provenance:
     sha256: str
     graph_version: str
     dippm_version: str
+    frameworks: tuple[str, ...] = ("torch",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,10 @@ class Prediction:
                 "unknown": dict(graph.unknown_ops),
                 "param_bytes": graph.param_bytes,
             },
-            "provenance": asdict(self.provenance),
+            "provenance": {
+                **asdict(self.provenance),
+                "frameworks": list(self.provenance.frameworks),
+            },
         }
 
     def _repr_html_(self) -> str:

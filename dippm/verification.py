@@ -52,28 +52,50 @@ class Verification:
 
     Attributes:
         title: model and conditions.
-        checks: one per target.
-        prediction: what was foretold.
+        checks: one per target; none if the two cannot be compared.
+        prediction: what was foretold; None if it could not be made.
         measurement: what was seen.
+        reason: why the two are not compared; "" if they are.
     """
 
     title: str
     checks: tuple[Check, ...]
-    prediction: Prediction
+    prediction: Prediction | None
     measurement: Measurement
+    reason: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before relying on the verdict."""
+        found = self.prediction.warnings if self.prediction and self.checks else ()
+        load = self.measurement.load
+        if load is None or not load.is_busy or not self.checks:
+            return (*found, *self.measurement.warnings)
+        verdict = (
+            f"this is the verdict of a busy machine ({load.words}), not of the prediction: measure "
+            "again when nothing else runs"
+        )
+        return (*found, verdict)
 
     def __str__(self) -> str:
+        if self.prediction is None or self.reason:
+            return f"{self.measurement}\n comparison absent: {printable(self.reason)}"
         head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}"
         lines = [" " + self.title, head, *map(_line, self.checks)]
-        lines += [f" ! {printable(warning)}" for warning in self.prediction.warnings]
+        load = self.measurement.load
+        if load is not None:
+            lines.append(f" {'machine':<13}{load.words}")
+        lines += [f" ! {printable(warning)}" for warning in self.warnings]
         return "\n".join([*lines, f" {self.prediction.footer} · {self.measurement.footer}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         return {
             "checks": [{**asdict(c), "error": c.error, "inside": c.inside} for c in self.checks],
-            "prediction": self.prediction.to_dict(),
+            "prediction": self.prediction and self.prediction.to_dict(),
             "measurement": self.measurement.to_dict(),
+            "absent": {"comparison": self.reason} if self.reason else {},
+            "warnings": list(self.warnings),
         }
 
 
@@ -88,6 +110,24 @@ def verify(prediction: Prediction, measurement: Measurement) -> Verification:
     return Verification(measurement.title, checks, prediction, measurement)
 
 
+def not_compared(
+    measurement: Measurement, reason: str, prediction: Prediction | None = None
+) -> Verification:
+    """Return a measurement that no prediction is held against, and why."""
+    return Verification(measurement.title, (), prediction, measurement, reason)
+
+
+def why_other_framework(prediction: Prediction, framework: str) -> str:
+    """Return why a prediction says nothing of a framework's run; "" if it does."""
+    known = prediction.provenance.frameworks
+    if framework in known:
+        return ""
+    return (
+        f"the prediction is for framework {' or '.join(known)}, the measurement for {framework}: "
+        f"{prediction.provenance.checkpoint} did not learn from runs of that"
+    )
+
+
 def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
     c, regime = prediction.conditions, measurement.regime
     pairs = {
@@ -99,7 +139,6 @@ def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
         "timer": (c.timer, measurement.columns["timer"]),
         "layout": (c.channels_last, regime.channels_last),
         "phase": (c.phase, regime.phase),
-        "framework": ("torch", measurement.columns["framework"].split()[0]),
     }
     for name, (predicted, measured) in pairs.items():
         if predicted != measured:
@@ -107,6 +146,13 @@ def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
                 f"the prediction is for {name} {predicted}, the measurement for {measured}",
                 "Predict and measure under the same conditions.",
             )
+    why = why_other_framework(prediction, measurement.columns["framework"].split()[0])
+    if why:
+        raise ConditionsError(
+            why,
+            "Measure the PyTorch model, or train a checkpoint on runs of this framework: "
+            "docs/train_your_own.md says how.",
+        )
 
 
 def _check(target: str, prediction: Prediction, measurement: Measurement) -> Check:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json
+from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -51,16 +51,21 @@ def measure(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run a model on this machine and measure latency, memory and energy."""
+    """Run a model on this machine and measure latency, memory and energy.
+
+    What was measured is printed whatever else fails: exit code 1 if the comparison, or the list of
+    operators, that was asked for is absent, with its reason.
+    """
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         from dippm.conditions import precision_of
+        from dippm.errors import DippmError
         from dippm.measure.measurement import measure_model
         from dippm.measure.protocol import Regime, Settings
 
         regime = Regime(precision_of(precision), cast(Any, mode), cast(Any, phase), channels_last)
-        prediction = None
-        if compare:  # first: what cannot be predicted shall not cost a measurement
-            prediction = _predict(
+        prediction, reason = None, ""
+        if compare:  # first: what cannot be compared is said before the time of a measurement
+            prediction, reason = _foretold(
                 model,
                 input=input,
                 batch=batch,
@@ -69,6 +74,8 @@ def measure(
                 checkpoint=checkpoint,
                 trust=trust,
             )
+            if reason:
+                print_warnings([f"no comparison: {reason}; measuring all the same"])
         measured = measure_model(
             model,
             input=input,
@@ -79,23 +86,68 @@ def measure(
             trust=trust,
         )
         answer: Measurement | Verification = measured
-        if prediction is not None:
-            from dippm.verification import verify
-
-            answer = verify(prediction, measured)
-        parts = None
+        if compare:
+            answer = _compared(prediction, measured, reason)
+            reason = answer.reason
+        parts, no_parts = None, ""
         if operators:
-            parts = _operators(model, measured, input=input, checkpoint=checkpoint, trust=trust)
+            try:
+                parts = _operators(model, measured, input=input, checkpoint=checkpoint, trust=trust)
+            except DippmError as error:  # the measurement is worth its answer alone
+                no_parts = error.message
+    document: dict[str, Any] = answer.to_dict()
+    if operators:
+        document["operators"] = parts and parts.to_dict()
+        document["absent"] |= {"operators": no_parts} if no_parts else {}
     if json:
-        print_json(answer.to_dict() | ({"operators": parts.to_dict()} if parts else {}))
-        return
-    from dippm.report.console import console, print_text
-    from dippm.report.operator_checks import operator_check_table
+        print_json(document)
+    else:
+        from dippm.report.console import console, print_text
+        from dippm.report.operator_checks import operator_check_table
 
-    print_text(str(answer))
-    if parts:
-        console().print(operator_check_table(parts, operators))
-        print_text(str(parts))
+        print_text(str(answer))
+        if parts:
+            console().print(operator_check_table(parts, operators))
+            print_text(str(parts))
+        if no_parts:
+            print_text(f" operators absent: {no_parts}")
+    if reason or no_parts:
+        raise typer.Exit(1)
+
+
+def _foretold(model: str, *, checkpoint: str | None, **asked: Any) -> tuple[Prediction | None, str]:
+    """Return the prediction that a measurement is held against, or why there will be none.
+
+    Raises:
+        DippmError: if the checkpoint that was named, or the model, cannot be what was meant.
+    """
+    from dippm import pretrained
+    from dippm.errors import DippmError
+    from dippm.measure.sessions import runtime_of
+    from dippm.verification import why_other_framework
+
+    runtime = runtime_of(model)
+    if checkpoint:
+        pretrained.find(checkpoint)
+    try:
+        prediction = _predict(model, checkpoint=checkpoint, **asked)
+    except DippmError as error:
+        if checkpoint:
+            raise
+        return None, error.message
+    return prediction, why_other_framework(prediction, runtime)
+
+
+def _compared(prediction: Prediction | None, measured: Measurement, reason: str) -> Verification:
+    from dippm.errors import DippmError
+    from dippm.verification import not_compared, verify
+
+    if prediction is None or reason:
+        return not_compared(measured, reason, prediction)
+    try:
+        return verify(prediction, measured)
+    except DippmError as error:
+        return not_compared(measured, error.message, prediction)
 
 
 def _operators(

@@ -19,6 +19,7 @@ from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import PHASES, Regime, Settings
+from dippm.measure.state import LoadWatch, MachineLoad
 from dippm.printable import printable
 from dippm.progress import tell
 
@@ -42,6 +43,7 @@ class Measurement:
         columns: see `dippm.measure.columns`; None where a value is absent.
         absent: reason by column.
         kernels: what one profiled step launched; empty if that is absent.
+        load: of the machine meanwhile; None if nobody looked.
     """
 
     source: str
@@ -51,6 +53,7 @@ class Measurement:
     columns: Mapping[str, Any] = field(repr=False)
     absent: Mapping[str, str] = field(repr=False)
     kernels: tuple[TracedKernel, ...] = field(default=(), repr=False)
+    load: MachineLoad | None = None
 
     @property
     def latency_ms(self) -> float:
@@ -88,7 +91,20 @@ class Measurement:
     def __str__(self) -> str:
         lines = [" " + self.title, f"{'':14}{'measured':<14}"]
         lines += [f" {label:<13}{value:<14}{rest}".rstrip() for label, value, rest in self._rows()]
+        if self.load is not None:
+            lines.append(f" {'machine':<13}{self.load.words}")
+        lines += [f" ! {warning}" for warning in self.warnings]
         return "\n".join([*lines, " " + self.footer])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before relying on the numbers."""
+        if self.load is None or not self.load.is_busy:
+            return ()
+        return (
+            f"the machine was busy while this was measured ({self.load.words}): times are longer "
+            "than on an idle one; measure again when nothing else runs",
+        )
 
     @property
     def footer(self) -> str:
@@ -106,6 +122,8 @@ class Measurement:
             "settings": asdict(self.settings),
             "measured": dict(self.columns),
             "absent": dict(self.absent),
+            "load": self.load and self.load.to_dict(),
+            "warnings": list(self.warnings),
         }
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
@@ -163,7 +181,7 @@ def measure_model(
     spec, source = InputSpec.parse(input), expanded(source)
     tell("looking at the counters")
     bench = Bench(device_of(device), settings)
-    entry = sessions.entry_of(source)
+    entry, watch = sessions.entry_of(source), LoadWatch()
     try:
         if entry is None:
             name, columns = _measure_torch(
@@ -181,7 +199,9 @@ def measure_model(
         bench.close()
     absent, kernels = columns.pop("absent"), map(TracedKernel.of, columns.pop("kernels"))
     columns = {**_identity(), **columns}
-    return Measurement(name, batch, regime, settings, columns, absent, tuple(kernels))
+    return Measurement(
+        name, batch, regime, settings, columns, absent, tuple(kernels), load=watch.load()
+    )
 
 
 def _measure_torch(

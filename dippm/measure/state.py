@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +14,81 @@ from dippm.measure.readings import Absent, Readings, Source
 WATCHED = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle")
 """What changes from one moment to the next; everything else is read once for a point."""
 BUSY = "utilization_percent"
+PROCESSOR_TIMES = Path("/proc/stat")
+BUSY_SHARE = 0.1
+"""Of all cores: if others take more of them, steps wait for others."""
+BUSY_LOAD = 0.5
+"""Runnable processes per core before a measurement, where the share of others is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLoad:
+    """What else the machine did while a model was measured.
+
+    Attributes:
+        before: runnable processes of the machine before, mean of the last minute.
+        after: likewise, this process among them.
+        cores: of the machine.
+        others_share: part of the time of all cores that went to other processes, or to other
+            machines on the same host, meanwhile, 0 to 1; None if the system does not tell.
+    """
+
+    before: float
+    after: float
+    cores: int
+    others_share: float | None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether others took enough of the machine to be seen in the times."""
+        if self.others_share is None:
+            return self.before / self.cores > BUSY_LOAD
+        return self.others_share > BUSY_SHARE
+
+    @property
+    def words(self) -> str:
+        """Load and share of others in one line."""
+        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        others = "" if self.others_share is None else f", others took {self.others_share:.0%}"
+        return f"load {self.before:.1f} before, {self.after:.1f} after, on {cores}{others}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {**asdict(self), "busy": self.is_busy}
+
+
+class LoadWatch:
+    """Notes the load of the machine from its creation on."""
+
+    def __init__(self) -> None:
+        self._before, self._busy_s, self._own_s = os.getloadavg()[0], *_processor_s()
+        self._start = time.monotonic()
+
+    def load(self) -> MachineLoad:
+        """Return the load until now."""
+        cores = os.cpu_count() or 1
+        busy_s, own_s = _processor_s()
+        share = None
+        if busy_s is not None and self._busy_s is not None:
+            all_s = cores * max(time.monotonic() - self._start, 1e-3)
+            others_s = busy_s - self._busy_s - (own_s - self._own_s)
+            share = min(max(others_s / all_s, 0.0), 1.0)
+        return MachineLoad(self._before, os.getloadavg()[0], cores, share)
+
+
+def _processor_s() -> tuple[float | None, float]:
+    """Return seconds of all cores that were busy or stolen, and those of this process.
+
+    The first is None where the system does not tell; the second has ended children too.
+    """
+    own_s = sum(os.times()[:4])
+    try:
+        words = PROCESSOR_TIMES.read_text(encoding="ascii").split("\n", 1)[0].split()
+        user, nice, system, _idle, _wait, interrupts, soft, stolen = map(int, words[1:9])
+    except (OSError, ValueError):
+        return None, own_s
+    ticks = user + nice + system + interrupts + soft + stolen
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else None, own_s
 
 
 class StateWatch:

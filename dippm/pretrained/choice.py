@@ -68,6 +68,11 @@ def precisions_of(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     return _listed(config, "precision")
 
 
+def frameworks_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return whose runs a checkpoint learned from, "torch" where it does not say."""
+    return _listed(config, "framework") or ("torch",)
+
+
 def _listed(config: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     conditions = config.get("conditions")
     listed = conditions.get(name) if isinstance(conditions, dict) else None

@@ -21,6 +21,9 @@ OPENERS = {
     "paddle": "dippm.measure.sessions.paddle",
 }
 
+RUNTIMES = {"onnx": "onnxruntime"}
+"""How a measurement names the framework of a frontend, where that is another word."""
+
 
 def entry_of(source: object) -> Entry | None:
     """Return the frontend of a file that another framework than PyTorch runs, else None.
@@ -32,6 +35,16 @@ def entry_of(source: object) -> Entry | None:
         return None
     entry = registry.find(source)
     return None if entry.framework == "pytorch" else entry
+
+
+def runtime_of(source: object) -> str:
+    """Return what runs a model when it is measured: "torch", "onnxruntime", "keras", ...
+
+    Raises:
+        ModelFileError: if the path is no file of a known framework.
+    """
+    entry = entry_of(source)
+    return "torch" if entry is None else RUNTIMES.get(entry.framework, entry.framework)
 
 
 def open_session(

@@ -1,12 +1,16 @@
 """A model file from command to row, on the CPU, with everything real."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from dippm import pretrained
+from dippm.cli.app import app
 from dippm.errors import ConditionsError, InputShapeError, UnsafeModelError
 from dippm.measure.columns import CONFIGURATION, IDENTITY, MEASURED, OUTCOME, PROVENANCE
 from dippm.measure.measurement import measure_model
@@ -160,3 +164,63 @@ def test_compare_says_before_measuring_what_cannot_be_predicted(tmp_path):
     error = json.loads(refused.stdout)["error"]
     assert error["type"] in ("ConditionsError", "UnknownNameError")
     assert error["hint"]
+
+
+@pytest.fixture
+def onnx_net(tmp_path):
+    path = tmp_path / "net.onnx"
+    axes = {"x": {0: "batch"}}
+    names = {"input_names": ["x"], "dynamic_axes": axes}
+    torch.onnx.export(network(), (torch.randn(1, 3, 8, 8),), path, dynamo=False, **names)
+    return path
+
+
+@pytest.fixture
+def known_cpu(monkeypatch):
+    """This machine, taken for the one whose CPU a shipped checkpoint knows."""
+    from dippm.measure import provenance
+
+    provenance.machine.cache_clear()
+    monkeypatch.setattr(provenance, "cpu_device", lambda: "CPU-AMD-EPYC-2c")
+    yield
+    provenance.machine.cache_clear()
+
+
+def command(*words):
+    quick = ("--device", "cpu", "--repeat", "3", "--warm-up", "1", "--energy-window-s", "0")
+    return CliRunner().invoke(app, ["measure", *map(str, words), *quick])
+
+
+def test_a_measurement_is_kept_where_no_prediction_can_be_held_against_it(onnx_net):
+    answer = command(onnx_net, "--compare", "--operators", 3, "--json")
+    assert answer.exit_code == 1
+    document = json.loads(answer.stdout)
+    assert document["measurement"]["measured"]["latency_ms"] > 0
+    assert document["checks"] == []
+    assert document["absent"]["comparison"]
+    assert document["operators"] is None or document["operators"]["reason"]
+    assert "no comparison:" in " ".join(answer.stderr.split()), "said before the measurement"
+    text = command(onnx_net, "--compare")
+    assert text.exit_code == 1
+    assert " latency " in text.stdout
+    assert "comparison absent: " in text.stdout
+
+
+def test_a_file_of_another_framework_is_compared_if_a_checkpoint_learned_from_that(
+    onnx_net, known_cpu, tmp_path
+):
+    other = json.loads(command(onnx_net, "--compare", "--json").stdout)
+    assert "framework torch, the measurement for onnxruntime" in other["absent"]["comparison"]
+    assert other["prediction"]["provenance"]["frameworks"] == ["torch"]
+    folder = tmp_path / "mine" / "0.2.0"
+    shutil.copytree(pretrained.find("pmgns-cpu-epyc").path, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["conditions"]["framework"] = ["onnxruntime"]
+    (folder / "config.json").write_text(json.dumps(config))
+    answer = command(onnx_net, "--compare", "--checkpoint", folder, "--json")
+    assert answer.exit_code == 0, answer.output
+    document = json.loads(answer.stdout)
+    latency = next(c for c in document["checks"] if c["target"] == "latency_ms")
+    assert latency["predicted"] > 0
+    assert latency["measured"] == document["measurement"]["measured"]["latency_ms"]
+    assert document["absent"] == {}

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 import dippm
 from dippm.errors import ConditionsError
+from dippm.measure import state
 from dippm.measure.measurement import Measurement
 from dippm.measure.protocol import Regime, Settings
+from dippm.measure.state import LoadWatch, MachineLoad
 from dippm.verification import verify
 
 
@@ -78,3 +82,37 @@ def _targets():
 def test_other_conditions_are_refused(prediction, changes):
     with pytest.raises(ConditionsError, match="the prediction is for"):
         verify(prediction, measurement(prediction, **changes))
+
+
+def test_the_verdict_of_a_busy_machine_says_so(prediction):
+    idle, busy = MachineLoad(0.2, 1.0, 2, 0.02), MachineLoad(7.0, 8.0, 2, 0.8)
+    told = replace(measurement(prediction), load=busy)
+    assert "the machine was busy" in told.warnings[0]
+    assert told.to_dict()["load"]["busy"] is True
+    assert told.to_dict()["warnings"] == list(told.warnings)
+    found = verify(prediction, told)
+    assert "verdict of a busy machine (load 7.0 before, 8.0 after" in str(found)
+    assert found.to_dict()["warnings"] == list(found.warnings)
+    assert any("busy machine" in warning for warning in found.warnings)
+    calm = verify(prediction, replace(measurement(prediction), load=idle))
+    assert "load 0.2 before, 1.0 after, on 2 cores, others took 2%" in str(calm)
+    assert "busy" not in str(calm)
+    assert MachineLoad(1.5, 2.0, 2, None).is_busy, "by the load where no share is told"
+    assert not MachineLoad(7.0, 8.0, 2, 0.01).is_busy, "what ran a minute ago disturbs nobody"
+
+
+def test_what_others_take_is_all_work_of_the_machine_but_our_own(tmp_path, monkeypatch):
+    times, own = tmp_path / "stat", iter((10.0, 13.0))
+    monkeypatch.setattr(state, "PROCESSOR_TIMES", times)
+    monkeypatch.setattr(state.os, "times", lambda: (next(own), 0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(state.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(state.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(state.time, "monotonic", iter((0.0, 10.0)).__next__)
+    times.write_text("cpu  1000 0 500 9000 10 0 0 0 0 0\n")
+    watch = LoadWatch()
+    times.write_text("cpu  1500 100 600 9100 10 0 0 400 0 0\n")
+    assert watch.load().others_share == pytest.approx((11.0 - 3.0) / 20)
+    times.unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(state, "PROCESSOR_TIMES", times)
+    assert LoadWatch().load().others_share is None

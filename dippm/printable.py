@@ -22,7 +22,7 @@ LONGEST_WORD, LONGEST_MESSAGE = 300, 4000
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 PLAIN = "dippm.plain"
-_PLAIN = {"–": "-", "·": "|", "×": "x", "≤": "<=", "…": "..."}
+_PLAIN = {"–": "-", "·": "|", "×": "x", "≤": "<=", "…": "...", "−": "-"}
 _PLAIN |= dict.fromkeys("█▉▊▋▌", "#") | dict.fromkeys("▍▎▏", " ")
 
 

@@ -74,6 +74,10 @@ class Difference:
         """Return the latency of the second side minus that of the first."""
         return self.after.latency_ms - self.before.latency_ms
 
+    def share(self, change_ms: float) -> float | None:
+        """Return a change over the latency of the first side; None if that is 0."""
+        return change_ms / self.before.latency_ms if self.before.latency_ms else None
+
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """Return what differs between the questions: model and conditions, by name."""
@@ -113,7 +117,15 @@ class Difference:
             "after": {key: sides[1][key] for key in kept},
             "changed": {name: list(values) for name, values in self.changed.items()},
             "change_ms": self.change_ms,
-            "rows": [{**asdict(row), "change_ms": row.change_ms} for row in self.rows(depth)],
+            "change_share": self.share(self.change_ms),
+            "rows": [
+                {
+                    **asdict(row),
+                    "change_ms": row.change_ms,
+                    "change_share": self.share(row.change_ms),
+                }
+                for row in self.rows(depth)
+            ],
             "memory": {name: list(values) for name, values in self.memory().items()},
             "provenance": [side["provenance"] for side in sides],
         }

@@ -78,7 +78,10 @@ def explained_table(explanation: Explanation, most: int) -> Fitted:
 
 
 def difference_table(difference: Difference, depth: int | None, most: int = ROWS) -> Fitted:
-    """Return where the time went, the largest change first; the last row is the whole."""
+    """Return where the time went, the largest change first; the last row is the whole.
+
+    Every share is of the time of the first side, so those of the rows sum to that of the whole.
+    """
     before, after = difference.before.latency_ms, difference.after.latency_ms
     whole = max(before, after)
     columns = (
@@ -87,7 +90,7 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
         Column("before ms"),
         Column("after ms"),
         Column("change ms"),
-        Column("of all", rank=1),
+        Column("of before", rank=1),
     )
     rows: list[tuple[str, ...]] = [
         (
@@ -95,15 +98,22 @@ def difference_table(difference: Difference, depth: int | None, most: int = ROWS
             row.by,
             time_text(row.before_ms, whole),
             time_text(row.after_ms, whole),
-            signed(row.change_ms, whole),
-            _share(row.change_ms, difference.change_ms),
+            _change(row.before_ms, row.after_ms, whole),
+            _share(row.change_ms, before),
         )
         for row in difference.rows(depth, most)
         if max(abs(row.before_ms), abs(row.after_ms)) >= SHORTEST_SHARE * whole
     ]
-    change = signed(difference.change_ms, whole)
-    rows.append(("all", "", show(before), show(after), change, f"{after / before - 1:+.1%}"))
-    return Fitted(columns, rows, " " + difference_title(difference), _sides(difference))
+    change = _change(before, after, whole)
+    rows.append(
+        ("all", "", show(before), show(after), change, _share(difference.change_ms, before))
+    )
+    caption = _sides(difference)
+    if change == "0":
+        moved = any(row[4] != "0" for row in rows)
+        why = ": what some parts lose others gain" if moved else ""
+        caption = f" both sides take the same time{why}\n{caption}"
+    return Fitted(columns, rows, " " + difference_title(difference), caption)
 
 
 def difference_title(difference: Difference) -> str:
@@ -208,8 +218,16 @@ def _energy(energy_j: float | None, whole_j: float | None) -> str:
     return show(energy_j) if abs(energy_j) >= SHORTEST_SHARE * whole_j else "0"
 
 
-def _share(change_ms: float, all_ms: float) -> str:
-    return _percent(change_ms / all_ms) if all_ms else ""
+def _change(before_ms: float, after_ms: float, whole_ms: float) -> str:
+    """Return a change with its sign; 0 where nobody sees a difference between the two."""
+    same = time_text(before_ms, whole_ms) == time_text(after_ms, whole_ms)
+    return "0" if same else signed(after_ms - before_ms, whole_ms)
+
+
+def _share(change_ms: float, before_ms: float) -> str:
+    """Return a change as a share of the time before; "" where that rounds to nothing."""
+    share = change_ms / before_ms if before_ms else 0.0
+    return _percent(share, "+") if abs(share) >= SHORTEST_PERCENT else ""
 
 
 def _number(value: float | None) -> str:
@@ -222,4 +240,5 @@ def _ratio(value: float | None) -> str:
 
 def _percent(share: float, sign: str = "") -> str:
     """Return a share; what rounds to nothing has no sign."""
-    return f"{share:{sign}.1%}" if abs(share) >= SHORTEST_PERCENT else "0.0%"
+    text = f"{share:{sign}.1%}" if abs(share) >= SHORTEST_PERCENT else "0.0%"
+    return text.replace("-", "−")

@@ -170,3 +170,34 @@ def test_a_browser_draws_the_waterfall_without_errors(onnx_file, tmp_path):
     assert re.search(r'<div id="waterfall"[^>]*js-plotly-plot', drawn)
     assert drawn.count('class="point"') >= 4
     assert "CONSOLE" not in console, console
+
+
+def test_shares_have_one_base_and_say_nothing_where_there_is_nothing_to_say():
+    """A model that the host decides takes as long on both GPUs, though its kernels do not."""
+    import torch
+
+    from dippm.report.explanation import difference_table
+
+    layers = [torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU()] * 20
+    small = {"input": "8,16,16", "batch": 1}
+    for pair in ({"device": ("A100", "H100")}, {"device": ("A100", "T4"), "batch": 4096}):
+        found = dippm.diff(torch.nn.Sequential(*layers), **{**small, **pair})
+        rows = found.to_dict()["rows"]
+        assert sum(row["change_share"] for row in rows) == pytest.approx(
+            found.to_dict()["change_share"], abs=1e-9
+        )
+        for row in rows:
+            assert row["change_share"] == row["change_ms"] / found.before.latency_ms
+        table = difference_table(found, None)
+        cells = [row[5] for row in table.rows]
+        assert all(re.fullmatch(r"|[+−][\d.]+%", cell) for cell in cells), cells
+        shares = [float(c.strip("+−%").replace(",", "")) for c in cells if c]
+        assert all(share < 1e5 for share in shares)
+        assert "-" not in "".join(row[4] for row in table.rows)
+        *_, whole = table.rows
+        if whole[4] == "0":
+            assert whole[5] == ""
+            assert "both sides take the same time: what some parts lose" in table.caption
+        else:
+            assert whole[5]
+    assert abs(dippm.diff(torch.nn.Sequential(*layers), **small, device=("A100", "H100")).change_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 from dippm.api import load
 from dippm.batches import batches_of
 from dippm.comparison import Comparison
-from dippm.conditions import MAX_BATCH, Attention, Conditions, Mode, Optimizer, Phase, Timer
+from dippm.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer
 from dippm.devices import MigProfile
-from dippm.errors import DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.graph.float_type import in_float32
+from dippm.largest_batch import largest_batch_at
 from dippm.loaded import LoadedPredictor
 from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
@@ -195,45 +195,16 @@ def samples_per_s(batch: int, latency_ms: float | None) -> float | None:
     return 1e3 * batch / latency_ms if latency_ms else None
 
 
-def largest(fits: Callable[[int], bool], most: int = MAX_BATCH) -> int | None:
-    """Return the largest number from 1 to `most` that fits; None if 1 does not.
-
-    What fits is taken to fit with every smaller number too.
-    """
-    if not fits(1):
-        return None
-    low, high = 1, 2
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:
     predictor = loaded.checkpoint_for(c.device, c.phase).predictor
-    known: dict[int, float | None] = {}
-
-    def bound_mb(batch: int) -> float | None:
-        if batch not in known:
-            point = replace(c, batch=batch)
-            try:
-                known[batch] = predictor.predict_many(graph, [point])[0].memory_bound_mb
-            except DippmError:  # the file fixes another batch, or the size is out of reach
-                known[batch] = None
-        return known[batch]
-
-    def largest_in(memory_mb: int) -> int | None:
-        return largest(lambda batch: (bound_mb(batch) or float("inf")) <= memory_mb)
-
     if c.mig is not None:
-        yield Place(f"{c.device.name} {c.mig}", c.mig.memory_mb, largest_in(c.mig.memory_mb))
+        name = f"{c.device.name} {c.mig}"
+        yield Place(name, c.capacity_mb, largest_batch_at(predictor, graph, c))
         return
-    yield Place(c.device.name, c.device.memory_mb, largest_in(c.device.memory_mb))
+    yield Place(c.device.name, c.capacity_mb, largest_batch_at(predictor, graph, c))
     for profile in sorted(c.device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count)):
-        yield Place(profile.name, profile.memory_mb, largest_in(profile.memory_mb))
+        on_slice = largest_batch_at(predictor, graph, replace(c, mig=profile))
+        yield Place(profile.name, profile.memory_mb, on_slice)
 
 
 def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:

@@ -128,6 +128,11 @@ class Conditions:
         if self.precision not in supported_precisions(self.device):
             raise unsupported(self.device, self.precision)
 
+    @property
+    def capacity_mb(self) -> int:
+        """Memory of the GPU in MiB, or usable memory of the slice."""
+        return self.mig.memory_mb if self.mig else self.device.memory_mb
+
 
 def precision_of(name: str) -> Precision:
     """Return the precision of this name; case does not matter, and "float16" is "fp16".

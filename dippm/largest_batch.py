@@ -1,8 +1,13 @@
-"""The largest batch that a memory holds, found in few looks at the memory of a batch."""
+"""The largest batch that a memory holds, found in few looks at the memory of a batch.
+
+`sweep`, `choose`, `mig` and `llm` all ask here. What decides is the 99 % bound of the memory at the
+place itself: on a slice the context of a process is smaller than on the whole GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dippm.conditions import MAX_BATCH, Conditions
 from dippm.errors import DippmError
@@ -50,6 +55,26 @@ def largest_batch(
             high = middle
         step = 2 * step if fits == upwards else 0
     return low
+
+
+def largest_batch_at(
+    predictor: Predictor, graph: ModelGraph, c: Conditions, room_mb: float | None = None
+) -> int | None:
+    """Return the largest batch of a model that a GPU or slice holds; None if not even 1 fits.
+
+    Args:
+        predictor: that knows the memory.
+        graph: the model; one that fixes its batch holds that or none.
+        c: place and conditions; their batch does not matter.
+        room_mb: what may be needed, in MiB; None is all of the place.
+    """
+    room = c.capacity_mb if room_mb is None else room_mb
+    if not graph.batch_is_symbolic:
+        needs_mb = memory_bound_mb(predictor, graph, replace(c, batch=graph.batch))
+        return graph.batch if needs_mb is not None and needs_mb <= room else None
+    return largest_batch(
+        lambda batch: memory_bound_mb(predictor, graph, replace(c, batch=batch)), room
+    )
 
 
 def memory_bound_mb(predictor: Predictor, graph: ModelGraph, c: Conditions) -> float | None:

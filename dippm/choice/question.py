@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.candidates import Candidate
 from dippm.choice.contender import By, Contender
-from dippm.choice.largest import largest_batch, memory_bound_mb
 from dippm.choice.limits import Limits
 from dippm.choice.prices import Prices
 from dippm.comparison import Failure
@@ -17,6 +16,7 @@ from dippm.conditions import Conditions
 from dippm.devices import Device, MigProfile
 from dippm.errors import DeviceError, DippmError
 from dippm.graph import ModelGraph
+from dippm.largest_batch import largest_batch_at
 from dippm.loaded import LoadedPredictor
 from dippm.points import Grid
 from dippm.prediction import Prediction
@@ -151,16 +151,9 @@ class Question:
 
     def _largest(self, c: Contender) -> int | None:
         assert c.prediction is not None
-        room_mb, point = self.limits.room_mb(c.capacity_mb), c.prediction.conditions
-        if not self.graph.batch_is_symbolic:
-            needs_mb = c.memory_bound_mb
-            return c.batch if needs_mb is not None and needs_mb <= room_mb else None
-        predictor = self._checkpoint(point).predictor
-
-        def bound_mb(batch: int) -> float | None:
-            return memory_bound_mb(predictor, self.graph, replace(point, batch=batch))
-
-        return largest_batch(bound_mb, room_mb)
+        point = c.prediction.conditions
+        predictor, room_mb = self._checkpoint(point).predictor, self.limits.room_mb(c.capacity_mb)
+        return largest_batch_at(predictor, self.graph, point, room_mb)
 
     def _checkpoint(self, c: Conditions) -> Checkpoint:
         return self.loaded.checkpoint_for(c.device, c.phase)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm import pretrained
-from dippm.batch_sweep import largest
-from dippm.conditions import MAX_BATCH, Conditions, Precision, supported_precisions
+from dippm.conditions import Conditions, Precision, supported_precisions
 from dippm.devices import host_of
 from dippm.errors import (
     CheckpointError,
@@ -36,6 +35,7 @@ from dippm.language.setting import (
     whole,
 )
 from dippm.language.stated import cache_asked, weights_asked
+from dippm.largest_batch import largest_batch
 from dippm.models.hybrid import Hybrid
 from dippm.models.kernel_law import KernelLaw
 from dippm.models.memory import MemoryModel
@@ -191,15 +191,17 @@ class _Question:
             software=s.software,
         )
 
-    def _fits(self, batch: int, longest: int) -> bool:
-        return self.memory(batch, longest).bound_mb <= self.setting.conditions.device.memory_mb
-
     def _largest_batch(self) -> int | None:
-        return largest(lambda batch: self._fits(batch, self.setting.longest), MAX_BATCH)
+        s = self.setting
+        return largest_batch(
+            lambda batch: self.memory(batch, s.longest).bound_mb, s.conditions.capacity_mb
+        )
 
     def _largest_context(self) -> int | None:
-        batch = self.setting.conditions.batch
-        return largest(lambda context: self._fits(batch, context), MOST_TOKENS)
+        c = self.setting.conditions
+        return largest_batch(
+            lambda context: self.memory(c.batch, context).bound_mb, c.capacity_mb, MOST_TOKENS
+        )
 
     def _contexts(self, most: int) -> list[int]:
         """Return the contexts of the table: those of the question, and longer ones that fit."""

@@ -142,7 +142,12 @@ class Hybrid:
         multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
         memory_mb = self.memory.memory_mb(usage, multiprocessors)
         memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
-        memory_bound_mb = memory_mb * exp(Z99 * self.memory.log_error)
+        upwards = exp(Z99 * self.memory.log_error)
+        memory_bound_mb = memory_mb * upwards
+        slice_bounds_mb = {
+            profile.name: self.memory.memory_mb(usage, profile.sm_count) * upwards
+            for profile in c.device.mig_profiles
+        }
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
             parts, absent = self.memory.parts(usage, graph, multiprocessors), {}
@@ -153,6 +158,7 @@ class Hybrid:
                 absent | dict.fromkeys(timed, NOTHING_RUNS),
                 memory_bound_mb,
                 memory_parts=parts,
+                slice_bounds_mb=slice_bounds_mb,
             )
         latency = self._latency_estimate(total_ms, found, c, used, launches)
         values = {"latency_ms": latency, "memory_mb": memory}
@@ -198,6 +204,7 @@ class Hybrid:
             ),
             memory_parts=parts,
             host=used,
+            slice_bounds_mb=slice_bounds_mb,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:

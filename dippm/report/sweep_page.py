@@ -172,19 +172,28 @@ def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row
             row=row,
             col=1,
         )
-        batch = same[0].largest_batch
-        if batch is not None and batch <= 2 * max(x):
+        for batch, those in _by_batch(same, 2 * max(x)).items():
             figure.add_scatter(
                 x=[batch],
                 y=[memory_mb],
                 mode="markers",
                 marker={"color": colour, "symbol": "x", "size": 7},
-                hovertemplate=f"{escape(names)}: at most {batch:,} at 99 %<extra></extra>",
+                hovertemplate=f"{escape(those)}: at most {batch:,} at 99 %<extra></extra>",
                 name="largest batch that fits",
                 showlegend=is_whole,
                 row=row,
                 col=1,
             )
+
+
+def _by_batch(places: Sequence[Place], most: float) -> dict[int, str]:
+    """Return the names of places by their largest batch, as far as that is at most `most`."""
+    found: dict[int, str] = {}
+    for place in places:
+        batch = place.largest_batch
+        if batch is not None and batch <= most:
+            found[batch] = " / ".join(filter(None, (found.get(batch), place.name)))
+    return found
 
 
 def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, Any]]:

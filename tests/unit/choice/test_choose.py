@@ -10,7 +10,6 @@ import pytest
 import dippm
 from dippm import devices
 from dippm.choice import Choice, Contender
-from dippm.choice.largest import memory_bound_mb
 from dippm.errors import (
     ConditionsError,
     ConstraintError,
@@ -18,6 +17,7 @@ from dippm.errors import (
     PriceError,
     UnknownNameError,
 )
+from dippm.largest_batch import memory_bound_mb
 from dippm.models.targets import Interval
 from dippm.report.choice import remarks
 

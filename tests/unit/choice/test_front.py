@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.choice.front import front
-from dippm.choice.largest import largest_batch
 from dippm.conditions import MAX_BATCH
+from dippm.largest_batch import largest_batch
 
 SMALL = st.integers(0, 6).map(float)
 

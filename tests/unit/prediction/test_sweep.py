@@ -10,9 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dippm
-from dippm.batch_sweep import largest
 from dippm.cli.app import app
-from dippm.conditions import MAX_BATCH
 from dippm.errors import ConditionsError
 from dippm.models.power_limit import fitted
 from dippm.power_sweep import limits_of
@@ -36,24 +34,6 @@ def wide_file(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 1000, MAX_BATCH - 1, MAX_BATCH])
-def test_the_largest_number_is_found_in_few_looks(limit):
-    looks = []
-
-    def fits(batch):
-        looks.append(batch)
-        return batch <= limit
-
-    assert largest(fits) == limit
-    assert len(looks) <= 45
-    assert max(looks) <= MAX_BATCH
-
-
-def test_nothing_fits_or_everything():
-    assert largest(lambda batch: False) is None
-    assert largest(lambda batch: True) == MAX_BATCH
-
-
 def test_a_sweep_is_the_predictions_and_the_largest_batches(wide_file):
     found = dippm.sweep(wide_file, batch="1:64", input="3,128,128")
     assert [p.conditions.batch for p in found.predictions] == [1, 2, 4, 8, 16, 32, 64]
@@ -66,8 +46,9 @@ def test_a_sweep_is_the_predictions_and_the_largest_batches(wide_file):
     ]  # fmt: skip
     for place in found.places:
         batch = place.largest_batch
+        mig = None if place.name == "A100-40GB" else place.name
         inside, outside = (
-            dippm.predict(wide_file, batch=b, input="3,128,128").memory_bound_mb
+            dippm.predict(wide_file, batch=b, input="3,128,128", mig=mig).memory_bound_mb
             for b in (batch, batch + 1)
         )
         assert inside <= place.memory_mb < outside
@@ -75,13 +56,30 @@ def test_a_sweep_is_the_predictions_and_the_largest_batches(wide_file):
 
 def test_the_slice_that_predict_advises_is_the_one_that_holds_the_batch(wide_file):
     found = dippm.sweep(wide_file, batch="1:4096:256", input="3,128,128")
-    by_name = {place.name: place for place in found.places}
     for p in found.predictions:
-        if p.mig is not None:
-            assert p.conditions.batch <= by_name[p.mig.name].largest_batch
+        holds = [q for q in found.places[1:] if p.conditions.batch <= (q.largest_batch or 0)]
+        assert (p.mig and p.mig.name) == (holds[0].name if holds else None)
     assert {p.mig is None for p in found.predictions} == {True, False}
     fits = [row["fits"] for row in found.rows()]
     assert fits == sorted(fits, reverse=True)
+
+
+def test_every_command_has_the_same_largest_batch_and_the_same_slice(wide_file):
+    """The context of a process is smaller on a slice, so it holds more than the whole GPU tells."""
+    sweep = dippm.sweep(wide_file, batch=[8], input="3,128,128")
+    slices = dippm.smallest_slice(wide_file, batch=8, input="3,128,128")
+    places = {place.name: place.largest_batch for place in sweep.places}
+    rows = {c.mig.name if c.mig else c.device.name: c.largest_batch for c in slices.contenders}
+    assert places == rows
+    assert places["1g.10gb"] > places["2g.10gb"], "as much memory, but fewer multiprocessors"
+    for batch in (places["1g.5gb"], places["1g.5gb"] + 1):
+        asked = {"batch": batch, "input": "3,128,128"}
+        p = dippm.predict(wide_file, **asked)
+        best = dippm.smallest_slice(wide_file, **asked).best
+        assert p.mig == best.mig
+        assert p.mig_bound_mb == best.memory_bound_mb
+        assert p.mig_bound_mb < p.memory_bound_mb
+    assert dippm.predict(wide_file, batch=places["1g.5gb"], input="3,128,128").mig.name == "1g.5gb"
 
 
 def test_a_sweep_of_a_slice_is_about_the_slice(wide_file):

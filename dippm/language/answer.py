@@ -52,7 +52,9 @@ class LanguagePrediction:
             the reason in `absent`, if the power is not known.
         memory: of one GPU, in the end.
         largest_batch: the largest that fits at 99 %, with prompt and generated tokens as asked.
-        largest_context: the longest that fits at 99 %, at the batch as asked.
+        largest_context: the longest that fits at 99 %, at the batch as asked, and that the model was
+            made for.
+        memory_context: the longest that fits, whatever the model was made for.
         host: the machine that launches.
         absent: reason by what has no value.
         warnings: what to know before relying on the numbers.
@@ -70,6 +72,7 @@ class LanguagePrediction:
     memory: LanguageMemory
     largest_batch: int
     largest_context: int
+    memory_context: int
     host: HostUse = field(repr=False)
     absent: dict[str, str]
     warnings: tuple[str, ...]
@@ -120,7 +123,10 @@ class LanguagePrediction:
             f"weights {show(m.weights_mb)} + cache {show(m.cache_mb)} + activations "
             f"{show(m.activations_mb + m.workspace_mb)} + context {show(m.context_mb)}",
         )
-        yield "fits", f"batch {self.largest_batch:,}", f"or a context of {self.largest_context:,}"
+        context = f"or a context of {self.largest_context:,}"
+        if self.largest_context < self.memory_context:
+            context += f", the model's longest; the memory would hold {self.memory_context:,}"
+        yield "fits", f"batch {self.largest_batch:,}", context
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the cells of the steps, in the order of HEADER."""
@@ -199,6 +205,7 @@ class LanguagePrediction:
             "memory_parts": asdict(self.memory),
             "largest_batch": self.largest_batch,
             "largest_context": self.largest_context,
+            "memory_context": self.memory_context,
             "host": asdict(self.host),
             "absent": dict(self.absent),
             "warnings": list(self.warnings),

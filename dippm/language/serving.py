@@ -165,7 +165,8 @@ class _Question:
             joules_per_token=joules,
             memory=memory,
             largest_batch=most_batch or 0,
-            largest_context=most_context or 0,
+            largest_context=self._offered(most_context or 0),
+            memory_context=most_context or 0,
             host=host,
             absent=absent,
             warnings=tuple(remarks(self.passes, self.decoder, first, last)),
@@ -203,12 +204,15 @@ class _Question:
             lambda context: self.memory(c.batch, context).bound_mb, c.capacity_mb, MOST_TOKENS
         )
 
+    def _offered(self, context: int) -> int:
+        """Return a context that memory holds, as far as the model was made for it."""
+        return min(context, self.decoder.longest or context)
+
     def _contexts(self, most: int) -> list[int]:
         """Return the contexts of the table: those of the question, and longer ones that fit."""
         s = self.setting
         found = {s.prompt + 1, s.longest}
-        longest = min(most, self.decoder.longest or most)
-        context = 1024
+        longest, context = self._offered(most), 1024
         while context <= longest:
             if context > s.longest:
                 found.add(context)
@@ -246,10 +250,11 @@ class _Question:
         self, memory: LanguageMemory, batch: int | None, context: int | None
     ) -> DoesNotFitError:
         s, device = self.setting, self.setting.conditions.device
+        context = self._offered(context or 0)
         ways = []
         if batch:
             ways.append(f"batch={batch} or less fits")
-        if context and context >= 2:
+        if context >= 2:
             ways.append(
                 f"{context:,} tokens of prompt and answer fit at batch {s.conditions.batch}"
             )

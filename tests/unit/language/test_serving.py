@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -55,7 +56,7 @@ def test_fewer_bits_are_less_memory_and_room_for_more():
     assert any("int4" in warning for warning in int4.warnings)
     small = ask(cache="fp8")
     assert small.memory.cache_mb == pytest.approx(plain.memory.cache_mb / 2)
-    assert small.largest_context > plain.largest_context
+    assert small.memory_context > plain.memory_context
 
 
 def test_two_gpus_hold_more():
@@ -92,6 +93,34 @@ def test_the_host_launches_where_no_graph_does():
     assert engine.steps[0].cost.latency_ms.value == pytest.approx(launches[1] * 0.05, rel=0.1)
     assert graph.steps[0].cost.host_share == 0 < engine.steps[0].cost.host_share
     assert any("host decides" in warning for warning in eager.warnings)
+
+
+@pytest.mark.parametrize("device", ["L4", "RTX-4090"])
+def test_an_engine_with_graphs_never_loses_to_one_without_nor_that_to_eager(device):
+    found = [
+        ask(device=device, prompt=512, generated=4, software=name)
+        for name in ("graph", "engine", "eager")
+    ]
+    for one, other in pairwise(found):
+        first, later = one.first_token, other.first_token
+        assert first.latency_ms.value <= later.latency_ms.value * (1 + 1e-9)
+        for a, b in zip(one.steps, other.steps, strict=True):
+            assert a.cost.latency_ms.value <= b.cost.latency_ms.value * (1 + 1e-9)
+
+
+def test_no_context_is_offered_that_the_model_was_not_made_for():
+    short = {**LLAMA, "max_position_embeddings": 4096}
+    found = ask(short, prompt=1024, generated=8)
+    assert found.largest_context == 4096 < found.memory_context
+    assert "or a context of 4,096, the model's longest; the memory would hold" in str(found)
+    assert found.to_dict()["memory_context"] == found.memory_context
+    assert max(step.context for step in found.steps) <= 4096
+    unstated = {k: v for k, v in LLAMA.items() if k != "max_position_embeddings"}
+    found = ask(unstated, prompt=1024, generated=8)
+    assert found.decoder.longest is not None or found.largest_context == found.memory_context
+    with pytest.raises(DoesNotFitError) as error:
+        ask(short, prompt=3_000_000, generated=8)
+    assert "4,096 tokens of prompt and answer fit" in error.value.hint
 
 
 def test_power_stays_within_the_board():

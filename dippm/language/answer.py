@@ -52,8 +52,8 @@ class LanguagePrediction:
             the reason in `absent`, if the power is not known.
         memory: of one GPU, in the end.
         largest_batch: the largest that fits at 99 %, with prompt and generated tokens as asked.
-        largest_context: the longest that fits at 99 %, at the batch as asked, and that the model was
-            made for.
+        largest_context: the longest that fits at 99 %, at the batch as asked, of those that the
+            model was made for.
         memory_context: the longest that fits, whatever the model was made for.
         host: the machine that launches.
         absent: reason by what has no value.

@@ -664,7 +664,7 @@ def test_the_doctor_lists_a_damaged_checkpoint(checkpoint, monkeypatch):
     monkeypatch.setattr("dippm.pretrained.store.roots", lambda: (folder.parents[1],))
     answer = run("doctor", "--json")
     assert answer.exit_code == 1
-    broken = [f for f in json.loads(answer.stdout) if f["state"] == "broken"]
+    broken = [f for f in json.loads(answer.stdout)["findings"] if f["state"] == "broken"]
     assert any(str(folder) in finding["what"] for finding in broken)
     assert run("models").exit_code == 0
 
@@ -788,7 +788,9 @@ def test_the_doctor_names_a_broken_plugin(plugged, kind):
     name = plugged(BROKEN[kind])
     answer = run("doctor", "--json")
     assert answer.exit_code == 1
-    (finding,) = [f for f in json.loads(answer.stdout) if f["what"] == f"plug-in {name}"]
+    (finding,) = [
+        f for f in json.loads(answer.stdout)["findings"] if f["what"] == f"plug-in {name}"
+    ]
     assert finding["state"] == "broken"
     assert finding["detail"]
 

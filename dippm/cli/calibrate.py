@@ -47,6 +47,7 @@ def calibrate(
     error = None if made.log_error is None else 100 * math.expm1(made.log_error)
     if json:
         print_json(
+            "calibrate",
             {
                 "device": found.name,
                 "file": str(save),
@@ -59,7 +60,7 @@ def calibrate(
                 "operator_slowdown": math.exp(made.operator_log_slowdown),
                 "operator_classes": {k: math.exp(log) for k, log in made.operator_classes.items()},
                 "error_of_models_left_out_percent": error,
-            }
+            },
         )
         return
     left_out = "too few models to tell the error" if error is None else f"±{error:.1f} % on models"

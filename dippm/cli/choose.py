@@ -128,10 +128,11 @@ def choose(
         console().print(choice_table(choice, top))
         print_remarks(remarks(choice, top))
 
-    answer_choice(ask, show, html=html, json=json, quiet=quiet)
+    answer_choice("choose", ask, show, html=html, json=json, quiet=quiet)
 
 
 def answer_choice(
+    name: str,
     ask: Callable[[], Choice],
     show: Callable[[Choice], None],
     *,
@@ -154,7 +155,7 @@ def answer_choice(
             write_choice_page(html, choice)
     if json:
         why = {"error": error_document(failed)} if failed else {}
-        print_json(choice.to_dict() | why)
+        print_json(name, choice.to_dict() | why)
     else:
         show(choice)
         if failed:

@@ -85,7 +85,7 @@ class Commands(TyperGroup):
         except UsageError as error:
             hint = f"`{_path(error)} --help` lists what it takes."
             document = {"type": "UsageError", "message": _message(error), "hint": hint}
-            print_json({"error": document})
+            print_json("error", {"error": document})
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
 

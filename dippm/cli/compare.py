@@ -108,7 +108,7 @@ def compare(
 
             write_comparison(html, table)
     if json:
-        print_json(_document(table))
+        print_json("compare", _document(table))
     else:
         show_comparison(table)
     if require_fit:

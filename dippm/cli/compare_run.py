@@ -70,7 +70,7 @@ def compare_run(
         warnings = [warning for warning in warnings if warning]
     if json:
         document = comparison.to_dict() | {"warnings": warnings}
-        print_json(document | ({"accepted": taken} if accept else {}))
+        print_json("compare-run", document | ({"accepted": taken} if accept else {}))
         return
     say(str(comparison))
     if accept is not None:
@@ -108,6 +108,6 @@ def _co_located(
         )
         opened.keep(run, DOCUMENT, found.to_dict(), found.key_figures())
     if json:
-        print_json(found.to_dict())
+        print_json("compare-collocated", found.to_dict())
     else:
         say(str(found))

@@ -92,7 +92,7 @@ def diff(
 
             write_difference(html, found, depth)
     if json:
-        print_json(found.to_dict(depth))
+        print_json("diff", found.to_dict(depth))
         return
     from dippm.report.console import console
     from dippm.report.explanation import difference_table

@@ -17,7 +17,7 @@ def doctor(json: options.Json = False) -> None:
 
     findings = examine()
     if json:
-        print_json([asdict(finding) for finding in findings])
+        print_json("doctor", {"findings": [asdict(finding) for finding in findings]})
     else:
         console().print(findings_table(findings))
     if any(finding.state == "broken" for finding in findings):

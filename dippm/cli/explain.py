@@ -52,7 +52,7 @@ def explain(
 
             write_explanation(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("explain", found.to_dict())
         return
     from dippm.report.console import console
     from dippm.report.explanation import explained_table, module_table

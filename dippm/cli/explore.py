@@ -84,7 +84,7 @@ def explore(
             raise
         _write(found, csv, html)
     if json:
-        print_json(found.to_dict())
+        print_json("explore", found.to_dict())
     else:
         _show(found)
 

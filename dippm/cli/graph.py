@@ -29,7 +29,7 @@ def graph(
 
     modules = module_tree(found, name=model) if tree else None
     if json:
-        print_json(_document(found) | ({"tree": modules.to_dict()} if modules else {}))
+        print_json("graph", _document(found) | ({"tree": modules.to_dict()} if modules else {}))
         return
     from dippm.report.console import console, graph_table, tree_table
 

@@ -39,7 +39,7 @@ def import_runs(
         added, still = attach_again(imported.already, store)
         waiting = waiting or still
     if json:
-        print_json(_document(imported, attached, added, waiting))
+        print_json("import", _document(imported, attached, added, waiting))
         return
     runs = len(imported.folders)
     say(f"{runs} runs with {imported.measurements} measurements imported from {_name(database)}")

@@ -38,7 +38,7 @@ def devices(
     else:
         gpus, cpus = _matching(all_devices(), words), _matching(all_cpus(), words)
     if json:
-        print_json([asdict(device) for device in (*gpus, *cpus)])
+        print_json("devices", {"devices": [asdict(device) for device in (*gpus, *cpus)]})
         return
     if gpus:
         console().print(device_table(gpus))
@@ -55,7 +55,8 @@ def hosts(json: options.Json = False) -> None:
     from dippm.report.console import console, host_table
 
     if json:
-        print_json([asdict(h) | {"default": h == default_host()} for h in all_hosts()])
+        found = [asdict(h) | {"default": h == default_host()} for h in all_hosts()]
+        print_json("hosts", {"hosts": found})
     else:
         console().print(host_table(all_hosts(), default_host()))
 
@@ -67,19 +68,18 @@ def models(json: options.Json = False) -> None:
 
     shipped = available()
     if json:
-        print_json(
-            [
-                {
-                    "name": info.name,
-                    "version": info.version,
-                    "kind": info.kind,
-                    "default": info.name == DEFAULT,
-                    "summary": info.summary,
-                    "path": str(info.path),
-                }
-                for info in shipped
-            ]
-        )
+        found = [
+            {
+                "name": info.name,
+                "version": info.version,
+                "kind": info.kind,
+                "default": info.name == DEFAULT,
+                "summary": info.summary,
+                "path": str(info.path),
+            }
+            for info in shipped
+        ]
+        print_json("models", {"models": found})
     else:
         console().print(checkpoint_table(shipped))
 

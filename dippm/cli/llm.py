@@ -77,7 +77,7 @@ def llm(
 
             write_language_page(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("llm", found.to_dict())
         return
     from dippm.report.console import console
     from dippm.report.language import figures_table, steps_table

@@ -63,4 +63,4 @@ def mig(
         console().print(slice_table(choice))
         print_remarks((*advice(choice), *remarks(choice, len(choice.contenders))))
 
-    answer_choice(ask, show, html=html, json=json, quiet=quiet)
+    answer_choice("mig", ask, show, html=html, json=json, quiet=quiet)

@@ -76,7 +76,7 @@ def mig_plan(
             model.row() | {"error": error_document(model.error) if model.error else None}
             for model in packing.models
         ]
-        print_json(packing.to_dict() | {"models": rows})
+        print_json("mig-plan", packing.to_dict() | {"models": rows})
     else:
         from dippm.report.console import console
         from dippm.report.packing import packing_table, remarks

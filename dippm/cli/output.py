@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     from dippm.prediction import Prediction
 
 
-def print_json(document: Any) -> None:
-    """Write the one document of a command; it reads back exactly, whatever the encoding."""
+SCHEMA_VERSION = 1
+"""Of all documents: raised when a key is renamed, removed, or means something else."""
+
+
+def print_json(name: str, content: Mapping[str, Any]) -> None:
+    """Write the one document of a command; it reads back exactly, whatever the encoding.
+
+    Args:
+        name: of its schema, a definition of `dippm/schemas.json`.
+        content: everything but the name and version of the schema, which stand first.
+    """
+    document = {"schema": f"dippm.{name}/{SCHEMA_VERSION}", **content}
     text = json_text(document)
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -47,7 +57,7 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
     """Show an error of ours, its hint in the words of the command line."""
     document = error_document(error)
     if as_json:
-        print_json({"error": document})
+        print_json("error", {"error": document})
         return
     from dippm.report.console import console
 

@@ -83,7 +83,7 @@ def parallel(
 
             write_parallel_page(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("parallel", found.to_dict())
         return
     from dippm.report.console import console
     from dippm.report.parallel import parallel_table

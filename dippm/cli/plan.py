@@ -69,7 +69,7 @@ def show(file: PlanFile, json: options.Json = False) -> None:
 
         found = read_plan(file)
         if json:
-            print_json(plan_document(found))
+            print_json("plan", plan_document(found))
         else:
             console().print(plan_table(found.rows))
             say(f"{len(found.rows)} rows: {counted(found.rows)}")
@@ -90,7 +90,7 @@ def recover(
 
         said = recover_all() if file is None else recover(file)
     if json:
-        print_json({"done": said})
+        print_json("plan-recover", {"done": said})
         return
     for sentence in said or ["nothing was left"]:
         print_text(sentence, sys.stdout)
@@ -104,7 +104,7 @@ def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
 
     outcome = run_plan(file, terms, _Shown(as_json=as_json, quiet=quiet))
     if as_json:
-        print_json(outcome_document(read_plan(file), outcome))
+        print_json("plan-outcome", outcome_document(read_plan(file), outcome))
     elif not quiet:
         say(outcome_line(outcome))
     if outcome.signal:
@@ -124,7 +124,7 @@ def show_what_would_be_run(file: Path, terms: Terms, *, as_json: bool) -> None:
     chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False))
     numbers = [row.number for _, rows in chosen for row in rows]
     if as_json:
-        print_json({**plan_document(found), "to_run": numbers})
+        print_json("plan", {**plan_document(found), "to_run": numbers})
     elif numbers:
         console().print(commands_table(found, chosen))
     else:

@@ -90,7 +90,10 @@ def predict(
             else:
                 write_report(html, prediction)
     if json:
-        print_json(_documents(table) if several else _document(prediction, epoch, tree=tree))
+        if several:
+            print_json("predictions", {"predictions": _documents(table)})
+        else:
+            print_json("predict", _document(prediction, epoch, tree=tree))
     elif several:
         from dippm.cli.compare import show_comparison
 

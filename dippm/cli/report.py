@@ -39,7 +39,7 @@ def report(
         if html:
             write_page(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("report", found.to_dict())
         return
     from dippm.report.collected.terminal import tables
     from dippm.report.console import console

@@ -78,7 +78,7 @@ def runs(
             document = {"runs": [short_document(run) for run in shown]}
             parts = [runs_table(shown)] if shown else ["no runs"]
     if json:
-        print_json(document)
+        print_json("runs", document)
     elif shown is None:
         _say_replayed(document)
     else:

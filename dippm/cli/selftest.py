@@ -49,7 +49,7 @@ def overhead(
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         report = run(plan, progress=progress)
     if json:
-        print_json(report.to_dict())
+        print_json("selftest-overhead", report.to_dict())
     else:
         console().print(overhead_table(report), others_table(report))
     if not report.ok:
@@ -73,7 +73,7 @@ def tracking(
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         cost = run_cost(seconds, repeats, progress=progress)
     if json:
-        print_json(cost.to_dict())
+        print_json("selftest-run", cost.to_dict())
     else:
         console().print(run_cost_table(cost))
     if not cost.ok:

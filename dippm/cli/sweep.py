@@ -83,7 +83,7 @@ def sweep(
             write: Any = sweep_page.write_power_page if power_limit else sweep_page.write_batch_page
             write(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("sweep" if power_limit is None else "power-sweep", found.to_dict())
     elif power_limit is None:
         _show_batches(found)
     else:

@@ -57,7 +57,7 @@ def verify_trace(
             raise RunError(f"{file} is no trace: {error}", hint) from error
         found = verify(document)
     if json:
-        print_json(found)
+        print_json("verify-trace", found)
     else:
         say(_line(str(file), found))
 

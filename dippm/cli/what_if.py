@@ -42,7 +42,7 @@ def what_if(
 
             write_what_if(html, found)
     if json:
-        print_json(found.to_dict())
+        print_json("what-if", found.to_dict())
         return
     from dippm.report.console import console
     from dippm.report.explanation import what_if_table

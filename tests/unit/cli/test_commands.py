@@ -129,13 +129,17 @@ def test_graph_lists_operators(run, onnx_file):
 
 def test_devices(run):
     assert "A100-40GB" in run("devices").stdout
-    a100 = next(d for d in json.loads(run("devices", "--json").stdout) if d["name"] == "A100-40GB")
+    a100 = next(
+        d
+        for d in json.loads(run("devices", "--json").stdout)["devices"]
+        if d["name"] == "A100-40GB"
+    )
     assert a100["mig_profiles"][0]["name"] == "1g.5gb"
 
 
 def test_models(run):
     assert "roofline-test (default)" in run("models").stdout
-    (row,) = json.loads(run("models", "--json").stdout)
+    (row,) = json.loads(run("models", "--json").stdout)["models"]
     assert row["version"] == "1.0.0"
 
 
@@ -149,7 +153,9 @@ def test_doctor_sees_a_damaged_checkpoint(run, checkpoint_folder, tmp_path, monk
     monkeypatch.setattr(store, "roots", lambda: (tmp_path,))
     ill = run("doctor", "--json")
     assert ill.exit_code == 1
-    broken = [finding for finding in json.loads(ill.stdout) if finding["state"] == "broken"]
+    broken = [
+        finding for finding in json.loads(ill.stdout)["findings"] if finding["state"] == "broken"
+    ]
     assert [finding["what"] for finding in broken] == ["checkpoint roofline-test 1.0.0"]
 
 

@@ -82,7 +82,7 @@ def test_every_command_takes_a_file(command, written, onnx_file) -> None:
 
 def test_devices_shows_a_file(written) -> None:
     done = CliRunner().invoke(app, ["devices", str(written(WHOLE)), "--json"])
-    (shown,) = json.loads(done.stdout)
+    (shown,) = json.loads(done.stdout)["devices"]
     assert (shown["name"], shown["l2_mb"], shown["boost_clock_mhz"]) == ("Mine", 6, None)
 
 

@@ -116,7 +116,7 @@ def test_commands_take_a_host(command, onnx_file) -> None:
 
 
 def test_hosts_are_listed() -> None:
-    found = json.loads(CliRunner().invoke(app, ["hosts", "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["hosts", "--json"]).stdout)["hosts"]
     assert [h["name"] for h in found if h["default"]] == [default_host().name]
     assert "server-2022 (assumed)" in CliRunner().invoke(app, ["hosts"]).stdout
 

@@ -288,7 +288,9 @@ def test_predict_shows_every_precision_in_one_answer(onnx_file):
         "fp16",
         "amp",
     ]
-    documents = json.loads(run("predict", onnx_file, "-p", "FP32,FP16", "--json").stdout)
+    documents = json.loads(run("predict", onnx_file, "-p", "FP32,FP16", "--json").stdout)[
+        "predictions"
+    ]
     assert [d["conditions"]["precision"] for d in documents] == ["fp32", "fp16"]
 
 
@@ -352,7 +354,7 @@ def test_all_precisions_of_one_model_name_those_that_are_not_there(onnx_file):
     command = ["predict", str(onnx_file), "--device", "T4", "--precision", "all"]
     done = CliRunner().invoke(app, [*command, "--json"])
     assert done.exit_code == 0
-    documents = json.loads(done.stdout)
+    documents = json.loads(done.stdout)["predictions"]
     absent = {d["conditions"]["precision"]: d["error"] for d in documents if "error" in d}
     assert set(absent) == {"tf32", "bf16", "amp-bf16"}
     assert absent["tf32"]["type"] == "UnsupportedPrecisionError"

@@ -67,6 +67,7 @@ class Packed:
             "slowdown": self.slowdown,
             "memory_bound_mb": c and c.memory_bound_mb,
             "usable_mb": c and c.capacity_mb,
+            "capacity_mb": c and c.capacity_mb,
             "reason": self.reason or None,
             "error": self.error and self.error.to_dict(),
         }

@@ -100,7 +100,7 @@ def measure(
         document["operators"] = parts and parts.to_dict()
         document["absent"] |= {"operators": no_parts} if no_parts else {}
     if json:
-        print_json("measure", document)
+        print_json("measure-compare" if compare else "measure", document)
     else:
         from dippm.report.console import console, print_text
         from dippm.report.operator_checks import operator_check_table

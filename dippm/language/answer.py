@@ -38,6 +38,17 @@ class Step:
     memory_mb: float
     fits: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data, the cost of the step beside the rest."""
+        return {
+            "context": self.context,
+            **self.cost.to_dict(),
+            "tokens_per_s": self.tokens_per_s,
+            "joules_per_token": self.joules_per_token,
+            "memory_mb": self.memory_mb,
+            "fits": self.fits,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class LanguagePrediction:
@@ -192,8 +203,8 @@ class LanguagePrediction:
                 "software": s.software,
                 "host": c.host and c.host.name,
             },
-            "first_token": asdict(self.first_token),
-            "steps": [asdict(step) for step in self.steps],
+            "first_token": self.first_token.to_dict(),
+            "steps": [step.to_dict() for step in self.steps],
             "generate_s": self.generate_s,
             "tokens_per_s": self.tokens_per_s,
             "joules_per_token": self.joules_per_token,

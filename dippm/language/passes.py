@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import exp, hypot, log
+from typing import Any
 
 from dippm.features.kernel_table import KernelTable
 from dippm.language.architecture import Decoder
@@ -47,6 +48,18 @@ class PassCost:
     exchange_ms: float
     host_share: float
     parts_ms: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data: values, and their intervals by name."""
+        estimates = {n: getattr(self, n) for n in ("latency_ms", "power_w", "energy_j")}
+        return {
+            **{name: found and found.value for name, found in estimates.items()},
+            "intervals": {n: asdict(e.interval) for n, e in estimates.items() if e is not None},
+            "launches": self.launches,
+            "exchange_ms": self.exchange_ms,
+            "host_share": self.host_share,
+            "parts_ms": dict(self.parts_ms),
+        }
 
 
 class Passes:

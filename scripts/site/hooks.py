@@ -12,11 +12,21 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from scripts.site import accuracy, charts, commands, formulas, links, notebooks, project, reference
+from scripts.site import (
+    accuracy,
+    charts,
+    commands,
+    documents,
+    formulas,
+    links,
+    notebooks,
+    project,
+    reference,
+)
 
 MAKERS = {
     "Accuracy": accuracy.pages,
-    "Reference": lambda: {**reference.pages(), **commands.pages()},
+    "Reference": lambda: {**reference.pages(), **commands.pages(), **documents.pages()},
     "Notebooks": notebooks.pages,
     "Project": project.pages,
 }

@@ -1,0 +1,150 @@
+"""Every command with --json, on real small files, against the schemas that the package ships."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from dippm.cli.app import app
+
+SCHEMAS = json.loads((files("dippm") / "schemas.json").read_text(encoding="utf-8"))
+PRICES = Path(__file__).resolve().parents[3] / "examples" / "prices.toml"
+SPACE = """
+models = ["net.onnx"]
+batch = [1, 8]
+device = ["A100"]
+objectives = ["latency_ms", "throughput"]
+"""
+LLAMA = {
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"},
+    **{"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4},
+    **{"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000},
+    **{"max_position_embeddings": 4096, "tie_word_embeddings": False},
+}
+QUICK = "--device cpu --repeat 3 --warm-up 1 --energy-window-s 0"
+COMMANDS = {
+    "predict": ("net.onnx --tree", "net.onnx --device A100 --mig 1g.5gb",
+                "net.onnx --device cpu", "net.onnx --phase train --dataset-size 9 --host 12"),
+    "predict ": ("net.onnx --device T4 --precision all",),
+    "compare": ("net.onnx bad.onnx --device A100,cpu --batch 1,5000",
+                "net.onnx --phase train --mig full,1g.5gb"),
+    "sweep": ("net.onnx --batch 1:8", "net.onnx --batch 1:2 --device cpu",
+              "net.onnx --batch 64 --power-limit 150:300"),
+    "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
+               "net.onnx --devices T4 --slo-ms 0.0001"),
+    "mig": ("net.onnx --slo-ms 50",),
+    "mig plan": ("net.onnx net.onnx bad.onnx",),
+    "explain": ("net.onnx", "net.onnx --phase train", "net.onnx --mig 1g.5gb"),
+    "diff": ("net.onnx --device A100,H100", "net.onnx --mig full,1g.5gb"),
+    "what-if": ("net.onnx",),
+    "parallel": ("net.onnx --gpus 4", "net.onnx --tensor 2 --pipeline 2 --phase train"),
+    "llm": ("llama.json --device L4", "llama.json --tensor-parallel 2 --software eager"),
+    "graph": ("net.onnx --tree",),
+    "measure": (f"net.onnx {QUICK}", f"net.onnx {QUICK} --compare --operators 2"),
+    "calibrate": ("rows.csv --save mine.toml",),
+    "devices": ("", "mine.toml"),
+    "hosts": ("",),
+    "models": ("",),
+    "doctor": ("",),
+    "explore": ("space.toml --trials 2",),
+    "plan show": ("plan.csv",),
+    "plan run": ("plan.csv --dry-run",),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    import torch
+
+    folder = tmp_path_factory.mktemp("documents")
+    layers = [torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)]
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(64, 8)).eval()
+    names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    image = (torch.zeros(1, 3, 32, 32),)
+    torch.onnx.export(net, image, folder / "net.onnx", dynamo=False, **names)
+    (folder / "bad.onnx").write_text("nonsense")
+    (folder / "llama.json").write_text(json.dumps(LLAMA))
+    (folder / "space.toml").write_text(SPACE)
+    (folder / "rows.csv").write_text("model,batch,latency_ms\nnet.onnx,8,5.0\nnet.onnx,64,9.0\n")
+    (folder / "plan.csv").write_text("Experiment,Workload,File,Params\n1,1,echo,a\n1,2,echo,b\n")
+    return folder
+
+
+def document(line: str) -> dict:
+    """Run a command, and return its document, which its schema allows."""
+    answer = CliRunner().invoke(app, [*line.split(), "--json"])
+    assert answer.exit_code in (0, 1, 2), (line, answer.output)
+    found = json.loads(answer.stdout)
+    checked(found, line)
+    return found
+
+
+def checked(found: dict, line: str) -> None:
+    name = re.fullmatch(r"dippm\.([\w-]+)/\d+", found["schema"])[1]
+    name = {"mig": "choose"}.get(name, name)
+    schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMAS["$defs"]}
+    errors = [
+        f"{line}: {'/'.join(map(str, e.absolute_path))}: {e.message[:200]}"
+        for e in Draft202012Validator(schema).iter_errors(found)
+    ]
+    assert not errors, "\n".join(errors)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_prints_what_its_schema_allows(command, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    if "mine.toml" in COMMANDS[command] and not Path("mine.toml").exists():
+        document("calibrate rows.csv --save mine.toml")
+    for words in COMMANDS[command]:
+        found = document(f"{command} {words}")
+        assert found["schema"] != "dippm.error/1", (words, found)
+        Draft202012Validator(SCHEMAS).validate(found)
+
+
+def test_errors_and_an_empty_store_have_schemas_too(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for line in ("predict none.onnx", "conquer", "predict net.onnx --device nothing"):
+        assert document(line)["schema"] == "dippm.error/1"
+    assert document(f"runs --store sqlite:///{folder}/store.db")["runs"] == []
+
+
+def test_every_schema_is_one_and_every_key_of_it_says_what_it_is():
+    Draft202012Validator.check_schema(SCHEMAS)
+
+    def keys(schema: dict, path: str):
+        for name, one in schema.get("properties", {}).items():
+            yield f"{path}.{name}", one
+            yield from keys(one, f"{path}.{name}")
+        for inner in (schema.get("items"), *schema.get("anyOf", ())):
+            if isinstance(inner, dict):
+                yield from keys(inner, path)
+
+    for name, schema in SCHEMAS["$defs"].items():
+        assert schema["title"], name
+        silent = [path for path, one in keys(schema, name) if not one.get("description")]
+        assert not silent
+
+
+def test_a_document_that_breaks_its_schema_is_found(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    found = document("predict net.onnx")
+    for change in ({"fits": "yes"}, {"latency": 3.0}, {"schema": "dippm.compare/1"}):
+        with pytest.raises(AssertionError):
+            checked({**found, **change}, "predict")
+
+
+def test_the_page_of_the_documentation_has_every_key():
+    from scripts.site.documents import pages
+
+    ((_, text),) = pages().values()
+    for name, schema in SCHEMAS["$defs"].items():
+        assert f"\n## {name}\n" in text
+        section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        for key in schema["properties"]:
+            assert f"| `{key}` |" in section, (name, key)

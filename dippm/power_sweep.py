@@ -13,6 +13,7 @@ from dippm.errors import ConditionsError
 from dippm.models.power_limit import Band, fitted
 from dippm.models.targets import Interval
 from dippm.prediction import Prediction
+from dippm.shown import Shown
 from dippm.written import whole_number
 
 STEP_W = 25
@@ -21,7 +22,7 @@ HINT = "Give limits in W: 250, a list 150,200,250, or a range 100:400, with step
 
 
 @dataclass(frozen=True, slots=True)
-class PowerPoint:
+class PowerPoint(Shown):
     """A prediction at one power limit.
 
     Attributes:
@@ -42,7 +43,7 @@ class PowerPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerSweep:
+class PowerSweep(Shown):
     """A model over power limits.
 
     Attributes:

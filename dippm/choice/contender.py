@@ -10,6 +10,7 @@ from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import DippmError
 from dippm.models.targets import Estimate, Interval
 from dippm.prediction import Prediction
+from dippm.shown import Shown
 
 By = Literal["latency", "throughput", "energy", "cost", "size"]
 BY: tuple[By, ...] = get_args(By)
@@ -37,7 +38,7 @@ NO_PRICE = "no price"
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Contender(Shown):
     """A whole GPU or one slice of it, at one batch.
 
     Attributes:

@@ -25,6 +25,7 @@ from dippm.errors import ConstraintError, DippmError, ModelFileError, NothingFea
 from dippm.points import DEFAULT_DEVICE, DeviceLike, device_of
 from dippm.printable import printable
 from dippm.reading import source_name
+from dippm.shown import Shown
 
 Counts = tuple[int, ...]
 Score = tuple[int, float, int]
@@ -74,7 +75,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Shown):
     """Models on the slices of one GPU; `pack` makes it.
 
     Attributes:

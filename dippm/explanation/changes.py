@@ -11,6 +11,7 @@ from dippm.devices import Device, host_of
 from dippm.errors import DippmError
 from dippm.loaded import LoadedPredictor
 from dippm.prediction import Prediction
+from dippm.shown import Shown
 
 LABELS = {
     "predicted": "by the checkpoint, as any other prediction",
@@ -38,7 +39,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Shown):
     """A prediction, and one for each change of its conditions.
 
     Attributes:

@@ -16,6 +16,7 @@ from dippm.explanation.explanation import Explanation, ancestors
 from dippm.explanation.parts import memory_by_part
 from dippm.points import DEFAULT_DEVICE, conditions_of
 from dippm.prediction import Prediction
+from dippm.shown import Shown
 
 By = Literal["module", "operator", "part", "others"]
 OTHERS = "others"
@@ -58,7 +59,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Shown):
     """Two explanations side by side.
 
     Attributes:

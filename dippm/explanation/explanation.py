@@ -21,6 +21,7 @@ from dippm.models.targets import MemoryParts, OperatorCost
 from dippm.module_tree import MAX_DEPTH, ModuleCost, separator
 from dippm.prediction import Prediction
 from dippm.progress import tell
+from dippm.shown import Shown
 
 ATTRIBUTION = (
     "energy by operator is attributed, not predicted by itself: idle power over its time, and what "
@@ -64,7 +65,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """A prediction with all its parts.
 
     Attributes:

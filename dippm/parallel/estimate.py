@@ -29,6 +29,7 @@ from dippm.parallel.work import Work, work_of
 from dippm.points import DEFAULT_DEVICE, device_of
 from dippm.prediction import Prediction
 from dippm.progress import tell
+from dippm.shown import Shown
 
 ESTIMATED = (
     "many GPUs are estimated, from a prediction for one and public figures of the links; nothing "
@@ -40,7 +41,7 @@ LAYOUT = ("gpus", "nodes", "data", "tensor", "pipeline", "micro_batches", "one_p
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelEstimate:
+class ParallelEstimate(Shown):
     """A step of a model on many GPUs.
 
     Attributes:

@@ -54,7 +54,7 @@ def fails(checkpoint_folder):
         answer = CliRunner().invoke(app, [str(word) for word in words])
         assert answer.exit_code == 1
         document = json.loads(answer.stdout)
-        assert list(document) == ["error"]
+        assert list(document) == ["schema", "error"]
         assert document["error"]["type"] == type(caught.value).__name__
         assert document["error"]["message"]
         assert document["error"]["hint"], "every error names the next step"

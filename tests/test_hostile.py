@@ -49,7 +49,7 @@ def refused(error: str, *words: Any, says: str = "", in_words: bool = True) -> d
     assert answer.exit_code == 1, answer.stdout
     assert "Traceback" not in answer.stderr
     document = json.loads(answer.stdout)
-    assert list(document) == ["error"]
+    assert list(document) == ["schema", "error"]
     found: dict[str, str] = document["error"]
     assert found["type"] == error, found
     assert says in found["message"]
@@ -80,7 +80,7 @@ def left_out(*words: Any) -> None:
     """Check that a comparison of one model is a row with a reason."""
     answer = run(*words, "--json")
     assert answer.exit_code == 1
-    (row,) = json.loads(answer.stdout)
+    (row,) = json.loads(answer.stdout)["rows"]
     assert row["error"]
     assert row["latency_ms"] is None
     plain = run(*words)
@@ -654,7 +654,7 @@ def test_texts_of_a_card_are_shown_without_escapes(checkpoint, monkeypatch):
     folder = checkpoint("hybrid")
     change(folder, "card.summary", f"{ESCAPES}[/b]")
     monkeypatch.setattr("dippm.pretrained.store.roots", lambda: (folder.parents[1],))
-    (row,) = answered("models")
+    (row,) = answered("models")["models"]
     assert row["summary"] == f"{ESCAPES}[/b]"
 
 

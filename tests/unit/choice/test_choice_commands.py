@@ -41,6 +41,7 @@ def test_the_document_is_the_choice(wide_file):
         wide_file, input="3,128,128", batch=32, devices=["A100", "T4", "H100"], by="cost",
         prices=PRICES,
     )  # fmt: skip
+    assert document.pop("schema") == "dippm.choose/1"
     assert document == json.loads(json.dumps(choice.to_dict()))
     assert document["currency"] == "EUR"
     assert document["rows"][0]["cost_per_million_low"] < document["rows"][0]["cost_per_million"]

@@ -94,7 +94,7 @@ def test_compare_is_a_grid(run, onnx_file):
         "latency_ms",
         "--json",
     )
-    rows = json.loads(answer.stdout)
+    rows = json.loads(answer.stdout)["rows"]
     assert len(rows) == 4
     assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
 

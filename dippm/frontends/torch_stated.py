@@ -113,6 +113,7 @@ class StatedSizes(TorchFunctionMode):
         """Whether all that was stated is what inputs of truth values select."""
         return bool(self._stated) and not self._selects_others and not self._cut
 
+    @property
     def is_cut(self) -> bool:
         """Whether the graph ends before the module does."""
         return bool(self._cut)

@@ -18,10 +18,10 @@ from dippm.parallel.estimate import ParallelEstimate
 from dippm.power_sweep import PowerPoint, PowerSweep
 from dippm.printable import printable
 from dippm.report.explanation import difference_table, module_table, what_if_table
-from dippm.report.html import listed, table_markup
 from dippm.report.packing import packing_table
 from dippm.report.packing import remarks as packing_remarks
 from dippm.report.parallel import parallel_table
+from dippm.report.shell import listed, table_markup
 from dippm.report.sweep import power_table
 from dippm.report.tables import Column, Fitted
 

@@ -1,7 +1,7 @@
 """The largest batch that a memory holds, found in few looks at the memory of a batch.
 
-`sweep`, `choose`, `mig` and `llm` all ask here. What decides is the 99 % bound of the memory at the
-place itself: on a slice the context of a process is smaller than on the whole GPU.
+`sweep`, `choose`, `mig` and `llm` all ask here. What decides is the 99 % bound of the memory, which
+on a slice is that of the whole GPU.
 """
 
 from __future__ import annotations

@@ -72,11 +72,12 @@ class Prediction:
         energy_j: energy of one forward pass of the batch, or of one training step, in J.
         latency_ms: time of it in ms.
         power_w: mean power during it in W.
-        mig: smallest MIG profile whose usable memory holds the 99 % bound of the memory there; None
-            if none does or the GPU has none, with the reason in `absent`.
+        mig: smallest MIG profile whose usable memory holds `memory_bound_mb`; None if none does
+            or the GPU has none, with the reason in `absent`.
         host: the machine that launches the kernels, and what it decides; None if the checkpoint
             knows only one.
-        memory_bound_mb: one-sided 99 % upper bound of the memory, which `fits` goes by.
+        memory_bound_mb: one-sided 99 % upper bound of the memory, which `fits` goes by; on a slice
+            that of the whole GPU.
         memory_parts: what `memory_mb` is the sum of, and where its peak stands; None, with the
             reason in `absent`, if the checkpoint predicts it as one number, and for points of a
             grid.
@@ -87,8 +88,6 @@ class Prediction:
         conditions: what was asked for.
         provenance: which weights and rules answered.
         source_graph: the model as it was converted, see `graph`.
-        mig_bound_mb: 99 % bound of the memory on the slice `mig`, where the context of a process is
-            smaller than on the whole GPU; None without one.
     """
 
     memory_mb: float | None
@@ -106,7 +105,6 @@ class Prediction:
     conditions: Conditions = field(repr=False)
     provenance: Provenance = field(repr=False)
     source_graph: ModelGraph = field(repr=False)
-    mig_bound_mb: float | None = None
 
     @classmethod
     def of(
@@ -133,8 +131,7 @@ class Prediction:
             absent["memory_parts"] = absent.get("memory_mb", reasons.get("memory_parts", whole))
         if bound is None:
             absent["fits"] = absent.get("memory_mb", f"{provenance.checkpoint} gives no 99 % bound")
-        slices = estimates.slice_bounds_mb if bound is not None else {}
-        mig, why_not = _advise(bound, slices, conditions)
+        mig, why_not = _advise(bound, conditions)
         return cls(
             memory_mb=values.get("memory_mb"),
             energy_j=values.get("energy_j"),
@@ -155,7 +152,6 @@ class Prediction:
             conditions=conditions,
             provenance=provenance,
             source_graph=graph,
-            mig_bound_mb=slices.get(mig.name, bound) if mig else None,
         )
 
     @property
@@ -280,7 +276,6 @@ class Prediction:
             **{target: getattr(self, target) for target in LABELS},
             "mig": self.mig and self.mig.name,
             "memory_bound_mb": self.memory_bound_mb,
-            "mig_bound_mb": self.mig_bound_mb,
             "capacity_mb": self.capacity_mb,
             "headroom_mb": self.headroom_mb,
             "fits": self.fits,
@@ -367,8 +362,8 @@ class Prediction:
     def _mig_row(self) -> tuple[str, str]:
         if self.mig is None:
             return "none: " + printable(self.absent["mig"]), ""
-        assert self.mig_bound_mb is not None
-        return self.mig.name, f"{show(self.mig_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
+        assert self.memory_bound_mb is not None
+        return self.mig.name, f"{show(self.memory_bound_mb)} MB at 99 %, of {self.mig.memory_mb:,}"
 
 
 def _is_finite(estimate: Estimate) -> bool:
@@ -388,16 +383,14 @@ def _coverage(intervals: Mapping[str, Interval]) -> str:
     return f"{', '.join(f'{100 * level:g}' for level in levels)} % interval" if levels else ""
 
 
-def _advise(
-    bound_mb: float | None, slices: Mapping[str, float], c: Conditions
-) -> tuple[MigProfile | None, str]:
-    """Return the smallest slice that holds what the model needs on it, or why there is none."""
+def _advise(bound_mb: float | None, c: Conditions) -> tuple[MigProfile | None, str]:
+    """Return the smallest slice that holds what the model needs, or why there is none."""
     if bound_mb is None:
         return None, "the memory is not predicted"
     if not (c.device.mig_profiles or c.device.unlisted_mig_profiles):
         return None, f"{c.device.name} has no MIG profiles"
-    mig = smallest_profile(bound_mb, c.device, slices)
-    return mig, "" if mig else _no_slice(max(slices.values(), default=bound_mb), c.device)
+    mig = smallest_profile(bound_mb, c.device)
+    return mig, "" if mig else _no_slice(bound_mb, c.device)
 
 
 def _no_slice(bound_mb: float, device: Device) -> str:

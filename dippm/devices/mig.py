@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from dippm.devices.catalog import find
 from dippm.devices.device import Device, MigProfile
@@ -12,9 +11,7 @@ SEED_DEVICE = "A100-40GB"
 SEED_LIMITS_MB = {"1g.5gb": 5_000, "2g.10gb": 10_000, "3g.20gb": 20_000, "7g.40gb": 40_000}
 
 
-def smallest_profile(
-    memory_mb: float, device: Device, on_slices: Mapping[str, float] | None = None
-) -> MigProfile | None:
+def smallest_profile(memory_mb: float, device: Device) -> MigProfile | None:
     """Return the smallest slice of a device whose usable memory holds a model.
 
     The bound is closed: a model of exactly the usable memory fits. Of two slices with the same
@@ -23,7 +20,6 @@ def smallest_profile(
     Args:
         memory_mb: what the model needs, in MiB.
         device: the GPU; its `unlisted_mig_profiles` cannot be chosen.
-        on_slices: what it needs on slices by their name, where that is another amount.
 
     Returns:
         None if no slice with known memory holds it, or if the GPU has no slices.
@@ -31,10 +27,8 @@ def smallest_profile(
     Raises:
         ValueError: if the memory is negative or not a number.
     """
-    for needed in (memory_mb, *(on_slices or {}).values()):
-        _check(needed)
-    needs = on_slices or {}
-    fitting = [p for p in device.mig_profiles if needs.get(p.name, memory_mb) <= p.memory_mb]
+    _check(memory_mb)
+    fitting = [p for p in device.mig_profiles if memory_mb <= p.memory_mb]
     return min(fitting, key=lambda p: (p.memory_mb, p.sm_count), default=None)
 
 

@@ -117,13 +117,19 @@ class Hybrid:
     def memory_bound_mb(self, graph: ModelGraph, c: Conditions) -> float:
         """Return the 99 % bound of the memory alone, as `predict` has it, without its other work.
 
+        On a slice it is that of the whole GPU, whose context is larger: how much smaller the
+        context of a slice is, one laboratory measured, and another one's was larger throughout.
+
         Raises:
             ConditionsError: as `predict`.
         """
         self._refuse(c)
         usage = self._usage(graph, c, _batch(self._kernels(graph, c)[0], c))
-        multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
-        return self.memory.memory_mb(usage, multiprocessors) * exp(Z99 * self.memory.log_error)
+        return self._bound_mb(usage, c)
+
+    def _bound_mb(self, usage: Any, c: Conditions) -> float:
+        whole_mb = self.memory.memory_mb(usage, c.device.sm_count)
+        return whole_mb * exp(Z99 * self.memory.log_error)
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         self._refuse(c)
@@ -142,12 +148,7 @@ class Hybrid:
         multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
         memory_mb = self.memory.memory_mb(usage, multiprocessors)
         memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
-        upwards = exp(Z99 * self.memory.log_error)
-        memory_bound_mb = memory_mb * upwards
-        slice_bounds_mb = {
-            profile.name: self.memory.memory_mb(usage, profile.sm_count) * upwards
-            for profile in c.device.mig_profiles
-        }
+        memory_bound_mb = self._bound_mb(usage, c)
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
             parts, absent = self.memory.parts(usage, graph, multiprocessors), {}
@@ -158,7 +159,6 @@ class Hybrid:
                 absent | dict.fromkeys(timed, NOTHING_RUNS),
                 memory_bound_mb,
                 memory_parts=parts,
-                slice_bounds_mb=slice_bounds_mb,
             )
         latency = self._latency_estimate(total_ms, found, c, used, launches)
         values = {"latency_ms": latency, "memory_mb": memory}
@@ -204,7 +204,6 @@ class Hybrid:
             ),
             memory_parts=parts,
             host=used,
-            slice_bounds_mb=slice_bounds_mb,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:

@@ -154,8 +154,6 @@ class Estimates:
         memory_parts: what the memory consists of; None if the predictor knows only the whole, or
             was asked for many points.
         host: the machine that the latency holds for; None if the predictor knows only one.
-        slice_bounds_mb: `memory_bound_mb` on each MIG slice of the GPU by its name, where a process
-            needs less than on the whole; empty where the predictor knows no difference.
     """
 
     values: Mapping[str, Estimate]
@@ -165,4 +163,3 @@ class Estimates:
     warnings: tuple[str, ...] = ()
     memory_parts: MemoryParts | None = None
     host: HostUse | None = None
-    slice_bounds_mb: Mapping[str, float] = field(default_factory=dict)

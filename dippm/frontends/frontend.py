@@ -245,7 +245,7 @@ def _input(given: Any, name: str = "") -> _Input:
             return _Input(_sizes(_pieces(rest, label), label), names_batch=True)
         if colon:
             return _typed(prefix, rest.strip(), label)
-    if isinstance(given, list | tuple) and isinstance(next(iter(given), 0), str):
+    if isinstance(given, list | tuple) and _is_word(next(iter(given), 0)):
         return _typed(given[0], given[1:], label)
     pieces = _pieces(given, label)
     marks = [i for i, piece in enumerate(pieces) if piece in ("N", "n")]
@@ -253,6 +253,11 @@ def _input(given: Any, name: str = "") -> _Input:
         raise InputShapeError(f"{label} names the batch twice", FORMS)
     sizes = _sizes([p for i, p in enumerate(pieces) if i not in marks], label)
     return _Input(sizes, bool(marks), marks[0] if marks else None)
+
+
+def _is_word(piece: Any) -> bool:
+    """Return whether this is a word, which no size is; "N" marks the batch."""
+    return isinstance(piece, str) and piece.isalpha() and piece not in ("N", "n")
 
 
 def _typed(kind: str, rest: Any, label: str) -> _Input:

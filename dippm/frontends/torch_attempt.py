@@ -402,8 +402,8 @@ class Attempt:
             ):
                 program = torch.export.export(wrapped, args, named, strict=False)
             inline_regions(program)
-            self._noted.update(dict.fromkeys(unfold_control_flow(program)))
             self._noted.update(dict.fromkeys(with_plain_attention(program)))
+            self._noted.update(dict.fromkeys(unfold_control_flow(program)))
             program = with_whole_batches(note_holds(program, holds))
             _check_sizes(program)
             return note_paths(program, self.module, "module")

@@ -124,27 +124,12 @@ class _Unfolding:
             return None
         return place.copy(body, given)
 
-    def attention(self, place: _Place) -> list[Any] | None:
-        """Read `flex_attention` as attention of all pairs; the blocks that it leaves out are data.
-
-        Its other results are for training.
-        """
-        value = next(_flat(place.node.meta["val"]))
-        others = [user for user in place.node.users if user.args[1] and user.users]
-        if others:
-            return None
-        attended = place.add(
-            _ATEN.scaled_dot_product_attention.default, tuple(place.arguments[:3]), value
-        )
-        return [attended]
-
 
 _BY_NAME: dict[str, Callable[[_Unfolding, _Place], list[Any] | None]] = {
     "cond": _Unfolding.branch,
     "while_loop": _Unfolding.loop,
     "scan": _Unfolding.scan,
     "map_impl": _Unfolding.map,
-    "flex_attention": _Unfolding.attention,
     **dict.fromkeys(_REGIONS, _Unfolding.region),
 }
 

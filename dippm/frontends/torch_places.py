@@ -81,6 +81,8 @@ def _torch() -> str:
 
 
 def _files(module: torch.nn.Module) -> frozenset[str]:
-    codes = (getattr(type(part).forward, "__code__", None) for part in module.modules())
+    codes = (
+        getattr(getattr(type(part), "forward", None), "__code__", None) for part in module.modules()
+    )
     names = {code.co_filename for code in codes if code is not None}
     return frozenset(name for name in names if not name.startswith(("<", _DIPPM, _torch())))

@@ -55,7 +55,7 @@ def _in_the_foreground(order: RunOrder, environment: dict[str, str]) -> int:
     """
     held = in_memory(order)
     follow = f"from dippm.process import follow_parent; follow_parent({os.getpid()}, 15)"
-    run = f"{follow}; from dippm.tracking.command import main; main({held})"
+    run = f"{follow}; from dippm.tracking.command import main; main({held}, False)"
     before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGINT)}
     before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     if signal.SIGINT in before:

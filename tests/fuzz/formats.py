@@ -166,10 +166,10 @@ def _keras(folder: Path) -> list[bytes]:
 
 
 def _read_keras(path: Path) -> None:
-    from dippm.frontends import keras
+    from dippm.frontends import keras, keras_allowed
 
     keras.accepts(path)
-    keras._check_safe(keras._read_config(path), path)
+    keras_allowed.check(keras._read_config(path), path)
 
 
 def _savedmodel(folder: Path) -> list[bytes]:

@@ -154,7 +154,9 @@ def config(
             "timer": ["wall"],
             "channels_last": sorted({bool(last) for last in selection.rows["layout"] == "nhwc"}),
             "phase": [conditions["phase"]],
-            "framework": sorted({str(s).split()[0] for s in selection.rows["software"].dropna()}),
+            "framework": sorted(
+                {str(s).split()[0] for s in selection.rows["software"].dropna() if str(s).strip()}
+            ),
         },
         "residuals": {t: _residuals(strictest, t) for t in selection.targets},
         "absent": {**selection.absent, "power_w": "this network has no output for it"},

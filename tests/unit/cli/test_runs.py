@@ -59,7 +59,8 @@ def test_a_user_without_runs_waits_for_no_database(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, env=home)
 
     assert listed().stdout == "no runs\n[]\n"
-    assert json.loads(listed("--json").stdout.removesuffix("[]\n")) == {"runs": []}
+    answer = json.loads(listed("--json").stdout.removesuffix("[]\n"))
+    assert answer == {"schema": "dippm.runs/1", "runs": []}
     assert "nothing" in listed("--where", "nothing").stderr
     assert not list(tmp_path.iterdir())
     file = tmp_path / "file"

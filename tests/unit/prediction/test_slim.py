@@ -103,7 +103,7 @@ def test_the_other_questions_of_an_onnx_file_too(onnx_file, without_torch, tmp_p
         answer = run(without_torch, "-m", "dippm", *words)
         assert answer.returncode == 0, (words, answer.stderr)
     said = run(without_torch, "-m", "dippm", "doctor", "--json").stdout
-    (torch,) = (found for found in json.loads(said) if found["what"] == "torch")
+    (torch,) = (found for found in json.loads(said)["findings"] if found["what"] == "torch")
     assert torch["state"] == "absent"
     assert 'pip install "dippm[torch]"' in torch["detail"]
 

@@ -146,7 +146,7 @@ def test_the_commands(made, store_file, tmp_path):
     document = json.loads(out.read_text())
     assert document["otherData"]["run"] == run.uuid
     checked = runner.invoke(app, ["verify-trace", str(out), "--json"])
-    assert json.loads(checked.stdout) == verify(document)
+    assert json.loads(checked.stdout) == {"schema": "dippm.verify-trace/1", **verify(document)}
     out.write_text(out.read_text().replace('"ph":"X"', '"ph":"X","dur":-1', 1)[:-1])
     refused = runner.invoke(app, ["verify-trace", str(out)])
     assert refused.exit_code == 1

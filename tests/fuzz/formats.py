@@ -565,7 +565,7 @@ FORMATS: dict[str, Format] = {
         _read_member(_keras, "config.json", _read_keras),
         needs="keras",
     ),
-    "savedmodel": Format(".pb", _savedmodel, _read_savedmodel, needs="tensorflow"),
+    "savedmodel": Format(".pb", _savedmodel, _read_savedmodel, needs="tensorflow", slow=True),
     "paddle": Format(".json", _paddle, _read_paddle),
     "hf-config": Format(".json", _hf_config, _read_hf_config),
     "umlaut pickle": Format(".pickle", _pickles, _read_pickle),

@@ -184,7 +184,7 @@ def test_a_browser_draws_what_is_asked_for(page: Path, tmp_path: Path, at: str, 
     dom, talk = browse(page, tmp_path, at=at)
     assert "CONSOLE" not in talk, talk
     body = re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
-    assert body.count("js-plotly-plot") == 1 + len(report.PLOTS)
+    assert len(re.findall(r"<div[^>]*js-plotly-plot", body)) == 1 + len(report.PLOTS)
     assert 'data-title="Share' not in body  # plotly's button to its makers' server
     sections = re.findall(r'<section id="([^"]*)"( hidden)?', body)
     assert [name for name, hidden in sections if not hidden] == [shown.rpartition("-")[0]]

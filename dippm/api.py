@@ -81,8 +81,8 @@ def predict(
         framework: "pytorch", "onnx", "tensorflow", "paddle", ...; inferred if None.
         path: the same as `source`.
         input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
-            ([(712, 33), (33, 334)]), or a mapping by input name; None takes the sizes that the
-            model states.
+            ([(712, 33), (33, 334)]), or a mapping by input name; "bool:12" also says what an
+            input holds (bool, int or float). None takes the sizes that the model states.
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.

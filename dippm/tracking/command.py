@@ -25,6 +25,8 @@ from dippm.tracking.order import RunOrder, in_memory, order_in
 from dippm.tracking.run import JOIN_VARIABLE
 
 TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
+SCHEMA = "dippm.run/1"
+"""Of the line of JSON; a definition of `dippm/schemas.json`."""
 RESTARTS = 3
 """A sampler that was killed is started again so often."""
 
@@ -87,7 +89,7 @@ def run_command(order: RunOrder, starter: Starter | None = None) -> int:
         _talk(f"not everything of this run was recorded: {record.trouble}")
     code = TIMED_OUT if ended.timed_out else ended.code
     if order.json:
-        print(json.dumps(record.document(ended, code)), flush=True)
+        print(json.dumps({"schema": SCHEMA, **record.document(ended, code)}), flush=True)
     if starter is not None:
         starter.ended(record.document(ended, code))
     return code

@@ -33,12 +33,9 @@ sorted(schemas["$defs"])
 * `fits`, `capacity_mb` and `headroom_mb` go by
   [the 99 % bound](../method/memory.md#the-slice-that-holds-it).
 * An error is a document too, and the exit code is 1, or 2 for a command line that makes no sense.
+* `dippm run` and `dippm track` print their document as one line, after what the command printed.
 * `dippm compare --csv` has the keys of a row of `dippm compare` as columns; warnings, and reasons
   of what is absent, are one text each with ` | ` between them.
-
-The documents of `compare-run`, `report`, `selftest`, `import`, `verify-trace`, `plan recover` and
-of a plan that was run name their schema, which has no definition yet; the line of `dippm run` and
-`dippm track` is described under [runs](../tracking/runs.md).
 """
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
+import sys
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +16,15 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
+from dippm.measure import selftest
+from dippm.store.folder import RunFolder
+from dippm.store.record import Span
+from tests import collected_rows
+from tests.run_folders import START_NS, make_run
+from tests.unit.colocation.test_slowdown import SHARED, SOLO, kept
+from tests.unit.plans.desks import Desk, next_line
+from tests.unit.tracking.test_run_comparison import PREDICTION
+from tests.unit.umlaut.test_import import UUID, made
 
 SCHEMAS = json.loads((files("dippm") / "schemas.json").read_text(encoding="utf-8"))
 PRICES = Path(__file__).resolve().parents[3] / "examples" / "prices.toml"
@@ -112,6 +125,106 @@ def test_errors_and_an_empty_store_have_schemas_too(folder, monkeypatch):
     for line in ("predict none.onnx", "conquer", "predict net.onnx --device nothing"):
         assert document(line)["schema"] == "dippm.error/1"
     assert document(f"runs --store sqlite:///{folder}/store.db")["runs"] == []
+
+
+def found_by(name: str, line: str) -> dict:
+    """Run a command whose document is of this name, and return it."""
+    found = document(line)
+    assert found["schema"] == f"dippm.{name}/1", (line, found)
+    Draft202012Validator(SCHEMAS).validate(found)
+    return found
+
+
+def test_what_is_said_of_runs_in_a_store(store_file, tmp_path, monkeypatch):
+    spool = tmp_path / "spool"
+    monkeypatch.setenv("DIPPM_SPOOL", str(spool))
+    told = {"batch": "8", "precision": "fp32", "device": PREDICTION["conditions"]["device"]}
+    folder = RunFolder(make_run(spool, params=told, prediction=PREDICTION))
+    for number in range(20):
+        at = START_NS + (3 + number) * 1_000_000_000
+        folder.span(Span(number + 5, "forward", at, at + 500_000_000))
+    folder.close()
+    uuid = folder.path.name
+    shared = kept(spool, "0_A", 100, 20.0, SHARED)
+    kept(spool, "0_B", 100, 20.0, SHARED)
+    line = f"compare-run {uuid} --span forward --store {store_file}"
+    assert "accepted" not in found_by("compare-run", line)
+    assert found_by("compare-run", f"{line} --accept {tmp_path}/set")["accepted"] is True
+    line = f"compare-run {shared} --co-located --store {store_file}"
+    assert found_by("compare-collocated", line)["runs"][0]["alone"] is None
+    kept(spool, "alone", 200, 10.0, SOLO)
+    assert found_by("compare-collocated", line)["runs"][0]["slowdown"] == pytest.approx(2)
+    trace = tmp_path / "trace.json"
+    words = ["export-trace", uuid, "--out", str(trace), "--store", str(store_file)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert found_by("verify-trace", f"verify-trace {trace}")["spans"] == 24
+
+
+def test_what_is_said_of_an_import(store_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIPPM_SPOOL", str(tmp_path / "spool"))
+    made(tmp_path / "old.db")
+    line = f"import {tmp_path}/old.db --store {store_file}"
+    assert found_by("import", line)["attached"] == 2
+    assert len(found_by("import", line)["imported_before"]) == 2
+    made(tmp_path / "damaged.db", [(UUID, 1.0, "time", "time", b"{", "sec", "f")])
+    assert found_by("import", f"import {tmp_path}/damaged.db --store {store_file}")["notes"]
+
+
+def test_what_is_said_of_a_collected_set(checkpoint_folder, tmp_path):
+    from dataset.collected.join import build
+
+    for energy in (True, False):
+        records = [
+            row | {"device": "A100-40GB", "device_kind": "cuda"}
+            for row in collected_rows.rows(energy=energy)
+        ]
+        collected_rows.write(tmp_path / f"set-{energy}", records)
+    absent = found_by("report", f"report {tmp_path}/set-False --no-predict")
+    assert absent["distributions"]["energy_j"]["absent"]
+    collected_rows.write_graphs(tmp_path / "graphs")
+    build(tmp_path / "set-True", tmp_path / "graphs", tmp_path / "joined", workers=1)
+    words = f"--joined {tmp_path}/joined --checkpoint {checkpoint_folder}"
+    assert found_by("report", f"report {tmp_path}/set-True {words}")["predictions"]["errors"]
+
+
+def test_what_the_selftests_say(monkeypatch):
+    """Small ones; whether the costs keep their targets here is not the question."""
+    short = partial(selftest.Plan, rates_hz=(10.0,), watch_s=0.1)
+    monkeypatch.setattr(selftest, "Plan", short)
+    line = "selftest overhead --sleep-s 0.05 --sort-mb 0 --matmul 0 --repeats 1 --quiet"
+    assert found_by("selftest-overhead", line)["figures"][0]["low"] is None
+    line = "selftest tracking --seconds 0.1 --repeats 2 --quiet"
+    assert found_by("selftest-run", line)["figures"][0]["low"] is not None
+
+
+def test_what_is_said_of_runs_and_plans_that_were_run(tmp_path, monkeypatch):
+    desk = Desk(tmp_path)
+    desk.rows("1,1,,,-,-,echo,-,hello", "1,2,,,-,-,false,-,")
+    for name, code, line in (
+        ("run", 3, "run --json -- sh -c 'exit 3'"),
+        ("run", 0, "track --json true"),
+        ("plan-outcome", 1, "plan run plan.csv --json"),
+    ):
+        words = [sys.executable, "-m", "dippm", *shlex.split(line)]
+        given = {"cwd": desk.folder, "env": desk.environment, "capture_output": True}
+        answer = subprocess.run(words, text=True, timeout=240, **given)
+        assert answer.returncode == code, (line, answer.stderr)
+        found = json.loads(answer.stdout)
+        assert found["schema"] == f"dippm.{name}/1"
+        assert (answer.stdout.count("\n") == 1) == (name == "run")
+        Draft202012Validator(SCHEMAS).validate(found)
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.state))
+    monkeypatch.setenv("DIPPM_SPOOL", str(desk.spool))
+    assert found_by("plan-recover", f"plan recover {desk.plan}")["done"] == []
+    desk.rows("1,1,,,-,-,sh -c,-,'echo begun; sleep 1000'")
+    scheduler = desk.start()
+    try:
+        next_line(scheduler, "line")
+        scheduler.kill()
+        scheduler.wait()
+        assert found_by("plan-recover", f"plan recover {desk.plan}")["done"]
+    finally:
+        desk.clear()
 
 
 def test_every_schema_is_one_and_every_key_of_it_says_what_it_is():

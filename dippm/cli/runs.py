@@ -55,7 +55,9 @@ def runs(
         from dippm.store.runs import open_store
 
         replayed = attach_all(store=store)
+        schema = "runs"
         if attach:
+            schema = "runs-attached"
             document: dict[str, Any] = {
                 "attached": [run.uuid for run in replayed.attached],
                 "waiting": {str(path): reason for path, reason in replayed.waiting.items()},
@@ -63,6 +65,7 @@ def runs(
             }
             shown = None
         elif uuid is not None:
+            schema = "runs-one"
             shown = [open_store(store).run(uuid)]
             document = whole_document(shown[0])
             parts = details(shown[0])
@@ -78,7 +81,7 @@ def runs(
             document = {"runs": [short_document(run) for run in shown]}
             parts = [runs_table(shown)] if shown else ["no runs"]
     if json:
-        print_json("runs", document)
+        print_json(schema, document)
     elif shown is None:
         _say_replayed(document)
     else:

@@ -147,10 +147,15 @@ def test_what_is_said_of_runs_in_a_store(store_file, tmp_path, monkeypatch):
     uuid = folder.path.name
     shared = kept(spool, "0_A", 100, 20.0, SHARED)
     kept(spool, "0_B", 100, 20.0, SHARED)
-    line = f"compare-run {uuid} --span forward --store {store_file}"
+    at = f"--store {store_file}"
+    assert len(found_by("runs-attached", f"runs --attach {at}")["attached"]) == 3
+    assert found_by("runs-one", f"runs {uuid} {at}")["comparison"] is None
+    line = f"compare-run {uuid} --span forward {at}"
     assert "accepted" not in found_by("compare-run", line)
     assert found_by("compare-run", f"{line} --accept {tmp_path}/set")["accepted"] is True
-    line = f"compare-run {shared} --co-located --store {store_file}"
+    assert found_by("runs-one", f"runs {uuid} {at}")["comparison"]["uuid"] == uuid
+    assert len(found_by("runs", f"runs {at}")["runs"]) == 3
+    line = f"compare-run {shared} --co-located {at}"
     assert found_by("compare-collocated", line)["runs"][0]["alone"] is None
     kept(spool, "alone", 200, 10.0, SOLO)
     assert found_by("compare-collocated", line)["runs"][0]["slowdown"] == pytest.approx(2)

@@ -371,7 +371,7 @@ def test_fp32_is_ieee_where_there_is_no_tf32():
 def test_a_slice_that_is_not_known_is_not_said_to_be_too_small():
     from dippm.prediction import _advise
 
-    mig, reason = _advise(107_553.0, {}, Conditions(find("B200")))
+    mig, reason = _advise(107_553.0, Conditions(find("B200")))
     assert mig is None
     assert "7g.180gb of B200" in reason
     assert "not known" in reason

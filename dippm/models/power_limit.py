@@ -7,8 +7,8 @@
 `power` is the mean power that the work draws without a lower limit. Work that draws less than the
 limit is not slowed; below the knee time grows as a power of what the limit leaves above idle. The
 figures in `power_limit.json` come from training runs on four GPUs (NSDI 2023 traces of Zeus):
-`python -m training.hybrid.power_limit` makes the file anew, and with it the errors on a GPU left
-out.
+`python -m training.hybrid.fit.power_limit` makes the file anew, and with it the errors on a GPU
+left out.
 """
 
 from __future__ import annotations

@@ -23,20 +23,20 @@ from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
-from training.hybrid.batches import Batches
-from training.hybrid.collected_rows import SOURCE
-from training.hybrid.examples import Examples
-from training.hybrid.folds import Runner, Task
-from training.hybrid.latency_intervals import covered, fit_intervals, interval_law_rows
-from training.hybrid.memory import memory_lines
-from training.hybrid.mixture import TREES
-from training.hybrid.network import KernelNetwork
-from training.hybrid.novelty import measured_tensors
-from training.hybrid.report import by_family, learners, summary
-from training.hybrid.residuals import published
-from training.hybrid.tree_arrays import tree_arrays
-from training.hybrid.trees import KernelTrees
-from training.hybrid.usual_terms import fitted_tables, usual_terms
+from training.hybrid.fit.batches import Batches
+from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.memory import memory_lines
+from training.hybrid.fit.mixture import TREES
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.fit.novelty import measured_tensors
+from training.hybrid.fit.residuals import published
+from training.hybrid.fit.tree_arrays import tree_arrays
+from training.hybrid.fit.trees import KernelTrees
+from training.hybrid.fit.usual_terms import fitted_tables, usual_terms
+from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows
+from training.hybrid.judge.report import by_family, learners, summary
+from training.hybrid.rows.collected_rows import SOURCE
+from training.hybrid.rows.examples import Examples
 
 HOST = "migperf A100-80GB eager"
 STRICTEST = "S2-10"

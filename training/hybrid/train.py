@@ -23,20 +23,20 @@ import typer
 from dataset.join.latency_splits import HASHES, hashes_of, latency_splits
 from training.evaluation.held_out import HeldOut, write_held_out
 from training.evaluation.report import PAGE, write_page
-from training.hybrid.baselines import baselines
-from training.hybrid.calibrated import calibrated
-from training.hybrid.collected_examples import digest_of, load_collected
-from training.hybrid.collected_rows import CollectedSet, read_collected
-from training.hybrid.examples import join_examples
-from training.hybrid.fit import STEPS, FitSettings
-from training.hybrid.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
-from training.hybrid.held_out_rows import held_out_rows
-from training.hybrid.memory import fit_memory
-from training.hybrid.mixture import Mixture, Single
-from training.hybrid.power import fit_and_evaluate
+from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
+from training.hybrid.fit.memory import fit_memory
+from training.hybrid.fit.mixture import Mixture, Single
+from training.hybrid.fit.network_fit import STEPS, FitSettings
+from training.hybrid.fit.power import fit_and_evaluate
+from training.hybrid.fit.trees import TreeSettings
+from training.hybrid.judge.baselines import baselines
+from training.hybrid.judge.calibrated import calibrated
+from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.publish import Evaluation, publish
-from training.hybrid.sources import load_examples
-from training.hybrid.trees import TreeSettings
+from training.hybrid.rows.collected_examples import digest_of, load_collected
+from training.hybrid.rows.collected_rows import CollectedSet, read_collected
+from training.hybrid.rows.examples import join_examples
+from training.hybrid.rows.sources import load_examples
 
 SEEDS = (0, 1)
 SEEDS_OF = {"S3a": SEEDS}

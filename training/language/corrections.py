@@ -35,7 +35,7 @@ from dippm.features.kernel_table import KernelTable
 from dippm.language import corrections
 from dippm.language.clock import KernelClock, with_eight_bits
 from dippm.models.hybrid import Hybrid
-from training.hybrid.tree_arrays import tree_arrays
+from training.hybrid.fit.tree_arrays import tree_arrays
 from training.language.operators import FOLDS, OperatorRow, operator_rows
 
 Floats = NDArray[np.float64]

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from dataset.join.splits import Split
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.kernel_law import ANY_MEMORY, by_class
-from training.hybrid.example_cache import ROWS
-from training.hybrid.examples import Row
-from training.hybrid.folds import Task
-from training.hybrid.mixture import SAGE, TREES
-from training.hybrid.trees import KernelTrees, TreeSettings
+from training.hybrid.fit.folds import Task
+from training.hybrid.fit.mixture import SAGE, TREES
+from training.hybrid.fit.trees import KernelTrees, TreeSettings
+from training.hybrid.rows.example_cache import ROWS
+from training.hybrid.rows.examples import Row
 
 Floats = NDArray[np.float64]
 NOTHING = np.array([], dtype=np.int64)

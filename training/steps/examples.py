@@ -29,8 +29,8 @@ from dippm.features.kernel_features import (
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
-from training.hybrid.example_cache import VERSION
-from training.hybrid.examples import Row
+from training.hybrid.rows.example_cache import VERSION
+from training.hybrid.rows.examples import Row
 from training.steps.rows import StepRow, known
 
 FOLDER = f"steps-{VERSION}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dippm.features.kernel import PARTS
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.step_law import step_features
-from training.hybrid.trees import KernelRows, TreeSettings, boosted
+from training.hybrid.fit.trees import KernelRows, TreeSettings, boosted
 from training.steps.base import Base
 from training.steps.examples import StepExamples
 

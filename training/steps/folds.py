@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from dippm.features.kernel import PARTS
 from training.evaluation.held_out import HeldOut
-from training.hybrid.novelty import novelties
+from training.hybrid.fit.novelty import novelties
 from training.steps.base import SHIPPED, InferenceFits
 from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, Started, StepSettings, fit_step, predict_step

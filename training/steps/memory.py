@@ -21,8 +21,8 @@ from dippm.devices import find
 from dippm.models.memory import MemoryModel
 from dippm.models.step_memory import StepMemoryModel
 from dippm.models.training_memory import StepUsage, TrainingFootprint
-from training.hybrid.memory import log_spread, relative_errors
-from training.hybrid.sources import named_migperf
+from training.hybrid.fit.memory import log_spread, relative_errors
+from training.hybrid.rows.sources import named_migperf
 from training.steps.rows import optimizer_of, steady
 
 Floats = NDArray[np.float64]

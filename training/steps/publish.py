@@ -26,9 +26,9 @@ from dippm.pretrained.checkpoint import save_checkpoint
 from dippm.pretrained.store import WEIGHTS, CheckpointInfo
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
-from training.hybrid.latency_intervals import covered, fit_intervals
-from training.hybrid.novelty import thinned
-from training.hybrid.tree_arrays import tree_arrays
+from training.hybrid.fit.novelty import thinned
+from training.hybrid.fit.tree_arrays import tree_arrays
+from training.hybrid.judge.latency_intervals import covered, fit_intervals
 from training.steps.examples import StepExamples
 from training.steps.fit import FITTED, Multipliers, StepSettings
 from training.steps.memory import memory_part

@@ -15,8 +15,8 @@ from dippm.features.kernel_features import FEATURE_NAMES
 from dippm.models.intervals import SEEN, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
-from training.hybrid.examples import Row
-from training.hybrid.latency_intervals import GROUP_OF, PARTS_OF
+from training.hybrid.judge.latency_intervals import GROUP_OF, PARTS_OF
+from training.hybrid.rows.examples import Row
 from training.steps.examples import StepExamples
 from training.steps.splits import StepFold
 

@@ -21,8 +21,8 @@ from dataset.join.kinship import family_of
 from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Attention, Optimizer
 from dippm.graph.model_graph import ModelGraph
-from training.hybrid.examples import Row
-from training.hybrid.sources import PARAMETER_TOLERANCE, named_migperf, row_of
+from training.hybrid.rows.examples import Row
+from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of
 
 SOURCES = ("timm_train", "pytorch_gpu_benchmark", "migperf")
 NO_UPDATE = "pytorch_gpu_benchmark"

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import GPU_GROUPS
-from training.hybrid.examples import Row
-from training.hybrid.folds import Task
+from training.hybrid.fit.folds import Task
+from training.hybrid.rows.examples import Row
 from training.steps.base import NOTHING, SHIPPED, InferenceFits
 
 Indices = NDArray[np.int64]

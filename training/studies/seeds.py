@@ -28,14 +28,14 @@ from dataset.join.latency_splits import SPLITS, latency_splits
 from dippm.pretrained import find
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
-from training.hybrid.examples import Examples
-from training.hybrid.fit import STEPS
-from training.hybrid.folds import table_of
-from training.hybrid.mixture import Mixture
-from training.hybrid.report import LABEL, PREDICTED, rows_of
+from training.hybrid.fit.folds import table_of
+from training.hybrid.fit.mixture import Mixture
+from training.hybrid.fit.network_fit import STEPS
+from training.hybrid.judge.report import LABEL, PREDICTED, rows_of
+from training.hybrid.judge.views import VIEWS, View
+from training.hybrid.rows.examples import Examples
 from training.hybrid.train import CHOSEN_ON, choose_weight, runner_of
 from training.hybrid.train import SEEDS as MEMBERS
-from training.hybrid.views import VIEWS, View
 
 Seeds = tuple[int, ...]
 """One alone, or those whose predictions are averaged in the log."""

@@ -24,25 +24,25 @@ from dippm.measure.kernels.record import kernel_ms
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepared
 from tests import simulated_gpu as simulated
-from training.hybrid import memory, power
-from training.hybrid.collected_examples import digest_of, load_collected
-from training.hybrid.collected_kernels import certain, rows_of_kernels
-from training.hybrid.collected_memory import collected_memory
-from training.hybrid.collected_power import collected_power
-from training.hybrid.collected_rows import (
+from training.hybrid.fit import memory, power
+from training.hybrid.fit.folds import Runner, Settings, Task, table_of
+from training.hybrid.fit.mixture import SAGE, Mixture
+from training.hybrid.fit.network import NetworkSettings
+from training.hybrid.fit.network_fit import FitSettings, restore
+from training.hybrid.fit.trees import TreeSettings
+from training.hybrid.judge.report import summary
+from training.hybrid.rows.collected_examples import digest_of, load_collected
+from training.hybrid.rows.collected_kernels import certain, rows_of_kernels
+from training.hybrid.rows.collected_memory import collected_memory
+from training.hybrid.rows.collected_power import collected_power
+from training.hybrid.rows.collected_rows import (
     TIMERS,
     CollectedSet,
     NothingToLearnError,
     read_collected,
     rows_of,
 )
-from training.hybrid.examples import Examples, Row, build_examples
-from training.hybrid.fit import FitSettings, restore
-from training.hybrid.folds import Runner, Settings, Task, table_of
-from training.hybrid.mixture import SAGE, Mixture
-from training.hybrid.network import NetworkSettings
-from training.hybrid.report import summary
-from training.hybrid.trees import TreeSettings
+from training.hybrid.rows.examples import Examples, Row, build_examples
 
 CPU_SET = Path(__file__).parents[3] / "dataset" / "data" / "cpu"
 SOURCE = "collected/h100"

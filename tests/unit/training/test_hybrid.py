@@ -34,22 +34,15 @@ from training.evaluation.held_out import (
     read_held_out,
     write_held_out,
 )
-from training.hybrid.baselines import NAMES, ROOFLINE, baselines
-from training.hybrid.calibrated import calibrated
-from training.hybrid.examples import Row, build_examples, join_examples
-from training.hybrid.fit import FitSettings, _draws, predict_log_ms, restore
-from training.hybrid.folds import LEARNERS, Runner, Settings, Task, table_of
-from training.hybrid.held_out_rows import held_out_rows
-from training.hybrid.held_out_times import held_out_times
-from training.hybrid.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
-from training.hybrid.network import NetworkSettings
-from training.hybrid.novelty import measured_models, measured_tensors, row_shares
-from training.hybrid.publish import Evaluation, _often, publish
-from training.hybrid.residuals import added, residuals_of
-from training.hybrid.train import choose_weight
-from training.hybrid.tree_arrays import tree_arrays
-from training.hybrid.trees import KernelTrees as Fitted
-from training.hybrid.trees import (
+from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task, table_of
+from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
+from training.hybrid.fit.network import NetworkSettings
+from training.hybrid.fit.network_fit import FitSettings, _draws, predict_log_ms, restore
+from training.hybrid.fit.novelty import measured_models, measured_tensors, row_shares
+from training.hybrid.fit.residuals import added, residuals_of
+from training.hybrid.fit.tree_arrays import tree_arrays
+from training.hybrid.fit.trees import KernelTrees as Fitted
+from training.hybrid.fit.trees import (
     TreeSettings,
     _rows,
     _weights,
@@ -57,6 +50,13 @@ from training.hybrid.trees import (
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
+from training.hybrid.judge.baselines import NAMES, ROOFLINE, baselines
+from training.hybrid.judge.calibrated import calibrated
+from training.hybrid.judge.held_out_rows import held_out_rows
+from training.hybrid.judge.held_out_times import held_out_times
+from training.hybrid.publish import Evaluation, _often, publish
+from training.hybrid.rows.examples import Row, build_examples, join_examples
+from training.hybrid.train import choose_weight
 
 SETTINGS = Settings(
     FitSettings(

@@ -10,7 +10,7 @@ import pytest
 
 from dataset.measured.operators import dense, elementwise
 from dippm.graph.model_graph import ModelGraph
-from training.hybrid import sources
+from training.hybrid.rows import sources
 
 GEMM = {
     "source": "aiconfigurator", "operator": "gemm", "gpu": "A100-SXM-80GB", "timer": "K",

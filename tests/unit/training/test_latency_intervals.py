@@ -18,7 +18,7 @@ from dippm.models.intervals import (
 )
 from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
-from training.hybrid.latency_intervals import (
+from training.hybrid.judge.latency_intervals import (
     covered,
     fit_intervals,
     half_widths,

@@ -8,7 +8,7 @@ import pytest
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.intervals import LEAST_NOVELTY
 from dippm.models.novelty import MeasuredModels
-from training.hybrid.novelty import measured_models, measured_tensors, novelties, thinned
+from training.hybrid.fit.novelty import measured_models, measured_tensors, novelties, thinned
 
 
 def random_shares(count: int) -> np.ndarray:

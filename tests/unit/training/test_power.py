@@ -8,8 +8,8 @@ import pytest
 
 from dippm.devices import find
 from dippm.models.power import SHARES, PowerModel
-from training.hybrid.power import SPLITS, evaluate, fit_power, predictions
-from training.hybrid.power_samples import PowerSample, _at_full_clocks
+from training.hybrid.fit.power import SPLITS, evaluate, fit_power, predictions
+from training.hybrid.rows.power_samples import PowerSample, _at_full_clocks
 
 TRUE = PowerModel(0.25, (1.2, 0.7, 1.5, 0.6), 5.0, 0.0)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dippm.models.power_limit import FILE, PowerLimitLaw, fitted
-from training.hybrid.power_limit import OUT, bands, errors, fit, left_out, points
+from training.hybrid.fit.power_limit import OUT, bands, errors, fit, left_out, points
 
 LAW = PowerLimitLaw(
     idle_share=0.25, knee=0.6, sharpness=5.0, slope=0.7, reach=1.0, bend=6.0

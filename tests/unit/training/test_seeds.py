@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from training.evaluation.held_out import HeldOut
-from training.hybrid.views import View
+from training.hybrid.judge.views import View
 from training.studies.seeds import MEMBERS, seed_lines, write
 
 MEASURED_MS = np.array([1.0, 2.0, 4.0, 8.0])

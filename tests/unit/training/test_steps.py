@@ -19,8 +19,8 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MemoryModel
 from dippm.models.step_law import N_STEP_FEATURES, step_features
 from dippm.models.training_memory import TrainingFootprint
-from training.hybrid.examples import Row
-from training.hybrid.trees import TreeSettings
+from training.hybrid.fit.trees import TreeSettings
+from training.hybrid.rows.examples import Row
 from training.steps.examples import StepExamples, build_steps, load_steps
 from training.steps.fit import (
     FITTED,

@@ -20,18 +20,23 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.kernel_law import KernelLaw, Place, by_class
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
-from training.hybrid.batches import Batches
-from training.hybrid.calibrated import measured_rows
-from training.hybrid.examples import Examples, Row, build_examples
-from training.hybrid.fit import FitSettings, _with_head, predict_log_ms
-from training.hybrid.folds import Runner, Settings, Task
-from training.hybrid.held_out_times import fitted, held_out_times
-from training.hybrid.mixture import GUARDED, SAGE, TREES, Mixture
-from training.hybrid.network import KernelNetwork, NetworkSettings
-from training.hybrid.novelty import measured_tensors
+from training.hybrid.fit.batches import Batches
+from training.hybrid.fit.folds import Runner, Settings, Task
+from training.hybrid.fit.mixture import GUARDED, SAGE, TREES, Mixture
+from training.hybrid.fit.network import KernelNetwork, NetworkSettings
+from training.hybrid.fit.network_fit import FitSettings, _with_head, predict_log_ms
+from training.hybrid.fit.novelty import measured_tensors
+from training.hybrid.fit.trees import KernelTrees, TreeSettings, predict_trees_log_ms
+from training.hybrid.fit.usual_terms import (
+    TableTerms,
+    adopt_usual_terms,
+    fitted_tables,
+    usual_terms,
+)
+from training.hybrid.judge.calibrated import measured_rows
+from training.hybrid.judge.held_out_times import fitted, held_out_times
 from training.hybrid.publish import _tensors
-from training.hybrid.trees import KernelTrees, TreeSettings, predict_trees_log_ms
-from training.hybrid.usual_terms import TableTerms, adopt_usual_terms, fitted_tables, usual_terms
+from training.hybrid.rows.examples import Examples, Row, build_examples
 
 A, B, C = list(KERNEL_CLASSES)[:3]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dataset.join.latency_splits import SPLITS
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
-from training.hybrid.examples import Examples
-from training.hybrid.views import REFERENCE, View, views_of
+from training.hybrid.judge.views import REFERENCE, View, views_of
+from training.hybrid.rows.examples import Examples
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
 

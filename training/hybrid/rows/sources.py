@@ -22,8 +22,8 @@ from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
 from dippm.graph.model_graph import ModelGraph
-from training.hybrid.example_cache import VERSION, cached
-from training.hybrid.examples import Examples, GraphLookup, Row
+from training.hybrid.rows.example_cache import VERSION, cached
+from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
 """A table of others has one clock, so what its events leave out is in its own terms."""

@@ -19,7 +19,7 @@ from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.measure.collected.kernels import Kernels
 from dippm.measure.kernels.join import joined
 from dippm.measure.kernels.record import TracedKernel
-from training.hybrid.examples import Row
+from training.hybrid.rows.examples import Row
 
 Place = Callable[[Sequence[TracedKernel], ModelGraph], Sequence[int | None]]
 """Which operator of a graph each kernel is of; None for a kernel whose operator is not certain."""

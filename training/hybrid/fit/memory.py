@@ -5,7 +5,7 @@ convolutions, and nothing of the activations, which follow from the graph. The e
 states are of models left out: what one table or both measured of an architecture is left out
 together, and of a set of our own a fifth of its architectures.
 
-    python -m training.hybrid.memory --data ../shared/data --graphs build/graphs
+    python -m training.hybrid.fit.memory --data ../shared/data --graphs build/graphs
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
 from dippm.models.memory import MemoryModel
-from training.hybrid.collected_memory import collected_memory
-from training.hybrid.collected_rows import CollectedSet
-from training.hybrid.memory_samples import UNUSED, MemorySample, memory_samples
+from training.hybrid.rows.collected_memory import collected_memory
+from training.hybrid.rows.collected_rows import CollectedSet
+from training.hybrid.rows.memory_samples import UNUSED, MemorySample, memory_samples
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """Fits the power model and states its errors; `power_samples` says what was measured.
 
-python -m training.hybrid.power --data ../shared/data --graphs build/graphs
+python -m training.hybrid.fit.power --data ../shared/data --graphs build/graphs
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dippm.models.power import PowerModel, idle_power_w
 from training.evaluation.metrics import absolute_percentage_errors
-from training.hybrid.collected_power import collected_power
-from training.hybrid.collected_rows import CollectedSet
-from training.hybrid.power_samples import PowerSample, power_samples
+from training.hybrid.rows.collected_power import collected_power
+from training.hybrid.rows.collected_rows import CollectedSet
+from training.hybrid.rows.power_samples import PowerSample, power_samples
 
 Floats = NDArray[np.float64]
 PRIOR = np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0])

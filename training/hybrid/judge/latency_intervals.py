@@ -19,7 +19,7 @@ from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
 from training.evaluation.metrics import coverage, relative_width
-from training.hybrid.examples import Examples
+from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 FEWEST_ROWS = 20

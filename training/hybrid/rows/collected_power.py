@@ -13,8 +13,8 @@ from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_table import KernelTable
 from dippm.measure.collected.labels import DISTURBING
 from dippm.models.power import achieved_shares
-from training.hybrid.collected_rows import CollectedSet
-from training.hybrid.power_samples import OPERATORS, PowerSample
+from training.hybrid.rows.collected_rows import CollectedSet
+from training.hybrid.rows.power_samples import OPERATORS, PowerSample
 
 MODELS = "models"
 

@@ -28,8 +28,8 @@ from dippm.devices import Device, MigProfile, find
 from dippm.errors import DippmError
 from dippm.measure.collected.rows import collected
 from dippm.measure.timers import Letter, times_of
-from training.hybrid.examples import Row
-from training.hybrid.sources import half_scores
+from training.hybrid.rows.examples import Row
+from training.hybrid.rows.sources import half_scores
 
 TIMERS: Mapping[Letter, Timer] = {"W": "wall", "E": "event", "K": "kernel"}
 """What a regime is to the predictor."""

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dippm.models.intervals import LEAST_NOVELTY
 from dippm.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels
-from training.hybrid.batches import Indices
-from training.hybrid.examples import Examples
+from training.hybrid.fit.batches import Indices
+from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 MOST_POINTS = 4096

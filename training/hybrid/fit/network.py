@@ -17,7 +17,7 @@ from torch_geometric.nn import SAGEConv
 from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES, N_KINDS
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.kernel_network import ROUNDS, SLOWDOWN_RANGE, STATIC_FEATURES
-from training.hybrid.batches import Batch
+from training.hybrid.fit.batches import Batch
 
 START_LOG_SLOWDOWN = 0.4
 START_COPY_BYTES_PER_MS = 8e6

@@ -1,6 +1,6 @@
 """Fit how time and power change with the power limit, and say how wrong that is on other GPUs.
 
-Run: python -m training.hybrid.power_limit --data DATA
+Run: python -m training.hybrid.fit.power_limit --data DATA
 
 The table is Zeus' (NSDI 2023, github.com/ml-energy/zeus, Apache-2.0): time per epoch and mean board
 power of training runs at several limits, A40, V100, P100 and Quadro RTX 6000. A run is compared
@@ -24,7 +24,7 @@ from dippm.models.intervals import COVERAGE
 from dippm.models.power_limit import FILE, Band, PowerLimitLaw
 
 TABLE = Path("zeus", "nsdi23_power_limit_sweep.csv")
-OUT = Path(__file__).resolve().parents[2] / "dippm" / "models" / FILE
+OUT = Path(__file__).resolve().parents[3] / "dippm" / "models" / FILE
 RUN = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 START = PowerLimitLaw(0.15, 0.8, 4.0, 1.0, 1.0, 6.0)
 TIME = ("idle_share", "knee", "sharpness", "slope")

@@ -16,7 +16,7 @@ from dippm.devices import find
 from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import GRAPH_VERSION
-from training.hybrid.examples import Examples, GraphLookup, Row, build_examples, join_examples
+from training.hybrid.rows.examples import Examples, GraphLookup, Row, build_examples, join_examples
 
 VERSION = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"
 """Of graph, kernels and features: examples of another one are built anew."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dataset.join.graph_store import GraphStore
 from dippm.measure.collected.kernels import read_kernels
-from training.hybrid.collected_kernels import Place, certain, rows_of_kernels
-from training.hybrid.collected_rows import TIMERS, CollectedSet, rows_of
-from training.hybrid.example_cache import VERSION, cached
-from training.hybrid.examples import Examples, GraphLookup, Row
+from training.hybrid.rows.collected_kernels import Place, certain, rows_of_kernels
+from training.hybrid.rows.collected_rows import TIMERS, CollectedSet, rows_of
+from training.hybrid.rows.example_cache import VERSION, cached
+from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 
 def load_collected(

@@ -18,10 +18,10 @@ from torch import Tensor
 from dippm.conditions import Precision
 from dippm.models import residuals
 from dippm.models.residuals import POINTS, WEIGHTS, point_of, weights_of
-from training.hybrid.batches import Indices
-from training.hybrid.examples import Examples, Row
-from training.hybrid.fit import predict_log_ms
-from training.hybrid.network import KernelNetwork
+from training.hybrid.fit.batches import Indices
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.fit.network_fit import predict_log_ms
+from training.hybrid.rows.examples import Examples, Row
 
 Floats = NDArray[np.float64]
 TableGroup: TypeAlias = tuple[str, Precision, bool]

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
-from training.hybrid.baselines import NAMES, ROOFLINE, Inputs
-from training.hybrid.batches import Indices
-from training.hybrid.examples import Row
-from training.hybrid.folds import Runner, Task
-from training.hybrid.held_out_times import HeldOutTimes, held_out_times
-from training.hybrid.latency_intervals import half_widths, interval_law_rows, interval_rows
-from training.hybrid.mixture import Mixture
-from training.hybrid.views import View, views_of
+from training.hybrid.fit.batches import Indices
+from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.mixture import Mixture
+from training.hybrid.judge.baselines import NAMES, ROOFLINE, Inputs
+from training.hybrid.judge.held_out_times import HeldOutTimes, held_out_times
+from training.hybrid.judge.latency_intervals import half_widths, interval_law_rows, interval_rows
+from training.hybrid.judge.views import View, views_of
+from training.hybrid.rows.examples import Row
 
 FEWEST_TO_FIT = 10
 _SHARED: dict[str, Any] = {}

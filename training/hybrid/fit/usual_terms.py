@@ -19,9 +19,9 @@ from dippm.devices import Device, MemoryFamily
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.kernel_law import ANY_MEMORY, by_class
-from training.hybrid.batches import Indices
-from training.hybrid.examples import Examples
-from training.hybrid.network import KernelNetwork
+from training.hybrid.fit.batches import Indices
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 Usual = dict[str, dict[Mode, dict[str, float]]]

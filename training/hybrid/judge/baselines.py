@@ -18,10 +18,10 @@ from scipy.optimize import least_squares
 from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
 from training.evaluation.metrics import grouped_errors
-from training.hybrid.batches import Indices
-from training.hybrid.examples import Examples
-from training.hybrid.folds import Task
-from training.hybrid.views import REFERENCE
+from training.hybrid.fit.batches import Indices
+from training.hybrid.fit.folds import Task
+from training.hybrid.judge.views import REFERENCE
+from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 ROOFLINE = "bare roofline sum"

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
 from dippm.models.kernel_law import distance, guarded, tree_share
-from training.hybrid.batches import Batch, Batches, Indices
-from training.hybrid.folds import Runner, Task
-from training.hybrid.mixture import TREES, Mixture
-from training.hybrid.network import KernelNetwork
-from training.hybrid.trees import KernelTrees
+from training.hybrid.fit.batches import Batch, Batches, Indices
+from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.mixture import TREES, Mixture
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.fit.trees import KernelTrees
 
 Floats = NDArray[np.float64]
 COSTLIEST = 3

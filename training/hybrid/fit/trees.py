@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.kernel_law import guarded
-from training.hybrid.batches import Batches, Indices
-from training.hybrid.examples import Examples
-from training.hybrid.network import KernelNetwork
+from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 GRADIENT_SCALE = 1000.0

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from training.hybrid.batches import Batches, Indices
-from training.hybrid.examples import Examples
-from training.hybrid.network import KernelNetwork, NetworkSettings, static_features
-from training.hybrid.usual_terms import adopt_usual_terms
+from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.network import KernelNetwork, NetworkSettings, static_features
+from training.hybrid.fit.usual_terms import adopt_usual_terms
+from training.hybrid.rows.examples import Examples
 
 STEPS = 4000
 """With half of them rows that trained were 3.9 % off on the RTX 3090, nearly as far as rows that

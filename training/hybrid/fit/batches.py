@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.hybrid.examples import Examples
+from training.hybrid.rows.examples import Examples
 
 Indices = NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from training.hybrid.collected_rows import SOURCE
-from training.hybrid.examples import Row
+from training.hybrid.rows.collected_rows import SOURCE
+from training.hybrid.rows.examples import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
 from training.evaluation.metrics import errors
-from training.hybrid.batches import Batches, Indices
-from training.hybrid.examples import Examples
-from training.hybrid.folds import Runner, Task
-from training.hybrid.held_out_times import fitted, shared_log_slowdown
-from training.hybrid.mixture import Mixture
+from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.mixture import Mixture
+from training.hybrid.judge.held_out_times import fitted, shared_log_slowdown
+from training.hybrid.rows.examples import Examples
 
 N_MODELS, N_OPERATORS = 10, 100
 FEWEST_TESTED = 10

@@ -20,19 +20,19 @@ from dataset.join.splits import Fold, Split
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
-from training.hybrid.batches import Batches, Indices
-from training.hybrid.examples import Examples
-from training.hybrid.fit import FitSettings, fit, predict_log_ms, restore
-from training.hybrid.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
-from training.hybrid.network import KernelNetwork, NetworkSettings
-from training.hybrid.novelty import measured_models, novelties, row_shares
-from training.hybrid.residuals import Residuals, added, mean_features, points_of, residuals_of
-from training.hybrid.trees import (
+from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean
+from training.hybrid.fit.network import KernelNetwork, NetworkSettings
+from training.hybrid.fit.network_fit import FitSettings, fit, predict_log_ms, restore
+from training.hybrid.fit.novelty import measured_models, novelties, row_shares
+from training.hybrid.fit.residuals import Residuals, added, mean_features, points_of, residuals_of
+from training.hybrid.fit.trees import (
     TreeSettings,
     fit_trees,
     predict_guarded_log_ms,
     predict_trees_log_ms,
 )
+from training.hybrid.rows.examples import Examples
 
 LEARNERS = (SAGE, GUARDED, ALONE, TREES)
 SHIPPED = (SAGE, GUARDED, TREES)

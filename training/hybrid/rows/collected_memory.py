@@ -11,8 +11,8 @@ from dataset.join.graph_store import GraphStore
 from dippm.conditions import Mode, Precision
 from dippm.devices import find
 from dippm.models.memory import MemoryFootprint
-from training.hybrid.collected_rows import CollectedSet, slice_of
-from training.hybrid.memory_samples import MemorySample
+from training.hybrid.rows.collected_rows import CollectedSet, slice_of
+from training.hybrid.rows.memory_samples import MemorySample
 
 WHOLE = "whole"
 PARTS = 5

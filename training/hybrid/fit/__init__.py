@@ -1,0 +1,1 @@
+"""What is fitted to rows, on all of them or on a fold."""

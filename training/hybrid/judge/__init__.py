@@ -1,0 +1,1 @@
+"""How far what was fitted is from rows that did not train."""

@@ -1,0 +1,1 @@
+"""Measured rows → kernels as arrays, watts and bytes: what the default predictor learns from."""

@@ -33,6 +33,7 @@ HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
 SPLITS = {
+    "L": "L laboratory held out",
     "S0": "S0 random",
     "S1": "S1 architectures held out",
     "S2-10": "S2 families held out",
@@ -55,6 +56,7 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
     by_gpu = one_out(grouped, "S3a", "gpu")
     large = table[table["scale"] == LARGEST_SCALE]
     found = [
+        laboratory_out(table),
         random_split(table),
         by_architecture(table, ARCHITECTURE_FOLDS),
         family_out(models, FAMILY_FOLDS),
@@ -64,6 +66,25 @@ def latency_splits(table: pd.DataFrame) -> dict[str, Split]:
         scale = one_out(table.assign(scale=table["scale"].fillna("")), "S6", "scale")
         found.append(replace(scale, folds=tuple(f for f in scale.folds if f.name == LARGEST_SCALE)))
     return {split.name: split for split in found}
+
+
+def laboratory_out(table: pd.DataFrame) -> Split:
+    """L: one source out wholly, on all its GPUs; tested on those that another source teaches.
+
+    It is what the user of another laboratory gets: nothing of its software, driver and machines is
+    known. A GPU of which no other source has a row would be S3a's question, so its rows of the
+    source neither train nor test.
+    """
+    split = one_out(table, "L", "source")
+    taught = table.groupby("gpu")["source"].nunique()
+    elsewhere = set(table["row_id"][table["gpu"].map(taught) > 1])
+    folds = []
+    for fold in split.folds:
+        test = tuple(row for row in fold.test if row in elsewhere)
+        away = tuple(row for row in fold.test if row not in elsewhere)
+        if test:
+            folds.append(replace(fold, test=test, validation=(), left_out=away))
+    return replace(split, folds=tuple(folds))
 
 
 def hashes_of(splits: dict[str, Split], folder: Path) -> dict[str, str]:

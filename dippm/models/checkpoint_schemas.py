@@ -68,6 +68,7 @@ Count = Annotated[int, Field(ge=1, le=1 << 40)]
 Range = Annotated[list[Count], Field(min_length=2, max_length=2), AfterValidator(_rising)]
 LogError = Annotated[float, Field(ge=0, le=20)]
 LogFactor = Annotated[float, Field(ge=-20, le=20)]
+EffectUnit = Literal["half", "tf32", "fp32", "bytes"]
 LogRange = Annotated[list[LogFactor], Field(min_length=2, max_length=2)]
 Target = Literal["latency_ms", "memory_mb", "power_w", "energy_j"]
 Names = list[Name]
@@ -153,6 +154,29 @@ class TableTerms(Schema):
     terms: dict[Name, LogFactor]
 
 
+class GpuUnits(Schema):
+    """How much slower the units of a GPU run than the law of all GPUs says."""
+
+    device: Name
+    mode: Mode
+    units: dict[EffectUnit, dict[Name, LogFactor]]
+
+
+class MemoryUnits(Schema):
+    """The same of GPUs with a kind of memory, for those that were not measured."""
+
+    memory: MemoryFamily | Literal["any"]
+    mode: Mode
+    units: dict[EffectUnit, dict[Name, LogFactor]]
+
+
+class GpuHead(Schema):
+    """A GPU with weights of its own in the last layer of the networks."""
+
+    device: Name
+    mode: Mode
+
+
 class ResidualRows(Schema):
     """Rows whose residuals speak for a GPU under some conditions."""
 
@@ -169,8 +193,20 @@ class TreeLawPart(Schema):
     tree_depth: Annotated[int, Field(ge=1, le=64)]
     tree_reach: LogError
     range: dict[Name, LogRange]
-    tables: list[TableTerms]
-    usual: dict[MemoryFamily | Literal["any"], dict[Mode, dict[Name, LogFactor]]]
+    tables: list[TableTerms] | None = None
+    usual: dict[MemoryFamily | Literal["any"], dict[Mode, dict[Name, LogFactor]]] | None = None
+    effects: list[GpuUnits] | None = None
+    default_effects: list[MemoryUnits] | None = None
+
+    @model_validator(mode="after")
+    def _has_effects(self) -> Self:
+        if (self.effects is None) == (self.tables is None):
+            raise ValueError("give effects of GPUs, or terms of their tables")
+        if (self.effects is None) != (self.default_effects is None) or (
+            (self.tables is None) != (self.usual is None)
+        ):
+            raise ValueError("there is nothing for GPUs that were not measured")
+        return self
 
     @model_validator(mode="after")
     def _has_every_class(self) -> Self:
@@ -188,6 +224,7 @@ class LawPart(TreeLawPart):
     members: Annotated[int, Field(ge=1, le=64)]
     network_weight: Annotated[float, Field(ge=0, le=1)]
     residuals: list[ResidualRows] = []
+    heads: list[GpuHead] | None = None
     measured_gpus: Names = []
 
 

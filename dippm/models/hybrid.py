@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp, hypot
+from math import exp
 from typing import Any, Self
 
 import numpy as np
@@ -42,7 +42,13 @@ from dippm.models.board_power import BoardPower, limit_warnings
 from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
-from dippm.models.intervals import COVERAGE, IntervalLaw, interval_features, interval_group
+from dippm.models.intervals import (
+    COVERAGE,
+    IntervalLaw,
+    IntervalTerms,
+    interval_features,
+    interval_group,
+)
 from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.models.law_kernels import LawKernels
 from dippm.models.operator_rows import operator_rows
@@ -160,7 +166,8 @@ class Hybrid:
                 memory_bound_mb,
                 memory_parts=parts,
             )
-        latency = self._latency_estimate(total_ms, found, c, used, launches)
+        terms = self._interval_terms(total_ms, found, c, used, launches)
+        latency = _with_interval(total_ms, terms.half_width(self.intervals, Z90))
         values = {"latency_ms": latency, "memory_mb": memory}
         energy = None
         if c.mig is None and c.device.power_limit_w is not None:
@@ -204,6 +211,7 @@ class Hybrid:
             ),
             memory_parts=parts,
             host=used,
+            latency_terms=terms,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:
@@ -235,9 +243,9 @@ class Hybrid:
     def _kernels_of(self, graph: ModelGraph) -> Callable[[Conditions], LawKernels]:
         return lambda asked: self._kernels(graph, asked)[1]
 
-    def _latency_estimate(
+    def _interval_terms(
         self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, launches: float
-    ) -> Estimate:
+    ) -> IntervalTerms:
         launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
         learned = self.config["seen"]["devices"]
         group, gpu_novelty = interval_group(c.device, learned, found.novelty, launches)
@@ -250,9 +258,8 @@ class Hybrid:
             found.novelty.on_any,
             gpu_novelty,
         )
-        half = self.intervals.half_width(described, group)
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
-        return _with_interval(total_ms, hypot(half, limit, Z90 * host.log_sd * host.share))
+        return IntervalTerms(described, group, limit, host.log_sd * host.share)
 
     def _power_w(
         self, found: KernelTimes, shares: Sequence[float], c: Conditions, busy: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, hypot, inf, log
 
 from dippm.devices import Device
 from dippm.devices.device import FEWEST_LAUNCHES
@@ -62,6 +62,28 @@ class IntervalLaw:
         """
         score = sum(c * f for c, f in zip(self.coefficients, features, strict=False))
         return min(WIDEST, self.quantile[group] * exp(max(-10.0, min(10.0, score))))
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalTerms:
+    """What the width of a latency's interval is made of.
+
+    Attributes:
+        features: see `interval_features`.
+        group: one of GROUPS.
+        limit: log half width that a power limit of the board adds, 0 if there is none.
+        host_log_sd: standard deviation of the log latency for what is not known of the host.
+    """
+
+    features: tuple[float, ...]
+    group: str
+    limit: float
+    host_log_sd: float
+
+    def half_width(self, law: IntervalLaw, z: float) -> float:
+        """Return the log half width by a law; `z` is the normal quantile of its coverage."""
+        law_half = law.half_width(self.features, self.group)
+        return hypot(law_half, self.limit, z * self.host_log_sd)
 
 
 def interval_group(

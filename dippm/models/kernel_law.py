@@ -21,6 +21,7 @@ from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, kernel_features, roofline_ms, serial_ms
 from dippm.features.kernel_table import KernelTable
 from dippm.models.board_power import Limited
+from dippm.models.gpu_effects import GpuEffects
 from dippm.models.kernel_network import Array, KernelNetwork, heads_of, static_features
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
@@ -42,9 +43,6 @@ quarter of those whose family is held out further than the other."""
 
 LAW_VERSION = "5"
 """Raise it when the law reads other arrays or means something else by them."""
-
-ANY_MEMORY = "any"
-"""In place of `Device.memory_family` where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,7 @@ class KernelLaw:
         measured: the models that the law was fitted to.
         known: devices of which anything was measured; the networks see descriptors of no other.
         lowest, highest: log slow-down by class that measured rows had, (classes,).
-        terms: by (GPU, mode): log slow-down by class that its newest table adds, (classes,).
-        usual: by (memory family or ANY_MEMORY, mode): the same for a GPU without terms.
+        effects: of GPUs.
         heads: by (GPU, mode): what its newest table adds to the last layer of each network,
             (members, width).
         residuals: what the networks left over of the rows that trained, of the newest tables.
@@ -116,8 +113,7 @@ class KernelLaw:
     known: frozenset[str]
     lowest: Floats
     highest: Floats
-    terms: Mapping[tuple[str, str], Floats]
-    usual: Mapping[tuple[str, str], Floats]
+    effects: GpuEffects
     heads: Mapping[tuple[str, str], Array]
     residuals: MeasuredResiduals
 
@@ -130,7 +126,10 @@ class KernelLaw:
         """
         law = config["law"]
         bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
-        network, terms = KernelNetwork.from_tensors(tensors, law["members"]), terms_of(law)
+        network = KernelNetwork.from_tensors(tensors, law["members"])
+        with_heads = [
+            (own["device"], own["mode"]) for own in law.get("heads", law.get("tables", ()))
+        ]
         return cls(
             network=network,
             trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
@@ -139,9 +138,8 @@ class KernelLaw:
             known=frozenset(config["seen"]["devices"]),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
-            terms=terms,
-            usual=usual_of(law),
-            heads=heads_of(tensors, law["members"], list(terms), network.width),
+            effects=GpuEffects.from_law(law),
+            heads=heads_of(tensors, law["members"], with_heads, network.width),
             residuals=MeasuredResiduals.from_checkpoint(
                 tensors,
                 law.get("residuals", ()),
@@ -173,8 +171,11 @@ class KernelLaw:
         slow = self._log_slowdown(kernels, batch, places, features, np.log(roofline), novelty)
         bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
         launches = kernels.graph.launches
-        each_place = [added_terms(self.terms, self.usual, p.conditions, launches) for p in places]
-        added = np.stack([terms[kind] for terms in each_place])
+        each_place = [
+            self.effects.added(looks_at(kernels, p), batch, p.view, p.conditions, launches)
+            for p in places
+        ]
+        added = np.stack([of_looks[kernels.look_of] for of_looks in each_place])
         nearby = self._nearby(kernels, places, features, each_look)
         of_networks = np.append(np.ones(len(slow) - 1), 0.0)
         added = added + of_networks[:, None, None] * nearby[:, None]
@@ -297,50 +298,6 @@ def tree_share(novelty: Floats, network_weight: float) -> Floats:
         network_weight: what is left for the networks far from it, 0 to 1.
     """
     return np.asarray(distance(novelty) * (1.0 - network_weight), dtype=np.float64)
-
-
-def terms_of(law: Mapping[str, Any]) -> dict[tuple[str, str], Floats]:
-    """Return what its newest table adds by class, for each GPU and mode, of a configuration."""
-    return {(table["device"], table["mode"]): by_class(table["terms"]) for table in law["tables"]}
-
-
-def usual_of(law: Mapping[str, Any]) -> dict[tuple[str, str], Floats]:
-    """Return what tables usually add by class, for each kind of memory and mode."""
-    return {
-        (family, mode): by_class(added)
-        for family, modes in law["usual"].items()
-        for mode, added in modes.items()
-    }
-
-
-def added_terms(
-    terms: Mapping[tuple[str, str], Floats],
-    usual: Mapping[tuple[str, str], Floats],
-    conditions: Conditions,
-    launches: float,
-) -> Floats:
-    """Return what measurements of a device add, by class, or usually add on such a one.
-
-    Args:
-        terms: by GPU and mode, see `KernelLaw`.
-        usual: by kind of memory and mode.
-        conditions: of the device.
-        launches: of the graph: its owner may have measured models, or single operators.
-    """
-    found = conditions.device.calibration
-    added = terms.get((conditions.device.measured_name, conditions.mode))
-    if added is None:
-        family = conditions.device.memory_family or ANY_MEMORY
-        added = usual.get((family, conditions.mode), np.zeros(len(KERNEL_CLASSES)))
-    if found is None:
-        return added
-    own = [found.log_factor(kind, launches) for kind in KERNEL_CLASSES]
-    return np.asarray(added + np.array(own), dtype=np.float64)
-
-
-def by_class(values: Mapping[str, float]) -> Floats:
-    """Return values by name of class as an array, (classes,); 0 where there is none."""
-    return np.array([values.get(name, 0.0) for name in KERNEL_CLASSES], dtype=np.float64)
 
 
 def looks_at(kernels: LawKernels, place: Place) -> KernelTable:

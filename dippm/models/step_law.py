@@ -19,15 +19,8 @@ from numpy.typing import NDArray
 from dippm.features.kernel import PARTS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_FEATURES, kernel_features, roofline_ms, serial_ms
-from dippm.models.kernel_law import (
-    KernelTimes,
-    Place,
-    added_terms,
-    by_class,
-    looks_at,
-    terms_of,
-    usual_of,
-)
+from dippm.models.gpu_effects import GpuEffects, by_class
+from dippm.models.kernel_law import KernelTimes, Place, looks_at
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.law_kernels import LawKernels
 from dippm.models.novelty import MeasuredModels, shares_of
@@ -63,8 +56,7 @@ class StepLaw:
         multipliers: log slow-down by part and class, shape (PARTS, classes).
         measured: the training steps that it was fitted to.
         lowest, highest: log slow-down by class that measured inferences had, (classes,).
-        terms: see `KernelLaw`.
-        usual: see `KernelLaw`.
+        effects: of GPUs.
     """
 
     trees: KernelTrees
@@ -73,8 +65,7 @@ class StepLaw:
     measured: MeasuredModels
     lowest: Floats
     highest: Floats
-    terms: Mapping[tuple[str, str], Floats]
-    usual: Mapping[tuple[str, str], Floats]
+    effects: GpuEffects
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> StepLaw:
@@ -95,8 +86,7 @@ class StepLaw:
             measured=MeasuredModels.from_tensors(tensors),
             lowest=bounds[:, 0],
             highest=bounds[:, 1],
-            terms=terms_of(law),
-            usual=usual_of(law),
+            effects=GpuEffects.from_law(law),
         )
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
@@ -116,8 +106,9 @@ class StepLaw:
         )
         free = self.trees.log_slowdown(features)
         base = np.clip(free, self.lowest[looks.kind], self.highest[looks.kind])
-        added = added_terms(self.terms, self.usual, place.conditions, kernels.graph.launches)
-        plain = base + added[looks.kind] + self.multipliers[looks.part, looks.kind]
+        launches = kernels.graph.launches
+        added = self.effects.added(looks, batch, place.view, place.conditions, launches)
+        plain = base + added + self.multipliers[looks.part, looks.kind]
         slow = plain + self.steps.log_slowdown(step_features(features, looks.part, base))
         roofline, serial = roofline_ms(looks, batch, place.view), serial_ms(looks, batch)
         count = np.bincount(kernels.look_of, kernels.graph.count, len(looks.kind))

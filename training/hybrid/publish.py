@@ -8,43 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from dataset.join.latency_splits import SPLITS
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_KINDS
-from dippm.graph.model_graph import GRAPH_VERSION
-from dippm.models.hybrid import Hybrid
 from dippm.models.memory import MemoryModel
-from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
-from training.hybrid.fit.batches import Batches
-from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
+from training.hybrid.fit.folds import Runner
 from training.hybrid.fit.memory import memory_lines
-from training.hybrid.fit.mixture import TREES
-from training.hybrid.fit.network import KernelNetwork
-from training.hybrid.fit.novelty import measured_tensors
-from training.hybrid.fit.residuals import published
-from training.hybrid.fit.tree_arrays import tree_arrays
-from training.hybrid.fit.trees import KernelTrees
-from training.hybrid.fit.usual_terms import fitted_tables, usual_terms
 from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows
 from training.hybrid.judge.report import by_family, learners, summary
-from training.hybrid.rows.collected_rows import SOURCE
 from training.hybrid.rows.examples import Examples
 
-HOST = "migperf A100-80GB eager"
 STRICTEST = "S2-10"
-RANGE_QUANTILES = (0.001, 0.999)
-RANGE_MARGIN = 0.2
-OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
-"""From so many rows of either on, a GPU is not held between its neighbours."""
-CHUNK = 256
 COMMAND = (
     "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
     "--out checkpoints/hybrid-gpu/<version>"
@@ -74,8 +51,7 @@ def publish(
     out: Path,
     *,
     runner: Runner,
-    shipped: Sequence[Task],
-    weight: float,
+    law: CheckpointLaw,
     evaluation: Evaluation,
     power: tuple[PowerModel, Sequence[Mapping[str, Any]]],
     memory: tuple[MemoryModel, Mapping[str, Any]],
@@ -87,38 +63,10 @@ def publish(
     The card shows the errors of an earlier version, whose folder is `since`, beside the new ones.
     """
     examples, settings = runner.examples, runner.settings
-    members = [runner.network(task) for task in shipped]
-    trees = KernelTrees.load(runner.weights(shipped[0], TREES), settings.trees)
     helds = evaluation.helds
     every = interval_law_rows(examples, helds)
-    tables = _tables(runner, members)
-    residual_lines, residual_tensors = published(
-        examples,
-        runner.points(shipped[0]),
-        [runner.residuals(task) for task in shipped],
-        [line["table"] for line in tables],
-    )
-    measured = runner.measured_models(shipped[0])
     config = {
-        "kind": "hybrid",
-        "graph_version": GRAPH_VERSION,
-        "feature_version": Hybrid.feature_version,
-        "law": {
-            "members": len(members),
-            "network_weight": weight,
-            "tree_depth": settings.trees.depth,
-            "tree_reach": settings.trees.reach,
-            "range": slowdown_ranges(runner, members),
-            "tables": tables,
-            "residuals": residual_lines,
-            "measured_gpus": list(measured.on_gpus),
-            "usual": usual_terms(fitted_tables(members, examples, shipped[0].train, runner.tables)),
-        },
-        "host": _host(members, runner.tables),
-        "memory": asdict(memory[0]),
-        "power": asdict(power[0]),
-        "intervals": {"latency_ms": asdict(fit_intervals(every))},
-        "seen": _seen(examples),
+        **configuration(law, memory[0], power[0], fit_intervals(every)),
         "training": asdict(settings),
         "splits": dict(evaluation.hashes),
         "card": {**_card(examples), "changes": changes},
@@ -142,123 +90,7 @@ def publish(
         "splits": {name: SPLITS[name] for name in helds},
         "rows by source": _counts(examples),
     }
-    positions = [runner.tables[line["table"]] for line in tables]
-    tensors = _tensors(members, trees, positions) | measured_tensors(measured) | residual_tensors
-    save_checkpoint(out, tensors, config, metrics)
-
-
-def _tensors(
-    members: Sequence[KernelNetwork], trees: KernelTrees, published: Sequence[int]
-) -> dict[str, Tensor]:
-    """Return arrays by name; of the heads those of the published tables, in their order."""
-    law = {"log_launch_ms", "log_copy", "terms", "offset", "usual"}
-    law |= {"known", "with_head", "heads"}
-    tensors = {
-        f"{m}.{name}": tensor
-        for m, member in enumerate(members)
-        for name, tensor in member.state_dict().items()
-        if name not in law
-    }
-    for m, member in enumerate(members):
-        heads = member.heads.detach() * member.with_head[:, None]
-        tensors[f"{m}.heads"] = heads[list(published)].clone()
-    arrays = {"classes": trees.classes.astype(np.float32), **tree_arrays(trees.booster)}
-    return tensors | {f"trees.{name}": torch.from_numpy(a) for name, a in arrays.items()}
-
-
-@torch.no_grad()
-def slowdown_ranges(
-    runner: Runner, members: Sequence[KernelNetwork]
-) -> dict[str, tuple[float, float]]:
-    """Return between which log slow-downs nearly all measured time of each class lies.
-
-    A class that no row taught has the range of all classes: it is extrapolated, and warned about.
-    """
-    examples = runner.examples
-    batches = Batches(examples, runner.tables)
-    found: list[list[np.ndarray]] = [[] for _ in KERNEL_CLASSES]
-    rows = np.arange(len(examples.rows))
-    for chunk in np.array_split(rows, len(rows) // CHUNK + 1):
-        batch = batches.take(chunk)
-        slow = members[0].log_slowdown(batch).numpy()
-        kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
-        for k in np.unique(kind):
-            found[k].append(slow[kind == k])
-    every = np.concatenate([np.concatenate(part) for part in found if part])
-    ranges = {}
-    for name, part in zip(KERNEL_CLASSES, found, strict=True):
-        low, high = np.quantile(np.concatenate(part) if part else every, RANGE_QUANTILES)
-        ranges[name] = (float(low) - RANGE_MARGIN, float(high) + RANGE_MARGIN)
-    return ranges
-
-
-@torch.no_grad()
-def _tables(runner: Runner, members: Sequence[KernelNetwork]) -> list[dict[str, Any]]:
-    """Return the terms of our own or the newest table of whole models for each GPU and mode.
-
-    Other people's tables of a few models speak for those alone: other models of the GPU are closer
-    to what is usual.
-    """
-    newest: dict[tuple[str, str], str] = {}
-    for row in runner.examples.rows:
-        speaks = members[0].with_head[runner.tables[row.table]] or _is_ours(row.table)
-        if row.is_end_to_end and speaks:
-            key = (row.device.name, row.mode)
-            newest[key] = max(newest.get(key, ""), row.table, key=_preferred)
-    lines = []
-    for (device, mode), table in sorted(newest.items()):
-        position = runner.tables[table]
-        terms = np.mean([m.terms[position].numpy() for m in members], axis=0)
-        offset = float(np.mean([float(m.offset[position]) for m in members]))
-        named = {
-            name: round(float(term) + offset, 5)
-            for name, term in zip(KERNEL_CLASSES, terms, strict=True)
-        }
-        lines.append({"device": device, "mode": mode, "table": table, "terms": named})
-    return lines
-
-
-def _preferred(table: str) -> tuple[bool, str]:
-    """Order tables of one GPU and mode: of our own sets the machine and the software are known."""
-    return _is_ours(table), table
-
-
-def _is_ours(table: str) -> bool:
-    return table.startswith(f"{SOURCE}/")
-
-
-@torch.no_grad()
-def _host(members: Sequence[KernelNetwork], tables: Mapping[str, int]) -> dict[str, float]:
-    """Return launch time and copy rate of the machine that is taken if a user names none."""
-    known = [m.log_launch_ms[tables[HOST]] if HOST in tables else m.usual for m in members]
-    copy: list[torch.Tensor] = [m.log_copy for m in members]
-    launch_ms, rate = (float(torch.stack(logs).mean().exp()) for logs in (known, copy))
-    return {"launch_ms": launch_ms, "copy_bytes_per_ms": rate}
-
-
-def _seen(examples: Examples) -> dict[str, Any]:
-    devices: dict[str, set[str]] = {}
-    for row in examples.rows:
-        devices.setdefault(row.device.name, set()).add(row.precision)
-    models = [row for row in examples.rows if row.is_model]
-    kinds = np.any(examples.features[:, :N_KINDS], axis=0)
-    return {
-        "often": {width: _often(examples, width) for width in sorted(set(FORMATS.values()))},
-        "devices": {name: sorted(found) for name, found in sorted(devices.items())},
-        "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
-        "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],
-    }
-
-
-def _often(examples: Examples, width: str) -> list[str]:
-    rows = [row for row in examples.rows if FORMATS[row.precision] == width]
-    models = Counter(r.device.name for r in rows if r.is_model)
-    operators = Counter(r.device.name for r in rows if r.kind == "operator")
-    return sorted(
-        name
-        for name in {*models, *operators}
-        if models[name] >= OFTEN_MODELS or operators[name] >= OFTEN_OPERATORS
-    )
+    save_checkpoint(out, dict(law.tensors), config, metrics)
 
 
 def _counts(examples: Examples) -> list[dict[str, Any]]:

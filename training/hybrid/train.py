@@ -12,8 +12,10 @@ own (--collected, one folder for each GPU) are sources like any other, of time, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ import typer
 from dataset.join.latency_splits import HASHES, hashes_of, latency_splits
 from training.evaluation.held_out import HeldOut, write_held_out
 from training.evaluation.report import PAGE, write_page
+from training.hybrid.fit.checkpoint_law import checkpoint_law
 from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
 from training.hybrid.fit.memory import fit_memory
 from training.hybrid.fit.mixture import Mixture, Single
@@ -35,9 +38,12 @@ from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.collected_examples import digest_of, load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
+from training.hybrid.rows.example_cache import digest_of_files
 from training.hybrid.rows.examples import join_examples
-from training.hybrid.rows.sources import load_examples
+from training.hybrid.rows.sources import load_examples, load_rows
 
+DEFAULT = "hybrid-gpu"
+"""Name of the checkpoint whose splits are committed, see `dataset.join.latency_splits`."""
 SEEDS = (0, 1)
 SEEDS_OF = {"S3a": SEEDS}
 """Seeds of a split's fits; one unless it says more.
@@ -57,7 +63,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     out: Annotated[Path, typer.Option(help="checkpoint folder to write")],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build"),
-    steps: Annotated[int, typer.Option(help="optimiser steps of each network")] = STEPS,
+    steps: Annotated[int, typer.Option(min=20, help="optimiser steps of each network")] = STEPS,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
     changes: Annotated[str, typer.Option(help="what is new, for the card")] = "First version.",
     collected: Annotated[
@@ -69,6 +75,7 @@ def main(
     for found in sets:
         typer.echo(found)
     runner = runner_of(data, graphs, work, steps, sets)
+    graph = load_rows(data, graphs)[1]
     examples = runner.examples
     splits = latency_splits(table_of(examples))
     hashes = hashes_of(splits, work / "splits")
@@ -100,12 +107,10 @@ def main(
         ]
         for learner in LEARNERS
     }
-    HASHES.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
     publish(
         out,
         runner=runner,
-        shipped=shipped,
-        weight=weight,
+        law=checkpoint_law(runner, shipped, weight, graph),
         evaluation=Evaluation(
             helds=helds,
             learners={"shipped mean": list(helds.values()), **alone},
@@ -118,6 +123,8 @@ def main(
         since=since,
         changes=changes,
     )
+    if out.resolve().parent == HASHES.parents[2] / "checkpoints" / DEFAULT:
+        HASHES.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
     page = write_page(work / PAGE, rows, checkpoint=out)
     typer.echo(f"wrote {out}, {written} and {page}")
 
@@ -130,7 +137,8 @@ def runner_of(
     Args:
         data: folder of measured tables.
         graphs: folder of raw graphs.
-        work: cache of examples and fits.
+        work: cache of examples and fits. Those of other tables, graphs, settings or sets are left
+            alone: the names of folders say what they are of.
         steps: optimiser steps of each network.
         sets: of our own, read.
     """
@@ -139,7 +147,10 @@ def runner_of(
     if ours:
         examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    return Runner(examples, work / f"fits{digest_of(sets)}", settings)
+    rows = "\n".join(f"{row.row_id} {row.latency_ms}" for row in examples.rows)
+    given = json.dumps([asdict(settings), digest_of(sets), digest_of_files(data, graphs), rows])
+    fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
+    return Runner(examples, fits, settings)
 
 
 def choose_weight(runner: Runner, tasks: Sequence[Task]) -> tuple[float, HeldOut]:

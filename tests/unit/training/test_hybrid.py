@@ -17,10 +17,11 @@ from dippm.devices import find
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.gpu_effects import EFFECT_UNITS, GpuEffects
 from dippm.models.host import OVERLAP_POWER
 from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import GROUPS, LEAST_NOVELTY
-from dippm.models.kernel_law import Place, by_class, distance
+from dippm.models.kernel_law import Place, distance
 from dippm.models.kernel_trees import KernelTrees
 from dippm.models.memory import MemoryModel
 from dippm.models.novelty import MeasuredModels
@@ -34,6 +35,7 @@ from training.evaluation.held_out import (
     read_held_out,
     write_held_out,
 )
+from training.hybrid.fit.checkpoint_law import _often, checkpoint_law
 from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task, table_of
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
 from training.hybrid.fit.network import NetworkSettings
@@ -54,7 +56,7 @@ from training.hybrid.judge.baselines import NAMES, ROOFLINE, baselines
 from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.held_out_times import held_out_times
-from training.hybrid.publish import Evaluation, _often, publish
+from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.examples import Row, build_examples, join_examples
 from training.hybrid.train import choose_weight
 
@@ -352,8 +354,7 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
     publish(
         out,
         runner=runner,
-        shipped=shipped,
-        weight=0.5,
+        law=checkpoint_law(runner, shipped, 0.5, graph_of),
         evaluation=Evaluation(
             helds=helds,
             learners={"shipped mean": list(helds.values())},
@@ -393,8 +394,7 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far)
     measured = unlike if far else loaded.law.measured
     law = replace(
         loaded.law,
-        terms={},
-        usual={},
+        effects=GpuEffects({}, {}),
         heads={},
         residuals=replace(loaded.law.residuals, groups={}),
         measured=measured,
@@ -515,14 +515,14 @@ def test_what_is_no_whole_model_leaves_its_table_and_often_measured_gpus_alone(
     checkpoint, runner, monkeypatch
 ):
     law = dippm.pretrained.load(checkpoint).config["law"]
-    assert {line["table"].split()[0] for line in law["tables"]} == {"timm_infer"}
-    monkeypatch.setattr("training.hybrid.publish.OFTEN_OPERATORS", 6)
+    assert {line["table"].split()[0] for line in law["heads"]} == {"timm_infer"}
+    monkeypatch.setattr("training.hybrid.fit.checkpoint_law.OFTEN_OPERATORS", 6)
     parts = [i for i, row in enumerate(runner.examples.rows) if not row.is_model]
     rows = [runner.examples.rows[i] for i in parts]
     assert len(rows) == 30
-    assert _often(replace(runner.examples, rows=rows), FORMATS["amp"]) == []
-    monkeypatch.setattr("training.hybrid.publish.OFTEN_OPERATORS", 5)
-    assert len(_often(replace(runner.examples, rows=rows), FORMATS["amp"])) == 3
+    assert _often(rows, FORMATS["amp"]) == []
+    monkeypatch.setattr("training.hybrid.fit.checkpoint_law.OFTEN_OPERATORS", 5)
+    assert len(_often(rows, FORMATS["amp"])) == 3
 
 
 def test_the_card_says_splits_learners_and_intervals(checkpoint):
@@ -534,20 +534,20 @@ def test_the_card_says_splits_learners_and_intervals(checkpoint):
     assert config["splits"] == {"S2-10": "0" * 64}
 
 
-def test_the_checkpoint_has_terms_for_gpus_that_were_not_measured(checkpoint):
+def test_the_checkpoint_has_effects_of_measured_gpus_and_for_others(checkpoint):
     loaded = dippm.pretrained.load(checkpoint)
     law = loaded.config["law"]
-    own = {line["device"]: line["terms"] for line in law["tables"]}
-    taught = law["usual"]["stacked"]["eager"]
-    assert {"gemm", "layer_norm"} <= set(taught) <= set(KERNEL_CLASSES)
-    for name, term in taught.items():
-        assert term == pytest.approx(own["A100-40GB"][name], abs=1e-4)
-        cards = [own[gpu][name] for gpu in ("RTX-3090", "RTX-5090")]
-        assert min(cards) - 1e-4 <= law["usual"]["board"]["eager"][name] <= max(cards) + 1e-4
-    read = loaded.predictor.law.usual
-    for family, modes in law["usual"].items():
-        for mode, terms in modes.items():
-            assert read[family, mode] == pytest.approx(by_class(terms))
+    measured = {(line["device"], line["mode"]) for line in law["effects"]}
+    assert {("A100-40GB", "eager"), ("RTX-3090", "eager"), ("RTX-5090", "eager")} <= measured
+    taught = {(line["memory"], line["mode"]): line["units"] for line in law["default_effects"]}
+    assert {"gemm", "layer_norm"} <= set(taught["stacked", "eager"]["bytes"]) <= set(KERNEL_CLASSES)
+    assert set(law["effect_spread"]) >= {"gpu", "laboratory"}
+    effects = loaded.predictor.law.effects
+    for line in law["effects"]:
+        array = effects.of_gpus[line["device"], line["mode"]]
+        for column, unit in enumerate(EFFECT_UNITS):
+            named = dict(zip(KERNEL_CLASSES, array[:, column].tolist(), strict=True))
+            assert {name: value for name, value in named.items() if value} == line["units"][unit]
 
 
 def test_a_kernel_alone_is_no_graph(runner, tasks):

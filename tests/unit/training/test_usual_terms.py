@@ -17,10 +17,12 @@ from dippm.features.kernel_features import N_DEVICE_FEATURES, DeviceView
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.kernel_law import KernelLaw, Place, by_class
+from dippm.models.gpu_effects import by_class
+from dippm.models.kernel_law import KernelLaw, Place
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
 from training.hybrid.fit.batches import Batches
+from training.hybrid.fit.checkpoint_law import _tensors
 from training.hybrid.fit.folds import Runner, Settings, Task
 from training.hybrid.fit.mixture import GUARDED, SAGE, TREES, Mixture
 from training.hybrid.fit.network import KernelNetwork, NetworkSettings
@@ -35,7 +37,6 @@ from training.hybrid.fit.usual_terms import (
 )
 from training.hybrid.judge.calibrated import measured_rows
 from training.hybrid.judge.held_out_times import fitted, held_out_times
-from training.hybrid.publish import _tensors
 from training.hybrid.rows.examples import Examples, Row, build_examples
 
 A, B, C = list(KERNEL_CLASSES)[:3]

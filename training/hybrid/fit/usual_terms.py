@@ -18,7 +18,7 @@ from dippm.conditions import Mode, Timer
 from dippm.devices import Device, MemoryFamily
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
-from dippm.models.kernel_law import ANY_MEMORY, by_class
+from dippm.models.gpu_effects import ANY_MEMORY, by_class
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.rows.examples import Examples

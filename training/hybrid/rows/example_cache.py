@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from multiprocessing import get_context
@@ -28,40 +30,73 @@ _SHARED: dict[str, Any] = {}
 
 
 def cached(folder: Path, rows: Callable[[], tuple[Sequence[Row], GraphLookup]]) -> Examples:
-    """Return the examples of a folder; built, if it has none, of what `rows` returns."""
+    """Return the examples of a folder; built, if it has none, of what `rows` returns.
+
+    The name of the folder must say what the rows are of: see `digest_of_files`. What was expanded
+    is kept part by part, so a run that was cut off goes on where it stopped.
+    """
     if not (folder / ARRAYS).exists():
-        _save(folder, expanded(*rows()))
+        _save(folder, expanded(*rows(), folder / "parts"))
+        shutil.rmtree(folder / "parts", ignore_errors=True)
     return _read(folder)
 
 
-def expanded(rows: Sequence[Row], graph: GraphLookup) -> Examples:
-    """Return `build_examples` of rows in any order, one process per core if they are many."""
+def digest_of_files(*folders: Path) -> str:
+    """Return what tells examples of these files from examples of others, and of other code."""
+    found = hashlib.sha256(VERSION.encode())
+    for folder in folders:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            found.update(str(path.relative_to(folder)).encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:12]
+
+
+def expanded(rows: Sequence[Row], graph: GraphLookup, parts: Path | None = None) -> Examples:
+    """Return `build_examples` of rows in any order, one process per core if they are many.
+
+    Args:
+        rows: measured.
+        graph: key → graph.
+        parts: folder in which each part of many is kept, and found again; None keeps none.
+    """
     ordered = sorted(rows, key=lambda row: (row.graph, row.precision, row.mode))
     if len(ordered) <= CHUNK:
         return build_examples(ordered, graph)
-    _SHARED.update(rows=ordered, graph=graph)
+    if parts:
+        parts.mkdir(parents=True, exist_ok=True)
+    _SHARED.update(rows=ordered, graph=graph, parts=parts)
     starts = range(0, len(ordered), CHUNK)
     with Progress() as progress, get_context("fork").Pool() as pool:
         task = progress.add_task("kernels of measured rows", total=len(starts))
-        parts = []
+        found = []
         for part in pool.imap(_chunk, starts):
-            parts.append(part)
+            found.append(part)
             progress.advance(task)
-    return join_examples(parts)
+    return join_examples(found)
 
 
 def _chunk(start: int) -> Examples:
-    return build_examples(_SHARED["rows"][start : start + CHUNK], _SHARED["graph"])
+    rows, parts = _SHARED["rows"][start : start + CHUNK], _SHARED["parts"]
+    if parts is None:
+        return build_examples(rows, _SHARED["graph"])
+    names = hashlib.sha256("\n".join(row.row_id for row in rows).encode()).hexdigest()[:12]
+    folder = parts / f"{start}-{names}"
+    if not (folder / ARRAYS).exists():
+        _save(folder, build_examples(rows, _SHARED["graph"]))
+    return _read(folder)
 
 
 def _save(folder: Path, examples: Examples) -> None:
+    """Write examples; the arrays last, and whole or not at all: they say that a folder is done."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = [
         {**asdict(row), "device": row.device.name, "mig": row.mig.name if row.mig else None}
         for row in examples.rows
     ]
     (folder / ROWS).write_text(json.dumps(documents))
-    np.savez(folder / ARRAYS, **{name: getattr(examples, name) for name in _NAMES})
+    unfinished = folder / f"part-{ARRAYS}"
+    np.savez(unfinished, **{name: getattr(examples, name) for name in _NAMES})
+    unfinished.replace(folder / ARRAYS)
 
 
 def _read(folder: Path) -> Examples:

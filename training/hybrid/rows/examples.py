@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Mode, Precision, Timer
+from dippm.conditions import Conditions, Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
 from dippm.features.kernel_features import (
     N_KINDS,
@@ -73,6 +73,19 @@ class Row:
     def is_model(self) -> bool:
         """Tell whether a whole model was measured, not an operator or a chain of a few."""
         return self.kind == "model"
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return what a user who measured the row would state of it."""
+        return Conditions(
+            device=self.device,
+            batch=self.batch,
+            precision=self.precision,
+            mode=self.mode,
+            timer=self.timer,
+            mig=self.mig,
+            channels_last=self.channels_last,
+        )
 
     @property
     def is_end_to_end(self) -> bool:
@@ -165,7 +178,7 @@ def build_examples(rows: Sequence[Row], graph: GraphLookup) -> Examples:
             )
         part = (*key, row.node)
         if part not in made:
-            table = tables[key] if row.node is None else _of_node(tables[key], row.node)
+            table = tables[key] if row.node is None else kernels_of_node(tables[key], row.node)
             made[part] = KernelGraph.of(table, ROUNDS)
         if not len(made[part].count):
             continue
@@ -229,7 +242,7 @@ class _RowKernels:
     input_bytes: float
 
 
-def _of_node(table: KernelTable, node: int) -> KernelTable:
+def kernels_of_node(table: KernelTable, node: int) -> KernelTable:
     """Return the kernels of one operator; what they read stands for its inputs."""
     alone = table.only(np.flatnonzero(table.node == node))
     read = QUANTITIES.index("read_bytes")

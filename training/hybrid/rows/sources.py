@@ -7,6 +7,7 @@ newest two generations are left out, so that one GPU is not counted six times.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from multiprocessing import get_context
@@ -14,15 +15,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
+from rich.progress import Progress
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.kinship import architecture_id, family_of
+from dataset.join.raw_graphs import path_of
 from dataset.measured import gpt, language_models, operators
 from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
-from dippm.graph.model_graph import ModelGraph
-from training.hybrid.rows.example_cache import VERSION, cached
+from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
+from training.hybrid.rows.example_cache import cached, digest_of_files
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
@@ -42,16 +45,20 @@ MIGPERF_MODELS = {
 }
 PARAMETER_TOLERANCE = 0.1
 """A zoo renames: where the parameter counts differ by more, today's model is another one."""
+KEPT_EACH = 100
+"""Models whose keys are kept at a time."""
 Table: TypeAlias = pd.DataFrame
 
 
 def load_examples(data: Path, graphs: Path, work: Path) -> Examples:
-    """Return the training examples of other people's tables; built once per `VERSION`."""
-    return cached(work / f"examples-{VERSION}", lambda: _rows(data, GraphStore(graphs)))
+    """Return the training examples of other people's tables; built once for these files."""
+    digest = digest_of_files(data, graphs)
+    return cached(work / f"examples-{digest}", lambda: load_rows(data, graphs))
 
 
-def _rows(data: Path, store: GraphStore) -> tuple[list[Row], GraphLookup]:
-    lookup = _Graphs(data, store)
+def load_rows(data: Path, graphs: Path) -> tuple[list[Row], GraphLookup]:
+    """Return the measured rows of other people's tables, and what finds their graphs."""
+    lookup = _Graphs(data, GraphStore(graphs))
     rows = [
         *_model_rows(data, lookup),
         *_operator_rows(data, lookup),
@@ -73,18 +80,46 @@ class _Graphs:
         return self.made[key]() if key in self.made else self.store[key]
 
     def keys_of(self, models: Iterable[str]) -> Table:
-        """Return architecture and family of the models whose graph is at hand."""
+        """Return architecture and family of the models whose graph is at hand.
+
+        What was worked out is kept beside the folder of graphs, by name and file.
+        """
         known = [model for model in sorted(set(models)) if model in self.store]
-        with get_context("fork").Pool() as pool:
-            records = pool.map(partial(_keys_of, store=self.store.folder), known, chunksize=8)
+        folder = self.store.folder
+        path = folder.with_name(f"{folder.name}-keys-{GRAPH_VERSION}.json")
+        kept: dict[str, list[Any]] = json.loads(path.read_text()) if path.exists() else {}
+        stamps = {model: path_of(model, folder).stat() for model in known}
+        stated = {m: [stamp.st_size, stamp.st_mtime_ns] for m, stamp in stamps.items()}
+        todo = [model for model in known if kept.get(model, [None])[0] != stated[model]]
+        with Progress() as progress, get_context("fork").Pool() as pool:
+            bar = progress.add_task("architectures of models", total=len(todo))
+            of_one = partial(_architecture_of, store=folder)
+            for model, *found in pool.imap_unordered(of_one, todo, chunksize=8):
+                kept[model] = [stated[model], *found]
+                progress.advance(bar)
+                if progress.tasks[bar].completed % KEPT_EACH == 0:
+                    _write(path, kept)
+        if todo:
+            _write(path, kept)
+        records = [(model, kept[model][1], _family(model), kept[model][2]) for model in known]
         columns = ["model", "architecture", "family", "params_M"]
         return pd.DataFrame(records, columns=columns).set_index("model")
 
 
-def _keys_of(model: str, store: Path) -> tuple[str, str, str, float]:
+def _architecture_of(model: str, store: Path) -> tuple[str, str, float]:
     graph = GraphStore(store)[model]
-    family = "bert" if model.startswith("hf:bert") else family_of(model)
-    return model, architecture_id(graph), family, graph.param_bytes / 4e6
+    return model, architecture_id(graph), graph.param_bytes / 4e6
+
+
+def _family(model: str) -> str:
+    return "bert" if model.startswith("hf:bert") else family_of(model)
+
+
+def _write(path: Path, document: Any) -> None:
+    """Write a document so that a file is whole or is none."""
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(document))
+    unfinished.replace(path)
 
 
 def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:

@@ -1,0 +1,132 @@
+"""Mixed effects of GPUs and laboratories, found again in rows that were made with known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dippm.devices import find
+from dippm.models.gpu_effects import BYTES, EFFECT_UNITS
+from training.hybrid.fit.effects import Effects, RowKernels, fit_effects
+from training.hybrid.rows.examples import Row
+
+GEMM, ELEMENTWISE = 6, 18
+HALF, FP32 = EFFECT_UNITS.index("half"), EFFECT_UNITS.index("fp32")
+OF_GPU = {"A100-40GB": 0.0, "V100-SXM2-16GB": 0.2, "T4": -0.3, "RTX-3090": 0.1}
+"""How much slower the half-precision arithmetic of each runs than the law says, log."""
+OF_LABORATORY = {"north": 0.08, "south": -0.08, "east": 0.0}
+MEASURED_BY = {
+    "A100-40GB": ("north", "south", "east"),
+    "V100-SXM2-16GB": ("north", "south"),
+    "T4": ("north", "south", "east"),
+    "RTX-3090": ("east",),
+}
+
+
+def _row(gpu: str, laboratory: str, number: int, latency_ms: float, timer: str = "kernel") -> Row:
+    return Row(
+        row_id=f"{gpu}-{laboratory}-{number}",
+        source=laboratory,
+        table=f"{laboratory} {gpu} eager",
+        device=find(gpu),
+        timer=timer,  # type: ignore[arg-type]
+        precision="fp16",
+        mode="eager",
+        channels_last=False,
+        batch=1,
+        graph="made up",
+        architecture=str(number),
+        family="operator gemm",
+        latency_ms=latency_ms,
+    )
+
+
+def _kernel(
+    base_ms: float, kind: int = GEMM, share: float = 1.0, launches: float = 1
+) -> RowKernels:
+    return RowKernels(
+        np.array([base_ms]),
+        np.array([kind]),
+        np.array([HALF]),
+        np.array([share]),
+        0.0,
+        launches,
+        0.0,
+    )
+
+
+def _rows() -> Iterator[tuple[Row, RowKernels]]:
+    random = np.random.default_rng(0)
+    for gpu, laboratories in MEASURED_BY.items():
+        for laboratory in laboratories:
+            for number in range(60):
+                base = float(np.exp(random.uniform(-2, 3)))
+                slower = OF_GPU[gpu] + OF_LABORATORY[laboratory] + random.normal(0, 0.02)
+                yield _row(gpu, laboratory, number, base * np.exp(slower)), _kernel(base)
+
+
+@pytest.fixture(scope="module")
+def found() -> Effects:
+    """Effects that were found in rows of four GPUs and three laboratories."""
+    rows, kernels = zip(*_rows(), strict=True)
+    return fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+
+
+def test_gpus_differ_as_they_were_made_to(found: Effects) -> None:
+    """Half-precision products of a T4 are 0.5 faster than those of a V100, in the log."""
+    t4, v100 = (found.of_gpus[gpu, "eager"][GEMM, HALF] for gpu in ("T4", "V100-SXM2-16GB"))
+    assert v100 - t4 == pytest.approx(0.5, abs=0.06)
+
+
+def test_what_a_laboratory_adds_is_not_the_gpu_s(found: Effects) -> None:
+    """Three laboratories, 0.16 apart, leave the GPU that all measured where it is."""
+    assert found.of_gpus["T4", "eager"][GEMM, HALF] == pytest.approx(-0.3, abs=0.07)
+    north, south = (
+        found.terms["laboratory", f"{name} T4 eager"]
+        + found.terms["laboratory_class", f"{name} T4 eager", GEMM, HALF]
+        for name in ("north", "south")
+    )
+    assert north - south == pytest.approx(0.16, abs=0.04)
+
+
+def test_a_unit_that_nobody_measured_stays_where_the_law_has_it(found: Effects) -> None:
+    """Rows of tensor cores say nothing of a GPU's memory, nor of its IEEE products."""
+    for unit in (BYTES, FP32):
+        assert found.of_gpus["T4", "eager"][GEMM, unit] == 0.0
+
+
+def test_an_unmeasured_class_of_a_measured_unit_takes_the_part_that_the_unit_has() -> None:
+    """A unit's effect that four classes share is that of a fifth."""
+    rows, kernels = [], []
+    random = np.random.default_rng(1)
+    for gpu, slower in (("T4", 0.4), ("V100-SXM2-16GB", -0.4)):
+        for kind in (0, 1, 3, GEMM):
+            for number in range(30):
+                base = float(np.exp(random.uniform(-1, 2)))
+                time_ms = base * float(np.exp(slower + random.normal(0, 0.02)))
+                rows.append(_row(gpu, "north", number, time_ms))
+                kernels.append(_kernel(base, kind))
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+    unmeasured = 7
+    gap = (
+        found.of_gpus["T4", "eager"][unmeasured, HALF]
+        - found.of_gpus["V100-SXM2-16GB", "eager"][unmeasured, HALF]
+    )
+    assert 0.3 < gap < 0.85
+
+
+def test_launches_of_a_slow_machine_are_not_the_gpu_s() -> None:
+    """Rows that wait for the host teach its launch time and no effect of the kernels."""
+    random = np.random.default_rng(2)
+    rows, kernels = [], []
+    for number in range(40):
+        launches = 50.0 + number
+        time_ms = launches * 0.04 * float(np.exp(random.normal(0, 0.02)))
+        rows.append(_row("T4", "north", number, time_ms, timer="wall"))
+        kernels.append(_kernel(0.02, launches=launches))
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+    launch_ms = 0.01 * np.exp(found.terms["launch", "north T4 eager"])
+    assert launch_ms == pytest.approx(0.04, rel=0.1)
+    assert abs(found.of_gpus["T4", "eager"][GEMM, HALF]) < 0.1

@@ -1,0 +1,252 @@
+"""What was fitted to the rows of a task → the law of a checkpoint: configuration and arrays.
+
+A fold's law is made as the shipped one is, of the rows that trained in it, so that a held-out row
+can be asked of what a user would have loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import N_KINDS
+from dippm.graph.model_graph import GRAPH_VERSION
+from dippm.models.gpu_effects import named_effects
+from dippm.models.hybrid import Hybrid
+from dippm.models.intervals import IntervalLaw
+from dippm.models.kernel_law import KernelLaw
+from dippm.models.memory import MemoryModel
+from dippm.models.order import FORMATS
+from dippm.models.power import PowerModel
+from training.hybrid.fit.batches import Batches, Indices
+from training.hybrid.fit.effects import Effects, fit_effects, row_kernels
+from training.hybrid.fit.folds import Runner, Task
+from training.hybrid.fit.mixture import TREES
+from training.hybrid.fit.network import KernelNetwork
+from training.hybrid.fit.novelty import measured_tensors
+from training.hybrid.fit.residuals import published
+from training.hybrid.fit.tree_arrays import tree_arrays
+from training.hybrid.fit.trees import KernelTrees
+from training.hybrid.rows.collected_rows import SOURCE
+from training.hybrid.rows.examples import Examples, GraphLookup, Row
+
+HOST = "migperf A100-80GB eager"
+RANGE_QUANTILES = (0.001, 0.999)
+RANGE_MARGIN = 0.2
+OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
+"""From so many rows of either on, a GPU is not held between its neighbours."""
+CHUNK = 256
+EFFECT_PARTS = "effects", "default_effects", "effect_spread"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLaw:
+    """Parts of a configuration, and the arrays that belong to them.
+
+    Attributes:
+        law, seen, host: parts of the configuration of these names.
+        tensors: arrays by name.
+    """
+
+    law: Mapping[str, Any]
+    seen: Mapping[str, Any]
+    host: Mapping[str, float]
+    tensors: Mapping[str, Tensor]
+
+
+def checkpoint_law(
+    runner: Runner, members: Sequence[Task], weight: float, graph: GraphLookup
+) -> CheckpointLaw:
+    """Return the law of finished tasks that trained on the same rows.
+
+    Args:
+        runner: of the tasks.
+        members: one for each member; the first has the trees.
+        weight: of the networks in the mean with the trees, far from what was measured.
+        graph: key → graph.
+    """
+    examples, train = runner.examples, members[0].train
+    networks = [runner.network(task) for task in members]
+    trees = KernelTrees.load(runner.weights(members[0], TREES), runner.settings.trees)
+    tables = _tables_with_heads(runner, networks[0], train)
+    residual_lines, residual_tensors = published(
+        examples,
+        runner.points(members[0]),
+        [runner.residuals(task) for task in members],
+        list(tables.values()),
+    )
+    measured = runner.measured_models(members[0])
+    law: dict[str, Any] = {
+        "members": len(networks),
+        "network_weight": weight,
+        "tree_depth": runner.settings.trees.depth,
+        "tree_reach": runner.settings.trees.reach,
+        "range": slowdown_ranges(runner, networks[0], train),
+        "heads": [
+            {"device": device, "mode": mode, "table": table}
+            for (device, mode), table in tables.items()
+        ],
+        "residuals": residual_lines,
+        "measured_gpus": list(measured.on_gpus),
+        "effects": [],
+        "default_effects": [],
+    }
+    positions = [runner.tables[table] for table in tables.values()]
+    tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
+    seen, host = _seen(examples, train), _host(networks, runner, train)
+    bare = KernelLaw.from_checkpoint(tensors, {"law": law, "seen": seen})
+    rows = [examples.rows[i] for i in train]
+    found = effects_of(bare, rows, graph, host["copy_bytes_per_ms"])
+    return CheckpointLaw(law | effects_part(found), seen, host, tensors)
+
+
+def configuration(
+    law: CheckpointLaw, memory: MemoryModel, power: PowerModel, intervals: IntervalLaw
+) -> dict[str, Any]:
+    """Return what a predictor reads of `config.json`."""
+    return {
+        "kind": "hybrid",
+        "graph_version": GRAPH_VERSION,
+        "feature_version": Hybrid.feature_version,
+        "law": law.law,
+        "host": law.host,
+        "memory": asdict(memory),
+        "power": asdict(power),
+        "intervals": {"latency_ms": asdict(intervals)},
+        "seen": law.seen,
+    }
+
+
+def effects_of(
+    law: KernelLaw, rows: Sequence[Row], graph: GraphLookup, copy_bytes_per_ms: float
+) -> Effects:
+    """Return the effects of the GPUs of rows beside a law, whose own effects do not count."""
+    return fit_effects(rows, row_kernels(law, rows, graph), copy_bytes_per_ms=copy_bytes_per_ms)
+
+
+def effects_part(found: Effects) -> dict[str, Any]:
+    """Return the keys EFFECT_PARTS of the part "law" of a configuration."""
+    return {
+        "effects": [
+            {"device": device, "mode": mode, "units": named_effects(array)}
+            for (device, mode), array in sorted(found.of_gpus.items())
+        ],
+        "default_effects": [
+            {"memory": memory, "mode": mode, "units": named_effects(array)}
+            for (memory, mode), array in sorted(found.usual.items())
+        ],
+        "effect_spread": {name: round(value, 4) for name, value in found.sd.items()},
+    }
+
+
+def _tensors(
+    members: Sequence[KernelNetwork], trees: KernelTrees, published: Sequence[int]
+) -> dict[str, Tensor]:
+    """Return arrays by name; of the heads those of the published tables, in their order."""
+    law = {"log_launch_ms", "log_copy", "terms", "offset", "usual"}
+    law |= {"known", "with_head", "heads"}
+    tensors = {
+        f"{m}.{name}": tensor
+        for m, member in enumerate(members)
+        for name, tensor in member.state_dict().items()
+        if name not in law
+    }
+    for m, member in enumerate(members):
+        heads = member.heads.detach() * member.with_head[:, None]
+        tensors[f"{m}.heads"] = heads[list(published)].clone()
+    arrays = {"classes": trees.classes.astype(np.float32), **tree_arrays(trees.booster)}
+    return tensors | {f"trees.{name}": torch.from_numpy(a) for name, a in arrays.items()}
+
+
+@torch.no_grad()
+def slowdown_ranges(
+    runner: Runner, network: KernelNetwork, train: Indices
+) -> dict[str, tuple[float, float]]:
+    """Return between which log slow-downs nearly all measured time of each class lies.
+
+    A class that no row taught has the range of all classes: it is extrapolated, and warned about.
+    """
+    examples = runner.examples
+    batches = Batches(examples, runner.tables)
+    found: list[list[np.ndarray]] = [[] for _ in KERNEL_CLASSES]
+    for chunk in np.array_split(train, len(train) // CHUNK + 1):
+        batch = batches.take(chunk)
+        slow = network.log_slowdown(batch).numpy()
+        kind = batch.features[:, :N_KINDS].argmax(dim=1).numpy()
+        for k in np.unique(kind):
+            found[k].append(slow[kind == k])
+    every = np.concatenate([np.concatenate(part) for part in found if part])
+    ranges = {}
+    for name, part in zip(KERNEL_CLASSES, found, strict=True):
+        low, high = np.quantile(np.concatenate(part) if part else every, RANGE_QUANTILES)
+        ranges[name] = (float(low) - RANGE_MARGIN, float(high) + RANGE_MARGIN)
+    return ranges
+
+
+def _tables_with_heads(
+    runner: Runner, network: KernelNetwork, train: Indices
+) -> dict[tuple[str, str], str]:
+    """Return for each GPU and mode our own or the newest table of many whole models, in order.
+
+    Its weights in the last layer, and what the networks leave over of its rows, are those of the
+    GPU: other people's tables of a few models speak for those alone.
+    """
+    newest: dict[tuple[str, str], str] = {}
+    for row in (runner.examples.rows[i] for i in train):
+        speaks = network.with_head[runner.tables[row.table]] or _is_ours(row.table)
+        if row.is_end_to_end and speaks:
+            key = (row.device.name, row.mode)
+            newest[key] = max(newest.get(key, ""), row.table, key=_preferred)
+    return dict(sorted(newest.items()))
+
+
+def _preferred(table: str) -> tuple[bool, str]:
+    """Order tables of one GPU and mode: of our own sets the machine and the software are known."""
+    return _is_ours(table), table
+
+
+def _is_ours(table: str) -> bool:
+    return table.startswith(f"{SOURCE}/")
+
+
+@torch.no_grad()
+def _host(members: Sequence[KernelNetwork], runner: Runner, train: Indices) -> dict[str, float]:
+    """Return launch time and copy rate of the machine that is taken if a user names none."""
+    trained = any(runner.examples.rows[i].table == HOST for i in train)
+    known = [m.log_launch_ms[runner.tables[HOST]] if trained else m.usual for m in members]
+    copy: list[torch.Tensor] = [m.log_copy for m in members]
+    launch_ms, rate = (float(torch.stack(logs).mean().exp()) for logs in (known, copy))
+    return {"launch_ms": launch_ms, "copy_bytes_per_ms": rate}
+
+
+def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
+    rows = [examples.rows[i] for i in train]
+    devices: dict[str, set[str]] = {}
+    for row in rows:
+        devices.setdefault(row.device.name, set()).add(row.precision)
+    models = [row for row in rows if row.is_model]
+    kinds = examples.class_roofline_ms()[train].any(axis=0)
+    return {
+        "often": {width: _often(rows, width) for width in sorted(set(FORMATS.values()))},
+        "devices": {name: sorted(found) for name, found in sorted(devices.items())},
+        "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
+        "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],
+    }
+
+
+def _often(every: Sequence[Row], width: str) -> list[str]:
+    rows = [row for row in every if FORMATS[row.precision] == width]
+    models = Counter(r.device.name for r in rows if r.is_model)
+    operators = Counter(r.device.name for r in rows if r.kind == "operator")
+    return sorted(
+        name
+        for name in {*models, *operators}
+        if models[name] >= OFTEN_MODELS or operators[name] >= OFTEN_OPERATORS
+    )

@@ -1,0 +1,347 @@
+"""What is a GPU's own and what its laboratory's: mixed effects over what the shared law leaves.
+
+For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
+`dippm.models.gpu_effects`), measured on GPU g with memory of family f in mode m by table l,
+
+    log slow-down = law(k) + d[f, m, c, u] + g[g, u] + h[g, c, u] + i[g, m, u] + j[l] + q[l, c, u]
+    log time      = log of the row's sum, with the launches and copies of the table's machine
+
+Each term is normal around 0 with a standard deviation of its own level, which the rows decide
+(expectation maximisation, Laplace's approximation around the most likely terms; McCulloch and
+Searle 2001, ch. 6). So a GPU that one laboratory measured keeps part of what was found, and one
+that several measured the part in which they agree. An answer adds d + g + h + i: the laboratory of
+a question is unknown, so its terms are 0 in the mean and their spread is in the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dippm.conditions import Mode, same_arithmetic
+from dippm.devices import MemoryFamily
+from dippm.features.kernel_classes import KERNEL_CLASSES
+from dippm.features.kernel_features import DeviceView, serial_ms
+from dippm.features.kernel_graph import KernelGraph
+from dippm.features.kernel_table import KernelTable
+from dippm.graph.model_graph import ModelGraph
+from dippm.models.gpu_effects import (
+    ANY_MEMORY,
+    BYTES,
+    EFFECT_UNITS,
+    GpuEffects,
+    arithmetic_share,
+    effect_column,
+)
+from dippm.models.host import OVERLAP_POWER
+from dippm.models.kernel_law import KernelLaw, Place
+from dippm.models.kernel_network import ROUNDS
+from dippm.models.law_kernels import LawKernels
+from training.hybrid.rows.by_graph import over_graphs
+from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+N_CLASSES, N_EFFECT_UNITS = len(KERNEL_CLASSES), len(EFFECT_UNITS)
+LEVELS: Mapping[str, tuple[str, ...]] = {
+    "default": ("family", "mode", "kind", "unit"),
+    "gpu": ("gpu", "unit"),
+    "gpu_class": ("gpu", "kind", "unit"),
+    "gpu_mode": ("gpu", "mode", "unit"),
+    "laboratory": ("table",),
+    "laboratory_class": ("table", "kind", "unit"),
+    "launch": ("table",),
+}
+"""Levels of terms, and what tells the terms of each apart."""
+START_SD = {
+    "default": 0.3,
+    "gpu": 0.15,
+    "gpu_class": 0.1,
+    "gpu_mode": 0.05,
+    "laboratory": 0.08,
+    "laboratory_class": 0.1,
+    "launch": 0.7,
+}
+"""Where the standard deviations start, log."""
+FIXED = ("default", "launch")
+"""Levels whose standard deviation is given: few GPUs, and few machines, would decide it."""
+LEAST_SD = 0.01
+ROW_SD = {"model": 0.08, "module": 0.3, "operator": 0.2}
+"""Where the standard deviation of what is left of a row starts, log, by what was measured."""
+HEAVY = 2.0
+"""Rows further off than so many standard deviations pull no harder (Huber 1964)."""
+MOST_STEP = 0.5
+START_LAUNCH_MS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernels:
+    """The kernels of one row as the shared law has them, one for each that differs.
+
+    Attributes:
+        base_ms: time of all equal kernels by the shared law without any effect, shape (K,).
+        kind: class of each, shape (K,).
+        column: of EFFECT_UNITS, that of its arithmetic, shape (K,).
+        share: w of `dippm.models.gpu_effects`, shape (K,).
+        serial_ms: time in serial steps of all kernels.
+        launches: kernels launched.
+        input_bytes: that a copy to the device moves.
+    """
+
+    base_ms: Floats
+    kind: Integers
+    column: Integers
+    share: Floats
+    serial_ms: float
+    launches: float
+    input_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What was found.
+
+    Attributes:
+        of_gpus: by (GPU, mode), shape (classes, units): d + g + h + i.
+        usual: by (memory family or ANY_MEMORY, mode): d.
+        sd: standard deviation of each level, log.
+        row_sd: of what is left of a row, by what was measured.
+        terms: every term by its name, level first.
+    """
+
+    of_gpus: Mapping[tuple[str, Mode], Floats]
+    usual: Mapping[tuple[str, Mode], Floats]
+    sd: Mapping[str, float]
+    row_sd: Mapping[str, float]
+    terms: Mapping[tuple[Any, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Design:
+    """Which terms the kernels of rows have.
+
+    Attributes:
+        matrix: how much of each term each kernel has, (K, terms).
+        level: of each term, position in LEVELS, (terms,).
+        names: of the terms, in their order, each with its level first.
+        of_row: row of each kernel, (K,).
+        launch: term of each row's machine, (R,).
+    """
+
+    matrix: sp.csr_matrix
+    level: Integers
+    names: list[tuple[Any, ...]]
+    of_row: Integers
+    launch: Integers
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], kernels: Sequence[RowKernels]) -> _Design:
+        """Name the terms of rows, and place them."""
+        of_row = np.repeat(np.arange(len(rows)), [len(k.kind) for k in kernels])
+        kind = np.concatenate([k.kind for k in kernels])
+        share = np.concatenate([k.share for k in kernels])
+        column = np.concatenate([k.column for k in kernels])
+        words = {
+            "family": [row.device.memory_family or ANY_MEMORY for row in rows],
+            "gpu": [row.device.name for row in rows],
+            "mode": [row.mode for row in rows],
+            "table": [row.table for row in rows],
+        }
+        coded = {name: np.unique(found, return_inverse=True) for name, found in words.items()}
+        keys = {name: np.tile(code[of_row], 2) for name, (_, code) in coded.items()}
+        keys |= {
+            "kind": np.tile(kind, 2),
+            "unit": np.concatenate([column, np.full(len(kind), BYTES)]),
+        }
+        names: list[tuple[Any, ...]] = []
+        level: list[int] = []
+        places: list[Integers] = []
+        for position, (name, parts) in enumerate(LEVELS.items()):
+            if name == "launch":
+                continue
+            stacked = np.stack([keys[part] for part in parts], axis=1)
+            found, place = np.unique(stacked, axis=0, return_inverse=True)
+            places.append(place.ravel() + len(names))
+            for key in found.tolist():
+                words_of = (
+                    str(coded[part][0][code]) if part in coded else code
+                    for part, code in zip(parts, key, strict=True)
+                )
+                names.append((name, *words_of))
+            level += [position] * len(found)
+        tables, code = coded["table"]
+        launch = code + len(names)
+        names += [("launch", str(table)) for table in tables]
+        level += [list(LEVELS).index("launch")] * len(tables)
+        size, width = len(kind), len(places)
+        columns = np.concatenate([p.reshape(2, size) for p in places]).T.ravel()
+        halves = np.stack([share, 1.0 - share], axis=1)
+        matrix = sp.csr_matrix(
+            (np.tile(halves, (1, width)).ravel(), columns, np.arange(size + 1) * 2 * width),
+            shape=(size, len(names)),
+        )
+        matrix.sum_duplicates()
+        return cls(matrix, np.array(level), names, of_row, launch)
+
+
+def fit_effects(
+    rows: Sequence[Row],
+    kernels: Sequence[RowKernels],
+    *,
+    copy_bytes_per_ms: float,
+    rounds: int = 12,
+) -> Effects:
+    """Fit the terms of all levels.
+
+    Args:
+        rows: measured.
+        kernels: of each row.
+        copy_bytes_per_ms: of inputs to the device.
+        rounds: of expectation maximisation, each with one Gauss-Newton step.
+    """
+    design = _Design.of(rows, kernels)
+    count, size = len(rows), len(design.names)
+    base = np.concatenate([k.base_ms for k in kernels])
+    serial = np.array([k.serial_ms for k in kernels])
+    copied = np.array([row.timer == "wall+copy" for row in rows])
+    copy = copied * np.array([k.input_bytes for k in kernels]) / copy_bytes_per_ms
+    waits = np.array([row.timer != "kernel" for row in rows])
+    host_ms = waits * np.array([k.launches for k in kernels]) * START_LAUNCH_MS
+    label = np.log([row.latency_ms for row in rows])
+    kinds = np.array([row.kind for row in rows])
+    sums = sp.csr_matrix(
+        (np.ones(len(base)), (design.of_row, np.arange(len(base)))), shape=(count, len(base))
+    )
+    sd, row_sd = np.array([START_SD[name] for name in LEVELS]), dict(ROW_SD)
+    found = np.zeros(size)
+    for _ in range(rounds):
+        each = base * np.exp(design.matrix @ found)
+        device = np.maximum(sums @ each + serial, 1e-12)
+        host = host_ms * np.exp(found[design.launch])
+        power = (host / device) ** OVERLAP_POWER
+        wall = device * (1.0 + power) ** (1.0 / OVERLAP_POWER)
+        error = label - np.log(wall + copy)
+        # d log time / d term, of terms of kernels and of the machine's launch time
+        of_wall = wall / (wall + copy)
+        of_device = sp.diags(of_wall / (1.0 + power) / device)
+        of_kernels = of_device @ sums @ sp.diags(each) @ design.matrix
+        of_host = sp.csr_matrix(
+            (of_wall * power / (1.0 + power), (np.arange(count), design.launch)), (count, size)
+        )
+        slopes = (of_kernels + of_host).tocsr()
+        noise = np.array([row_sd[kind] for kind in kinds])
+        weight = np.minimum(1.0, HEAVY * noise / np.maximum(np.abs(error), 1e-9)) / noise**2
+        prior = 1.0 / sd[design.level] ** 2
+        normal = (slopes.T @ sp.diags(weight) @ slopes).toarray()
+        normal[np.diag_indices(size)] += prior
+        factor = scipy.linalg.cho_factor(normal)
+        step = scipy.linalg.cho_solve(factor, slopes.T @ (weight * error) - prior * found)
+        found = found + np.clip(step, -MOST_STEP, MOST_STEP)
+        variance = np.diag(scipy.linalg.cho_solve(factor, np.eye(size)))
+        for place, name in enumerate(LEVELS):
+            mine = design.level == place
+            if name not in FIXED:
+                sd[place] = max(LEAST_SD, np.sqrt(np.mean(found[mine] ** 2 + variance[mine])))
+        left = np.abs(error - slopes @ step)
+        for kind in set(kinds.tolist()):
+            row_sd[kind] = max(LEAST_SD, float(1.4826 * np.median(left[kinds == kind])))
+    known = dict(zip(design.names, found.tolist(), strict=True))
+    return Effects(
+        *_of_gpus(rows, known), dict(zip(LEVELS, sd.tolist(), strict=True)), row_sd, known
+    )
+
+
+def _of_gpus(
+    rows: Sequence[Row], known: Mapping[tuple[Any, ...], float]
+) -> tuple[dict[tuple[str, Mode], Floats], dict[tuple[str, Mode], Floats]]:
+    """Return what GPUs have of their own, and what others take, from the terms by name."""
+    modes: tuple[Mode, ...] = get_args(Mode)
+    shape = N_CLASSES, N_EFFECT_UNITS
+    usual = {
+        (family, mode): np.array([_usual(known, family, mode, *at) for at in np.ndindex(shape)])
+        for family in (*get_args(MemoryFamily), ANY_MEMORY)
+        for mode in modes
+    }
+    usual = {key: found.reshape(shape) for key, found in usual.items()}
+    of_gpus = {}
+    for device in {row.device.name: row.device for row in rows}.values():
+        for mode in modes:
+            own = [
+                known.get(("gpu", device.name, unit), 0.0)
+                + known.get(("gpu_class", device.name, kind, unit), 0.0)
+                + known.get(("gpu_mode", device.name, mode, unit), 0.0)
+                for kind, unit in np.ndindex(shape)
+            ]
+            of_all = usual[device.memory_family or ANY_MEMORY, mode]
+            of_gpus[device.name, mode] = of_all + np.reshape(own, shape)
+    return of_gpus, usual
+
+
+def _usual(
+    known: Mapping[tuple[Any, ...], float], family: str, mode: Mode, kind: int, unit: int
+) -> float:
+    """Return d; where nothing of the mode taught it that of eager mode, then of any memory."""
+    for families in ((family,), get_args(MemoryFamily)):
+        for one in (mode, "eager"):
+            names = [("default", other, one, kind, unit) for other in families]
+            found = [known[name] for name in names if name in known]
+            if found:
+                return float(np.mean(found))
+    return 0.0
+
+
+def row_kernels(law: KernelLaw, rows: Sequence[Row], graph: GraphLookup) -> list[RowKernels]:
+    """Return the kernels of rows by the shared law of a checkpoint, in the order of the rows.
+
+    Args:
+        law: of the checkpoint; its effects are left away.
+        rows: measured.
+        graph: key → graph.
+    """
+    bare = replace(law, effects=GpuEffects({}, {}))
+    return over_graphs(partial(_of_graph, bare), rows, graph, what="times by the shared law")
+
+
+def _of_graph(law: KernelLaw, graph: ModelGraph, rows: Sequence[Row]) -> list[RowKernels]:
+    made: dict[tuple[Any, ...], LawKernels] = {}
+    found = []
+    for row in rows:
+        precision = same_arithmetic(row.device, row.precision)[0]
+        key = (precision, row.mode, row.channels_last, row.node)
+        if key not in made:
+            table = KernelTable.of(graph, precision, row.mode, channels_last=row.channels_last)
+            if row.node is not None:
+                table = kernels_of_node(table, row.node)
+            made[key] = LawKernels.of(KernelGraph.of(table, ROUNDS))
+        found.append(_of_row(law, made[key], row))
+    return found
+
+
+def _of_row(law: KernelLaw, kernels: LawKernels, row: Row) -> RowKernels:
+    view = DeviceView.of(row.device, row.mig)
+    places = [Place(view, row.conditions)]
+    if kernels.ieee_looks is not None and "tf32" in row.device.peak_tflops:
+        places.append(Place(view, row.conditions, ieee=True))
+    times = law.times(kernels, row.batch, places)
+    kernel_ms = np.min([found.kernel_ms for found in times], axis=0)
+    looks, graph = kernels.looks, kernels.graph
+    look = kernels.look_of[graph.class_of]
+    serial = serial_ms(looks, row.batch)[look]
+    base_ms = np.bincount(look, np.maximum(kernel_ms - serial, 0.0), len(looks.kind))
+    per_sample, fixed = graph.table.input_bytes
+    return RowKernels(
+        base_ms=base_ms.astype(np.float64),
+        kind=looks.kind.astype(np.int64),
+        column=effect_column(looks.unit),
+        share=arithmetic_share(looks, row.batch, view),
+        serial_ms=float(serial.sum()),
+        launches=graph.launches,
+        input_bytes=float(per_sample * row.batch + fixed),
+    )

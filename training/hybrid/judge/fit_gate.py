@@ -1,0 +1,151 @@
+"""Does the shipped checkpoint fit the rows that trained it? A committed table, held to bounds.
+
+    python -m training.hybrid.judge.fit_gate --data ../shared/data --graphs build/graphs
+
+Rows are asked through the shipped door (`shipped_answers`). A cell is what one laboratory measured
+of one kind of work on one GPU: (GPU, source, precision, mode, class). Its figure is the median of
+log(predicted / measured) over at most 40 rows. Rows below 0.3 ms that a clock on the host timed are
+left out: they show the launches of the laboratory's machine, which no question names. A cell of 20
+rows and more beyond ±0.10 needs a line in `fit_gate_reasons.toml` that says why; the tests refuse a
+table that is not the shipped checkpoint's, and a cell without a line.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+import typer
+
+import dippm
+from dippm.loaded import LoadedPredictor
+from training.hybrid.judge.shipped_answers import shipped_answers
+from training.hybrid.rows.examples import GraphLookup, Row
+from training.hybrid.rows.sources import load_rows
+
+TABLE = Path(__file__).with_name("fit_gate.json")
+REASONS = Path(__file__).with_name("fit_gate_reasons.toml")
+MOST_ROWS, FEWEST_ROWS = 40, 20
+MOST_LOG_ERROR = 0.10
+SHORTEST_MS = 0.3
+CELL = ("gpu", "source", "precision", "mode", "work")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one laboratory measured of one kind of work on one GPU.
+
+    Attributes:
+        gpu, source, precision, mode: of the rows.
+        work: "model", or the operator, or the costliest one of a chain, "chain" before it.
+        n: rows asked.
+        log_error: median of log(predicted / measured).
+    """
+
+    gpu: str
+    source: str
+    precision: str
+    mode: str
+    work: str
+    n: int
+    log_error: float
+
+    @property
+    def is_beyond(self) -> bool:
+        """Tell whether the cell needs a reason."""
+        return self.n >= FEWEST_ROWS and abs(self.log_error) > MOST_LOG_ERROR
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="folder of measured tables")],
+    graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
+    checkpoint: Annotated[str | None, typer.Option(help="name or folder; the default one")] = None,
+    out: Annotated[Path, typer.Option(help="file to write")] = TABLE,
+) -> None:
+    """Ask the rows of every cell, write the table and print what is beyond the bound."""
+    loaded = dippm.load(checkpoint)
+    cells = gate_cells(loaded, *load_rows(data, graphs))
+    document = {
+        "checkpoint": fingerprint(loaded.checkpoint.info.path),
+        "cells": [asdict(cell) for cell in cells],
+    }
+    lines = ",\n  ".join(json.dumps(cell) for cell in document["cells"])
+    head = json.dumps(document["checkpoint"])
+    out.write_text(f'{{\n "checkpoint": {head},\n "cells": [\n  {lines}\n ]\n}}\n')
+    judged = [cell for cell in cells if cell.n >= FEWEST_ROWS]
+    beyond = [cell for cell in judged if cell.is_beyond]
+    for cell in sorted(beyond, key=lambda cell: -abs(cell.log_error)):
+        typer.echo(f"{' · '.join(key_of(cell))}: {cell.log_error:+.2f} over {cell.n}")
+    typer.echo(f"{len(beyond)} of {len(judged)} cells beyond ±{MOST_LOG_ERROR:.2f}; wrote {out}")
+
+
+def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup) -> list[Cell]:
+    """Return the cells of rows, in order.
+
+    Args:
+        loaded: what `dippm.load` returned.
+        rows: that trained it.
+        graph: key → graph.
+    """
+    chosen = list(_sampled(rows))
+    answers = shipped_answers(loaded, chosen, graph)
+    answers["log_error"] = np.log(answers["predicted_ms"] / answers["measured_ms"])
+    keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
+    grouped = pd.concat([keys, answers], axis=1).groupby(list(CELL))["log_error"]
+    return [
+        Cell(*map(str, key), len(found), round(float(found.median()), 3)) for key, found in grouped
+    ]
+
+
+def cell_of(row: Row) -> tuple[str, ...]:
+    """Return CELL of a row."""
+    work = "model" if row.is_model else row.family.removeprefix("operator ")
+    return row.device.name, row.source, row.precision, row.mode, work
+
+
+def key_of(cell: Cell) -> tuple[str, ...]:
+    """Return CELL of a cell."""
+    return cell.gpu, cell.source, cell.precision, cell.mode, cell.work
+
+
+def fingerprint(checkpoint: Path) -> dict[str, str]:
+    """Return the hashes that bind a table to a checkpoint, by file."""
+    names = ("config.json", "model.safetensors")
+    return {name: sha256((checkpoint / name).read_bytes()).hexdigest() for name in names}
+
+
+def without_reason(document: Mapping[str, Any], reasons: Path = REASONS) -> list[Cell]:
+    """Return the cells of a table beyond the bound that no line of `reasons` is about.
+
+    A line has any of CELL, and "why": it is about the cells that agree with all that it has.
+    """
+    lines = tomllib.loads(reasons.read_text(encoding="utf-8")).get("cells", [])
+    cells = [Cell(**cell) for cell in document["cells"]]
+    return [
+        cell
+        for cell in cells
+        if cell.is_beyond
+        and not any(all(getattr(cell, k) == line[k] for k in CELL if k in line) for line in lines)
+    ]
+
+
+def _sampled(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield at most MOST_ROWS rows of each cell, the same ones each time."""
+    cells: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.node is None and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS):
+            cells.setdefault(cell_of(row), []).append(row)
+    for _, mine in sorted(cells.items()):
+        yield from sorted(mine, key=lambda row: crc32(row.row_id.encode()))[:MOST_ROWS]
+
+
+if __name__ == "__main__":
+    typer.run(main)

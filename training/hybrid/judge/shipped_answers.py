@@ -1,0 +1,93 @@
+"""What the shipped door answers for measured rows.
+
+A row is asked as its user would ask: GPU or slice, precision, mode, batch, layout and the clock of
+its regime, at the default host. Nothing of the row's own table is known to the answer: no offset,
+no launch time, no version of its software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import pandas as pd
+
+from dippm.graph.float_type import in_float32
+from dippm.graph.model_graph import ModelGraph
+from dippm.loaded import LoadedPredictor
+from training.hybrid.rows.by_graph import over_graphs
+from training.hybrid.rows.examples import GraphLookup, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of the shipped door, beside the measurement.
+
+    Attributes:
+        row_id: of the measured row.
+        measured_ms: latency of the row.
+        predicted_ms: latency that was answered.
+        low_ms, high_ms: ends of its 90 % interval.
+        host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
+        features: of the interval, see `dippm.models.intervals.interval_features`.
+        group: one of its groups.
+        limit: see `dippm.models.intervals.IntervalTerms`.
+        host_log_sd: likewise.
+    """
+
+    row_id: str
+    measured_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+    host_share: float
+    features: tuple[float, ...]
+    group: str
+    limit: float
+    host_log_sd: float
+
+
+def shipped_answers(
+    loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup
+) -> pd.DataFrame:
+    """Return the answers for rows, in their order, with the columns of `Answer`.
+
+    Operators amid a model (`Row.node`) are no question of a user, so they may not be among the
+    rows.
+
+    Args:
+        loaded: what `dippm.load` returned.
+        rows: measured.
+        graph: key → graph.
+    """
+    assert all(row.node is None for row in rows)
+    found = over_graphs(partial(_answers, loaded), rows, graph, what="answers of the shipped door")
+    return pd.DataFrame([asdict(answer) for answer in found], columns=list(Answer.__slots__))
+
+
+def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) -> list[Answer]:
+    graph = in_float32(graph)
+    asked = [row.conditions for row in rows]
+    found = []
+    for row, conditions in zip(rows, asked, strict=True):
+        predictor = loaded.checkpoint_for(conditions.device).predictor
+        [estimates] = predictor.predict_many(graph, [conditions])
+        latency = estimates.values["latency_ms"]
+        host, terms = estimates.host, estimates.latency_terms
+        assert terms is not None
+        found.append(
+            Answer(
+                row.row_id,
+                row.latency_ms,
+                latency.value,
+                latency.interval.low,
+                latency.interval.high,
+                host.share if host else 0.0,
+                terms.features,
+                terms.group,
+                terms.limit,
+                terms.host_log_sd,
+            )
+        )
+    return found

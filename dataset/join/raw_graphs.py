@@ -38,6 +38,7 @@ SOURCES = (
     "hwgpt",
     "kernelbench",
     "optimum_benchmark",
+    "parvagpu",
 )
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included

@@ -54,6 +54,7 @@ LAYER_COLUMNS = {
     "aiconfigurator": ("n", "k", "num_heads", "num_kv_heads", "head_dim", "window_size"),
     "vidur": ("n_embd", "n_head", "n_kv_head", "n_expanded_embd", "vocab_size", "n_q_head"),
     "flagperf": ("input_shapes",),
+    "deepbench": ("m", "k", "C", "K", "S", "R"),
 }
 """What makes a layer, whatever flows through it; the rest of a shape is batch or length."""
 
@@ -160,7 +161,7 @@ def _neusight(row: Row) -> ModelGraph | None:
         b, m, n, k = _integers(row, "B", "M", "N", "K")
         return dense((b, m), n, k, bias=True)
     if op == "conv":
-        return _convolution(row)
+        return _square_convolution(row)
     shape = _integers(row, "B", "H")
     if op == "softmax":
         return _single("softmax", [shape], shape, attributes={"axis": 1})
@@ -170,24 +171,42 @@ def _neusight(row: Row) -> ModelGraph | None:
     return elementwise(name, shape, operands)
 
 
-def _convolution(row: Row) -> ModelGraph:
-    b, c_in, c_out = _integers(row, "B", "in_channels", "out_channels")
-    kernel, size, stride, padding = _integers(row, "kernel_size", "input_size", "stride", "padding")
-    out = (size + 2 * padding - kernel) // stride + 1
+def _square_convolution(row: Row) -> ModelGraph:
+    shape = _integers(row, "B", "in_channels", "input_size", "input_size")
+    kernel, stride, padding = _integers(row, "kernel_size", "stride", "padding")
+    filters = int(row["out_channels"])
+    return convolution(shape, filters, (kernel,) * 2, (stride,) * 2, (padding,) * 2)
+
+
+def convolution(
+    image: Shape, filters: int, kernel: Shape, strides: Shape, padding: Shape
+) -> ModelGraph:
+    """Return one convolution without bias of (batch, channels, height, width).
+
+    Args:
+        image: shape of its input.
+        filters: channels of its output.
+        kernel: its height and width.
+        strides: along height and width.
+        padding: on both sides of height and width.
+    """
+    batch, channels, *sizes = image
+    along = zip(sizes, kernel, strides, padding, strict=True)
+    out = tuple((size + 2 * pad - width) // step + 1 for size, width, step, pad in along)
     return _single(
         "conv2d",
-        [(b, c_in, size, size)],
-        (b, c_out, out, out),
+        [image],
+        (batch, filters, *out),
         attributes={
-            "kernel": (kernel, kernel),
-            "strides": (stride, stride),
-            "padding": (padding,) * 4,
+            "kernel": kernel,
+            "strides": strides,
+            "padding": padding * 2,
             "dilation": (1, 1),
             "groups": 1,
-            "in_channels": c_in,
-            "out_channels": c_out,
+            "in_channels": channels,
+            "out_channels": filters,
         },
-        weights=c_in * c_out * kernel * kernel,
+        weights=channels * filters * kernel[0] * kernel[1],
     )
 
 
@@ -291,6 +310,19 @@ def _flagperf(row: Row) -> ModelGraph | None:
     return None
 
 
+def _deepbench(row: Row) -> ModelGraph | None:
+    if row["operator"] == "gemm":
+        m, n, k = _integers(row, "m", "n", "k")
+        return dense((n,), k, m)
+    if row["operator"] != "conv2d":
+        return None
+    kernel, strides, padding = (
+        _integers(row, *names)
+        for names in (("R", "S"), ("stride_h", "stride_w"), ("pad_h", "pad_w"))
+    )
+    return convolution(_integers(row, "N", "C", "H", "W"), int(row["K"]), kernel, strides, padding)
+
+
 def _with_shape(named: tuple[str, int], shape: Shape) -> tuple[str, Shape, int]:
     return named[0], shape, named[1]
 
@@ -310,4 +342,5 @@ _MAKERS: dict[str, Callable[[Row], ModelGraph | None]] = {
     "aiconfigurator": _aiconfigurator,
     "vidur": _vidur,
     "flagperf": _flagperf,
+    "deepbench": _deepbench,
 }

@@ -25,6 +25,8 @@ MODULES = (
     "optimum_benchmark",
     "raphischer",
     "zeus",
+    "parvagpu",
+    "deepbench",
 )
 
 

@@ -31,6 +31,23 @@ def test_neusight_rows(row: dict[str, Any], op: str, macs: int, bytes_moved: int
     assert node.bytes_read + node.param_bytes + node.bytes_written == bytes_moved
 
 
+def test_a_product_and_a_convolution_that_is_not_square() -> None:
+    product = graph_of({"source": "deepbench", "operator": "gemm", "m": 5, "n": 3, "k": 7})
+    assert product is not None
+    (node,) = product.nodes
+    assert (node.op, node.in_shapes, node.out_shapes) == ("dense", ((3, 7),), ((3, 5),))
+    assert node.param_bytes == 4 * 35
+    speech = {"N": 4, "C": 1, "H": 161, "W": 700, "K": 32, "R": 5, "S": 20,
+              "stride_h": 2, "stride_w": 2, "pad_h": 0, "pad_w": 3}  # fmt: skip
+    wide = graph_of({"source": "deepbench", "operator": "conv2d", **speech})
+    assert wide is not None
+    (node,) = wide.nodes
+    assert node.out_shapes == ((4, 32, 79, 344),)
+    assert node.macs == 4 * 32 * 79 * 344 * 5 * 20
+    assert (node.attributes["kernel"], node.attributes["padding"]) == ((5, 20), (0, 3, 0, 3))
+    assert graph_of({"source": "deepbench", "operator": "rnn lstm"}) is None
+
+
 def attention_row(**shape: Any) -> dict[str, Any]:
     row = {"batch": 2, "isl": 1, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64}
     return {

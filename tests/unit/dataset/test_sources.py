@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dataset.measured.location import DataNotFoundError, data_dir
-from dataset.measured.sources import all_sources, read
+from dataset.measured.sources import all_sources, deepbench, read
 from dataset.measured.table import COLUMNS, tidy
 from dippm.devices import all_devices
 from dippm.errors import UnknownNameError
@@ -84,3 +84,43 @@ def test_an_unknown_source_is_refused(tmp_path: Path) -> None:
 def test_a_column_outside_of_the_schema_is_refused() -> None:
     with pytest.raises(KeyError, match="latency_s"):
         tidy("x", pd.DataFrame({"a": [1]}), {"latency_s": 1})
+
+
+def test_a_process_on_a_slice_is_one_of_as_many_as_share_it(tmp_path: Path) -> None:
+    folder = tmp_path / "parvagpu"
+    folder.mkdir()
+    row = {
+        "model": "inceptionv3", "gpu": "A100-80GB", "mig_slices": 7, "batch": 8,
+        "processes_mps": 1, "throughput_per_s_total": 800.0, "latency_ms_printed": 10.0,
+        "latency_ms_from_throughput": 10.25, "status": "ok",
+    }  # fmt: skip
+    shared = {**row, "mig_slices": 3, "processes_mps": 2, "latency_ms_from_throughput": 19.5}
+    failed = {**row, "status": "out of memory"}
+    pd.DataFrame([row, failed, shared]).to_csv(folder / "a100_mig_mps.csv")
+    whole, slice_ = read("parvagpu", tmp_path).to_dict("records")
+    assert (whole["model"], whole["precision"]) == ("torchvision:inception_v3@224", "tf32")
+    assert (whole["mig_profile"], whole["timer"], whole["latency_ms"]) == ("7g.80gb", "C", 10.25)
+    assert (slice_["mig_profile"], slice_["processes_mps"]) == ("3g.40gb", 2)
+
+
+def test_the_precision_of_a_sheet_is_that_of_its_products(tmp_path: Path) -> None:
+    folder = tmp_path / "deepbench"
+    folder.mkdir()
+    shape = dict.fromkeys(deepbench.SHAPE_COLUMNS)
+    kinds = [
+        ("T4", "fp32", "gemm", "fp32-ieee"),
+        ("T4", "fp16 (fp32 accumulate)", "conv2d", "fp16"),
+        ("P100", "fp16 storage, fp32 math", "gemm", "fp16"),
+        ("P100", "fp16 storage, fp32 math", "conv2d", None),
+        ("TITAN-Xp", "int8 (gemm, conv); fp32 rnn", "gemm", "int8"),
+        ("TITAN-Xp", "int8 (gemm, conv); fp32 rnn", "rnn lstm", "fp32-ieee"),
+        ("M40", "fp32", "gemm", "left out"),
+    ]
+    pd.DataFrame(
+        {**shape, "gpu": gpu, "precision": precision, "op": op, "fwd_ms": 0.5}
+        for gpu, precision, op, _ in kinds
+    ).to_csv(folder / "operators.csv")
+    table = read("deepbench", tmp_path)
+    found = table["precision"].astype(object).where(table["precision"].notna(), None)
+    assert found.tolist() == [expected for *_, expected in kinds[:-1]]
+    assert set(table["gpu"]) == {"T4", "P100-PCIe-16GB", "TITAN-Xp"}

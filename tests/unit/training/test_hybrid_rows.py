@@ -104,3 +104,36 @@ def test_a_language_model_is_one_architecture_however_attention_ran(
     assert (apart.graph, fused.graph) == ("hf:mistral-7b-unfused@256", "hf:mistral-7b@256")
     assert apart.architecture == fused.architecture
     assert (apart.family, apart.batch, apart.timer) == ("llama", 4, "wall")
+
+
+def test_a_network_beside_neighbours_or_at_the_end_of_the_memory_is_no_row() -> None:
+    runs = [
+        ("torchvision:vgg19@224", "3g.40gb", 128, 1),
+        ("torchvision:vgg19@224", "3g.40gb", 128, 2),
+        ("torchvision:densenet169@224", "3g.40gb", 128, 1),
+        ("torchvision:densenet169@224", "3g.40gb", 64, 1),
+        ("torchvision:densenet169@224", "7g.80gb", 128, 1),
+    ]
+    table = pd.DataFrame(runs, columns=["model", "mig_profile", "batch", "processes_mps"])
+    assert sources.alone(table).index.tolist() == [0, 3, 4]
+
+
+def test_operators_of_a_sheet_become_rows_with_their_precision(
+    tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = dict.fromkeys(("C", "K", "S", "R"))
+    row = {
+        "source": "deepbench", "operator": "gemm", "gpu": "T4", "timer": "K", "mode": "eager",
+        "layout": None, "software": None, "latency_ms": 0.5, "m": 8, "n": 4, "k": 2, **shape,
+    }  # fmt: skip
+    precisions = ("fp32-ieee", "fp16", "int8", None)
+    tables["deepbench"] = pd.DataFrame(
+        row | {"precision": precision, "row_id": f"deepbench/{i}"}
+        for i, precision in enumerate(precisions)
+    )
+    monkeypatch.setattr(sources, "OPERATOR_SOURCES", ("deepbench",))
+    made = sources._operator_rows(Path(), Lookup())
+    assert [(r.precision, r.timer, r.kind) for r in made] == [
+        ("fp32-ieee", "kernel", "operator"),
+        ("fp16", "kernel", "operator"),
+    ]

@@ -1,0 +1,62 @@
+"""ParvaGPU: seven torchvision networks over batch on slices of an A100, alone and beside others.
+
+`processes_mps` clients of one MPS server shared a slice, each with the model and batch of the row:
+1 is a model by itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from dataset.measured.table import Source, catalogue_names, tidy
+
+FILE = "a100_mig_mps.csv"
+NAMES = {"inceptionv3": "inception_v3", "mobilenetv2": "mobilenet_v2"}
+"""Models that torchvision spells otherwise."""
+PROFILES = {1: "1g.10gb", 2: "2g.20gb", 3: "3g.40gb", 4: "4g.40gb", 7: "7g.80gb"}
+"""By compute slices. All seven are the GPU in MIG mode, which keeps 10 of its 108 SMs."""
+IMAGE_SIZE = 224
+"""Of every network, Inception too."""
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return forward passes; `latency_ms` is that of each process, out of the total throughput.
+
+    Its container computes in TF32 throughout. The passes ran without `torch.no_grad`, so that they
+    kept what a backward pass would read.
+    """
+    table = pd.read_csv(folder / FILE)
+    table = table[table["status"] == "ok"]
+    return tidy(
+        "parvagpu",
+        table.drop(columns=["latency_ms_from_throughput", "latency_ms_printed", "status"]),
+        {
+            "gpu": catalogue_names(table["gpu"]),
+            "timer": "C",
+            "precision": "tf32",
+            "mode": "eager",
+            "layout": "nchw",
+            "phase": "inference",
+            "software": "torch 1.11",
+            "model": "torchvision:" + table["model"].replace(NAMES) + f"@{IMAGE_SIZE}",
+            "mig_profile": table["mig_slices"].map(PROFILES),
+            "n_gpus": 1,
+            "batch": table["batch"],
+            "latency_ms": table["latency_ms_from_throughput"],
+        },
+    )
+
+
+SOURCES = (
+    Source(
+        "parvagpu",
+        "parvagpu",
+        "MunQ-Lee/ParvaGPU_SC24, prof_data (SC 2024)",
+        "MIT",
+        "C",
+        (FILE,),
+        read,
+    ),
+)

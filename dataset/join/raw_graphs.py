@@ -3,11 +3,11 @@
     python -m dataset.raw_graphs --workers 2
 
 Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
-is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says,
-"kernelbench:<trace>", and "own:family(name=value,...)@sizes" for the workloads of
-`dataset.families`. One file for each, compressed JSON; a model that cannot be converted leaves a
-file with the reason instead, so that a second run does only what is missing. Weights are never
-made: models stand on the meta device.
+is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says, "sd:unet-v1@64"
+as `dataset.measured.stable_diffusion` does, "kernelbench:<trace>", and
+"own:family(name=value,...)@sizes" for the workloads of `dataset.families`. One file for each,
+compressed JSON; a model that cannot be converted leaves a file with the reason instead, so that a
+second run does only what is missing. Weights are never made: models stand on the meta device.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ SOURCES = (
     "kernelbench",
     "optimum_benchmark",
     "parvagpu",
+    "sd_webui",
 )
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
@@ -136,13 +137,15 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     name, _, size = name.partition("@")
     if not size.isdigit():
         raise ValueError(f"{spec!r} does not say its image size, as in 'timm:resnet50@224'")
-    if zoo in ("hf", "gpt"):
+    if zoo == "sd":
+        model, examples = _unet(name, int(size))
+    elif zoo in ("hf", "gpt"):
         model = _language_model(name) if zoo == "hf" else _gpt(name)
-        example = torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta")
+        examples = (torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta"),)
     else:
         model, channels = _model(zoo, name, int(size))
-        example = torch.empty(BATCH, channels, int(size), int(size), device="meta")
-    return walk(ShapeOnlyImporter().import_program(_exported(model, (example,))), BATCH)
+        examples = (torch.empty(BATCH, channels, int(size), int(size), device="meta"),)
+    return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
 
 
 def build(
@@ -244,6 +247,12 @@ def _gpt(name: str) -> Any:
     from dataset.measured import gpt
 
     return gpt.module_of(name)
+
+
+def _unet(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
+    from dataset.measured import stable_diffusion
+
+    return stable_diffusion.module_of(name), stable_diffusion.inputs_of(BATCH, size)
 
 
 def _language_model(name: str) -> Any:

@@ -27,6 +27,7 @@ MODULES = (
     "zeus",
     "parvagpu",
     "deepbench",
+    "sd_webui",
 )
 
 

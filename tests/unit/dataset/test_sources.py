@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dataset.measured.location import DataNotFoundError, data_dir
-from dataset.measured.sources import all_sources, deepbench, read
+from dataset.measured.sources import all_sources, deepbench, read, sd_webui
 from dataset.measured.table import COLUMNS, tidy
 from dippm.devices import all_devices
 from dippm.errors import UnknownNameError
@@ -124,3 +124,38 @@ def test_the_precision_of_a_sheet_is_that_of_its_products(tmp_path: Path) -> Non
     found = table["precision"].astype(object).where(table["precision"].notna(), None)
     assert found.tolist() == [expected for *_, expected in kinds[:-1]]
     assert set(table["gpu"]) == {"T4", "P100-PCIe-16GB", "TITAN-Xp"}
+
+
+def report(**said: object) -> dict[str, object]:
+    return {
+        "gpu": "NVIDIA GeForce RTX 3080", "gpu_mem_gb": 10.0, "weights_dtype": "float16",
+        "attention": "xformers none", "compile": None, "model_family_guess": "sd1.x",
+        "width": None, "height": None, "batch": 4, "unet_call_ms": 100.0, **said,
+    }  # fmt: skip
+
+
+def test_many_reports_are_one_call_of_the_network(tmp_path: Path) -> None:
+    folder = tmp_path / "sd_webui"
+    folder.mkdir()
+    busy = [report(unet_call_ms=ms) for ms in (110, 120, 140, 300, 350, 400, 500, 600)]
+    quick = [report(attention="sdp"), report(compile="none"), report(width=512, height=512)]
+    others = [
+        report(unet_call_ms=1.0, **other)
+        for other in (
+            {"attention": "Automatic none"},
+            {"attention": "xformers medvram"},
+            {"compile": "inductor"},
+            {"weights_dtype": "fp32 weights"},
+            {"model_family_guess": "sdxl"},
+            {"width": 768},
+            {"gpu_mem_gb": 12.0},
+            {"gpu": "NVIDIA GeForce RTX 3080 Laptop GPU"},
+        )
+    ]
+    few = [report(batch=1)] * (sd_webui.FEWEST_REPORTS - 1)
+    pd.DataFrame([*busy, *quick, *others, *few]).to_csv(folder / "images_per_second.csv")
+    (row,) = read("sd_webui", tmp_path).to_dict("records")
+    assert (row["gpu"], row["precision"], row["timer"]) == ("RTX-3080", "fp16", "W")
+    assert (row["model"], row["images"], row["batch"]) == ("sd:unet-v1@64", 4, 8)
+    assert row["reports"] == len(busy) + len(quick)
+    assert row["latency_ms_p90"] <= row["latency_ms"] == 100 <= row["latency_ms_p75"]

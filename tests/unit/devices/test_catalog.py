@@ -56,7 +56,7 @@ def test_names_and_aliases_mean_one_device_each() -> None:
 
 
 def test_every_device_has_values_that_a_gpu_can_have() -> None:
-    assert len(all_devices()) == 51
+    assert len(all_devices()) == 58
     for device in all_devices():
         assert device.source
         assert device.memory_mb > 8_000
@@ -151,6 +151,9 @@ def test_figures_of_a_card_are_those_of_one(device) -> None:
 SIBLINGS = [
     ("A100-40GB", "A100-80GB"), ("A100-PCIe-40GB", "A100-PCIe-80GB"), ("H100-SXM-80GB", "H200"),
     ("H200", "B200"), ("A30", "A100-PCIe-80GB"), ("RTX-3080", "RTX-3090"), ("L4", "L40S"),
+    ("RTX-3070", "RTX-3070-Ti"), ("GTX-1070", "GTX-1080"), ("GTX-1080", "GTX-1080-Ti"),
+    ("TITAN-X-Pascal", "TITAN-Xp"), ("RTX-2070", "RTX-2070-SUPER"), ("RTX-4070", "RTX-4070-Ti"),
+    ("RTX-2070-SUPER", "RTX-2080-SUPER"), ("RTX-4070-Ti", "RTX-4080"),
     ("RTX-3090", "RTX-3090-Ti"), ("RTX-3090-Ti", "RTX-4090"), ("RTX-4090", "RTX-5090"),
     ("V100-PCIe-32GB", "V100-SXM2-32GB"), ("RTX-5090", "RTX-PRO-6000"),
     ("RTX-PRO-6000-Server", "RTX-PRO-6000"),

@@ -137,3 +137,31 @@ def test_operators_of_a_sheet_become_rows_with_their_precision(
         ("fp32-ieee", "kernel", "operator"),
         ("fp16", "kernel", "operator"),
     ]
+
+
+def test_networks_on_slices_and_u_nets_become_rows_of_whole_models(
+    tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = {"mode": "eager", "layout": "nchw", "phase": "inference", "n_gpus": 1}
+    tables["parvagpu"] = pd.DataFrame([{
+        **common, "row_id": "parvagpu/0", "source": "parvagpu", "gpu": "A100-80GB", "timer": "C",
+        "precision": "tf32", "software": "torch 1.11", "model": "torchvision:vgg19@224",
+        "mig_profile": "2g.20gb", "batch": 16, "latency_ms": 37.1, "processes_mps": 1,
+    }])  # fmt: skip
+    tables["sd_webui"] = pd.DataFrame([{
+        **common, "row_id": "sd_webui/0", "source": "sd_webui", "gpu": "RTX-4070-Ti", "timer": "W",
+        "precision": "fp16", "software": None, "model": "sd:unet-v1@64", "mig_profile": None,
+        "batch": 8, "latency_ms": 187.6,
+    }])  # fmt: skip
+    none = pd.DataFrame(columns=[*common, "model", "software", "precision", "params_M", "seq_len"])
+    for name in ("timm_infer", "pytorch_gpu_benchmark", "migperf"):
+        tables[name] = none.astype({"model": str, "software": str, "seq_len": float})
+    monkeypatch.setattr(sources, "_gpt_rows", lambda *_: [])
+    lookup = Lookup()
+    lookup.keys_of = lambda models: pd.DataFrame(
+        {"architecture": "a", "family": "f", "params_M": 1.0}, index=sorted(set(models))
+    )
+    network, u_net = sources._model_rows(Path(), lookup)
+    assert (network.precision, network.timer, network.mig.name) == ("tf32", "wall+copy", "2g.20gb")
+    assert (u_net.device.name, u_net.batch, u_net.mig) == ("RTX-4070-Ti", 8, None)
+    assert u_net.is_end_to_end

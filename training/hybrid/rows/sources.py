@@ -130,6 +130,7 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
         read("pytorch_gpu_benchmark", data),
         named_migperf(read("migperf", data)),
         alone(read("parvagpu", data)),
+        read("sd_webui", data),
     ]
     table = pd.concat(tables, ignore_index=True)
     table = table[table["phase"] == "inference"]
@@ -162,7 +163,7 @@ def alone(table: Table) -> Table:
     """Return the rows of ParvaGPU that ran without a neighbour on the slice, less two wrong ones.
 
     What fills a slice of 40 GB takes 1.2 times as long as half of it does, where every other pair
-    of batches takes 1.7 to 2.1: part of its samples never ran.
+    of batches from 32 on takes 1.7 to 2.1: part of its samples never ran.
     """
     overfull = table["model"].str.contains("densenet169") & (table["batch"] == OVERFULL_BATCH)
     overfull &= table["mig_profile"].isin(OVERFULL_SLICES)

@@ -8,26 +8,28 @@ from dippm.features.kernel import Kernel
 from dippm.features.kernel_classes import KERNEL_CLASSES
 
 
-def fuse(kernels: Sequence[Kernel]) -> list[Kernel]:
+def fuse(kernels: Sequence[Kernel], graph_breaks: Sequence[range] = ()) -> list[Kernel]:
     """Merge kernels that read from each other and only stream memory.
 
     A group holds at most one reduction-like kernel, reads what comes from outside and writes what
     is read outside; what passes between its members stays in registers. A kernel that reads two
-    groups joins both, such as the sum of two normalised branches. Upsampling is generated code, so
-    it does not walk serially.
+    groups joins both, such as the sum of two normalised branches. Nothing is merged across a break
+    of the graph.
 
     Args:
         kernels: in execution order, with their sources.
+        graph_breaks: positions of kernels that are not compiled, see `Run`.
     """
+    part_of = _compiled_parts(kernels, graph_breaks)
     groups: list[list[int]] = []
     group_of: list[int] = []
     for position in range(len(kernels)):
-        joined = _group_to_join(position, kernels, groups, group_of)
+        joined = _group_to_join(position, kernels, part_of, groups, group_of)
         if joined is None:
             groups.append([])
             joined = len(groups) - 1
         else:
-            for other in _branches(position, joined, kernels, groups, group_of):
+            for other in _branches(position, joined, kernels, part_of, groups, group_of):
                 groups[joined] = sorted(groups[joined] + groups[other])
                 for member in groups[other]:
                     group_of[member] = joined
@@ -45,18 +47,35 @@ def fuse(kernels: Sequence[Kernel]) -> list[Kernel]:
     return merged
 
 
+def _compiled_parts(kernels: Sequence[Kernel], graph_breaks: Sequence[range]) -> list[int | None]:
+    """Return the compiled graph that each kernel is in; None for what no compiler merges."""
+    found: list[int | None] = []
+    left_alone = {at for each in graph_breaks for at in each}
+    starts = {each.start for each in graph_breaks}
+    part = 0
+    for position, kernel in enumerate(kernels):
+        part += position in starts
+        fusible = KERNEL_CLASSES[kernel.kind].fusible and position not in left_alone
+        found.append(part if fusible else None)
+    return found
+
+
 def _group_to_join(
-    position: int, kernels: Sequence[Kernel], groups: list[list[int]], group_of: list[int]
+    position: int,
+    kernels: Sequence[Kernel],
+    part_of: Sequence[int | None],
+    groups: list[list[int]],
+    group_of: list[int],
 ) -> int | None:
     """Return the latest group that the kernel reads and that can take it."""
-    kernel = kernels[position]
-    if not _is_fusible(kernel):
+    kernel, part = kernels[position], part_of[position]
+    if part is None:
         return None
     read = {group_of[source] for source in kernel.sources}
     for group in sorted(read, key=lambda g: -groups[g][-1]):
         members = [kernels[at] for at in groups[group]]
         two_anchors = _is_anchor(kernel) and any(map(_is_anchor, members))
-        if not all(map(_is_fusible, members)) or two_anchors:
+        if any(part_of[at] != part for at in groups[group]) or two_anchors:
             continue
         if not _waits_for([position], set(groups[group]), kernels):
             return group
@@ -67,6 +86,7 @@ def _branches(
     position: int,
     joined: int,
     kernels: Sequence[Kernel],
+    part_of: Sequence[int | None],
     groups: list[list[int]],
     group_of: list[int],
 ) -> list[int]:
@@ -83,7 +103,7 @@ def _branches(
         members = groups[group]
         if group == joined or group in found or not _same_loop(kernels[source], kernel):
             continue
-        if not all(_is_fusible(kernels[at]) for at in members):
+        if any(part_of[at] != part_of[position] for at in members):
             continue
         anchors = any(_is_anchor(kernels[at]) for at in members)
         read = _is_read_by_others(set(members), kernels[:position])
@@ -123,10 +143,6 @@ def _waits_for(members: Sequence[int], others: set[int], kernels: Sequence[Kerne
     return False
 
 
-def _is_fusible(kernel: Kernel) -> bool:
-    return KERNEL_CLASSES[kernel.kind].fusible
-
-
 def _is_anchor(kernel: Kernel) -> bool:
     return KERNEL_CLASSES[kernel.kind].anchor
 
@@ -146,7 +162,7 @@ def _read_outside(kernels: Sequence[Kernel], group_of: list[int]) -> list[bool]:
 def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool]) -> Kernel:
     members = [kernels[at] for at in group]
     if len(members) == 1:
-        return members[0]._replace(serial=0.0)
+        return members[0]
     anchors = [k for k in members if _is_anchor(k)]
     body = anchors[0] if anchors else members[-1]
     own = set(group)
@@ -165,6 +181,5 @@ def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool
         out_bytes=members[-1].out_bytes,
         strided=any(k.strided for k in members),
         run=min(k.run for k in members),
-        serial=0.0,
         in_place=False,
     )

@@ -27,6 +27,8 @@ class KernelClass:
             kernel of this class in eager mode.
         fusible: a compiler joins it to kernels that follow each other.
         anchor: sees more than one element at a time: a fused kernel holds one of these at most.
+        breaks_graph: a compiler leaves it to its library, as in eager mode, and compiles what runs
+            before it and after it as two graphs.
         axis: over which it reduces or reads contiguously: the "last" axis, the "channels", or the
             elements that are "reduced" to one.
         parameter_row: reads one row of float32 parameters.
@@ -42,6 +44,7 @@ class KernelClass:
     streams: bool = False
     fusible: bool = False
     anchor: bool = False
+    breaks_graph: bool = False
     axis: Axis = "last"
     parameter_row: bool = False
     reads_what_it_writes: bool = False
@@ -67,7 +70,7 @@ _CLASSES = (
     KernelClass("gemm", **_PRODUCT),
     KernelClass("batched_gemm", **_PRODUCT),
     KernelClass("attention", **_PRODUCT),
-    KernelClass("recurrent", **_PRODUCT),
+    KernelClass("recurrent", **_PRODUCT, breaks_graph=True),
     KernelClass("batch_norm", **_FUSIBLE, axis="channels", parameter_row=True),
     KernelClass("layer_norm", **_ANCHOR, parameter_row=True),
     KernelClass("group_norm", **_ANCHOR),

@@ -47,6 +47,7 @@ FEATURE_NAMES = (*KERNEL_CLASSES, *FEATURE_UNITS, *SHAPE_FEATURES, *DEVICE_FEATU
 N_FEATURES = len(FEATURE_NAMES)
 N_DEVICE_FEATURES = len(DEVICE_FEATURES)
 _MATRIX = np.array([row.matrix for row in KERNEL_CLASSES.values()])
+_BREAKS_GRAPH = np.array([row.breaks_graph for row in KERNEL_CLASSES.values()])
 _SLOTS = np.array([row.slots for row in KERNEL_CLASSES.values()])
 
 
@@ -178,7 +179,7 @@ def kernel_features(
         in_bytes != out_bytes,
         strided,
         np.full_like(m, channels_last),
-        np.full_like(m, compiled),
+        compiled & ~_BREAKS_GRAPH[table.kind],
         np.log1p(write / out_bytes),
         np.log1p(flops),
         (n % 8 == 0) * matrix,

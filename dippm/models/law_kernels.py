@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.features.kernel import UNITS
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import KernelTable
 from dippm.models.message_passing import Neighbours
 
 Integers = NDArray[np.int64]
+_BREAKS_GRAPH = np.array([row.breaks_graph for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class LawKernels:
         looks: one kernel for each class of kernels that are the same by themselves, L of them.
         ieee_looks: the same with IEEE products in place of those in TF32; None if there are none.
         look_of: position in `looks` of each kernel of `graph`, shape (C,).
+        left_alone: kernels of the whole table that a compiler leaves to their library, in order.
         inward: what each kernel of `graph` reads.
         outward: what reads it.
     """
@@ -36,6 +39,7 @@ class LawKernels:
     looks: KernelTable
     ieee_looks: KernelTable | None
     look_of: Integers
+    left_alone: Integers
     inward: Neighbours
     outward: Neighbours
 
@@ -54,6 +58,7 @@ class LawKernels:
             looks=looks,
             ieee_looks=replace(looks, unit=plain) if wide.any() else None,
             look_of=look_of.ravel().astype(np.int64),
+            left_alone=np.flatnonzero(_BREAKS_GRAPH[table.kind[graph.class_of]]),
             inward=Neighbours.of(graph.inward, size),
             outward=Neighbours.of(graph.outward, size),
         )

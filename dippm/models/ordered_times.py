@@ -130,13 +130,30 @@ class OrderedTimes:
                 points.append(point)
                 places.append(Place(view, c, ieee=True))
         for kernels, points, places in groups.values():
-            times = self._law.times(kernels, self._batch, places)
+            times = self._times(kernels, places)
             for point, place, found in zip(points, places, times, strict=True):
                 if place.ieee:
                     least = np.minimum(self._lone[point].kernel_ms, found.kernel_ms)
                     self._lone[point] = _of(self._lone[point], least)
                 else:
                     self._lone[point] = found
+
+    def _times(self, kernels: LawKernels, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return what the law says; of what a compiler leaves alone it says what eager mode takes.
+
+        Such kernels are the same in both modes, and come in the same order.
+        """
+        times = self._law.times(kernels, self._batch, places)
+        if not len(kernels.left_alone) or places[0].conditions.mode == "eager":
+            return times
+        eager = [replace(p, conditions=replace(p.conditions, mode="eager")) for p in places]
+        in_eager = self._kernels_of(eager[0].conditions)
+        found = []
+        for lone, other in zip(times, self._law.times(in_eager, self._batch, eager), strict=True):
+            kernel_ms = lone.kernel_ms.copy()
+            kernel_ms[kernels.left_alone] = other.kernel_ms[in_eager.left_alone]
+            found.append(_of(lone, kernel_ms))
+        return found
 
     def _order_of(self, c: Conditions) -> KernelTimes:
         point = self._point(c)

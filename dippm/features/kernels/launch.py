@@ -113,7 +113,7 @@ def launched_by(
         half_scores=half_scores,
     )
     walk(run)
-    return fuse(run.kernels) if mode == "compiled" else run.kernels
+    return fuse(run.kernels, run.graph_breaks) if mode == "compiled" else run.kernels
 
 
 def walk(run: Run, seen: Callable[[Call, Call | None], None] | None = None) -> None:

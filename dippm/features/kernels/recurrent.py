@@ -13,7 +13,12 @@ SERIAL_PER_STEP = 30.0
 
 
 def recurrent(run: Run, call: Call) -> None:
-    """Launch one record for all layers: each is one launch, whose products wait for each other."""
+    """Launch one record for all layers: each is one launch, whose products wait for each other.
+
+    `torch.compile` breaks its graph here (`torch._dynamo.config.allow_rnn` is off unless somebody
+    sets it), so that casts, copies and steps are those of eager mode.
+    """
+    first = len(run.kernels)
     a = call.attributes
     hidden, steps = float(a.get("hidden_size", 1)), float(a.get("steps", 1))
     out = run.tensor(call.outputs[0])
@@ -37,5 +42,6 @@ def recurrent(run: Run, call: Call) -> None:
     run.kernels[-1] = run.kernels[-1]._replace(
         launches=layers, serial=SERIAL_PER_STEP * steps * layers
     )
+    run.graph_breaks.append(range(first, len(run.kernels)))
     for other in call.outputs[1:]:
         run.make(other, run.product_width)

@@ -58,6 +58,8 @@ class Run:
         part: of a training step, that the next kernels belong to.
         training: batch norms make the statistics that they norm with.
         kernels: launched so far.
+        graph_breaks: of these the ones, call by call, that a compiler leaves to the framework; it
+            compiles what runs before such a call and after it as two graphs.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Run:
         self.product_width = 2 if precision in (*HALF, *AUTOCAST) else 4
         self.default_width = 2 if precision in HALF else 4
         self.kernels: list[Kernel] = []
+        self.graph_breaks: list[range] = []
         self.states: dict[int, State] = {}
         self.cast_weights: dict[tuple[int, ...], int] = {}
         for position in sequence.inputs:

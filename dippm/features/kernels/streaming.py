@@ -192,9 +192,14 @@ def row_length(run: Run, kind: str, source: int | None, out: Shape) -> float:
 def _serial_steps(run: Run, call: Call, source: int | None) -> int:
     """Return images × channels for bilinear upsampling of contiguous images, else 0.
 
-    A thread of its kernel walks all images and channels.
+    A thread of its kernel walks all images and channels; generated code does not.
     """
-    if call.op != "resize" or call.attributes.get("mode") != "linear" or source is None:
+    if (
+        run.compiled
+        or call.op != "resize"
+        or call.attributes.get("mode") != "linear"
+        or source is None
+    ):
         return 0
     out = run.tensor(call.outputs[0]).shape
     return prod(out[:2]) if len(out) == 4 and not images_last(run, source) else 0

@@ -51,3 +51,16 @@ def test_another_loop_or_a_second_reduction_stays_a_kernel(kind: str, size: floa
     kernels = [conv(), stream(kind, 0, size=size), conv(), stream("layer_norm", 2)]
     kernels.append(stream("elementwise", 1, 3))
     assert len(fuse(kernels)) == 4
+
+
+def test_a_break_of_the_graph_parts_what_could_be_one_kernel() -> None:
+    kernels = [conv(), stream("activation", 0), stream("cast", 1), stream("cast", 2)]
+    kernels += [stream("recurrent", 3)._replace(serial=9.0), stream("elementwise", 1, 4)]
+    kernels.append(stream("activation", 5))
+    whole, parted = fuse(kernels), fuse(kernels, [range(2, 5)])
+    assert [k.kind for k in whole] == ["conv_spatial", "cast", "recurrent", "activation"]
+    assert [k.kind for k in parted] == [
+        "conv_spatial", "activation", "cast", "cast", "recurrent", "activation",
+    ]  # fmt: skip
+    assert (whole[2].serial, parted[4].serial) == (9.0, 9.0)
+    assert parted[5].sources == (1, 4)

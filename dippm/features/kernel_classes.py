@@ -29,6 +29,8 @@ class KernelClass:
         anchor: sees more than one element at a time: a fused kernel holds one of these at most.
         breaks_graph: a compiler leaves it to its library, as in eager mode, and compiles what runs
             before it and after it as two graphs.
+        slower_compiled: measured to take longer than in eager mode where a compiler chooses the
+            layout of its images; no other sum of kernels does.
         axis: over which it reduces or reads contiguously: the "last" axis, the "channels", or the
             elements that are "reduced" to one.
         parameter_row: reads one row of float32 parameters.
@@ -45,6 +47,7 @@ class KernelClass:
     fusible: bool = False
     anchor: bool = False
     breaks_graph: bool = False
+    slower_compiled: bool = False
     axis: Axis = "last"
     parameter_row: bool = False
     reads_what_it_writes: bool = False
@@ -64,8 +67,8 @@ _CLASSES = (
     KernelClass("conv_pointwise", **_CONVOLUTION),
     KernelClass("conv_spatial", **_CONVOLUTION),
     KernelClass("conv_patch", **_CONVOLUTION),
-    KernelClass("conv_grouped", **_CONVOLUTION),
-    KernelClass("conv_depthwise", matrix=True),
+    KernelClass("conv_grouped", **_CONVOLUTION, slower_compiled=True),
+    KernelClass("conv_depthwise", matrix=True, slower_compiled=True),
     KernelClass("conv_other", **_CONVOLUTION),
     KernelClass("gemm", **_PRODUCT),
     KernelClass("batched_gemm", **_PRODUCT),
@@ -87,7 +90,7 @@ _CLASSES = (
     KernelClass("gather", **_ANCHOR, reads_what_it_writes=True),
     KernelClass("resize", streams=True),
     KernelClass("other"),
-    KernelClass("conv_depthwise_direct", matrix=True, slots=_DIRECT_SLOTS),
+    KernelClass("conv_depthwise_direct", matrix=True, slots=_DIRECT_SLOTS, slower_compiled=True),
 )
 KERNEL_CLASSES: Mapping[str, KernelClass] = {row.name: row for row in _CLASSES}
 """Classes by name, in the order of the table."""

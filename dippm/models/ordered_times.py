@@ -13,16 +13,19 @@ from math import exp
 
 import numpy as np
 
-from dippm.conditions import Conditions, Precision, same_arithmetic
+from dippm.conditions import Conditions, Mode, Precision, same_arithmetic
 from dippm.devices import Device, MigProfile
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView
 from dippm.models.board_power import BoardPower
 from dippm.models.kernel_law import Floats, KernelTimes, Law, Place
-from dippm.models.law_kernels import LawKernels
+from dippm.models.law_kernels import Integers, LawKernels
 from dippm.models.order import Order, is_same_chip
 
-Point = tuple[int, Precision, MigProfile | None]
-"""Identity of the device, precision or the first that is the same, slice."""
+Point = tuple[int, Precision, MigProfile | None, Mode]
+"""Identity of the device, precision or the first that is the same, slice, mode."""
+
+_SLOWER_COMPILED = np.array([row.slower_compiled for row in KERNEL_CLASSES.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Bounds:
 
 
 class OrderedTimes:
-    """Times of one model at one batch, in one mode, for one question after the other.
+    """Times of one model at one batch, for one question after the other.
 
     Args:
         law: says what kernels take by themselves.
@@ -68,6 +71,21 @@ class OrderedTimes:
 
     def at(self, c: Conditions) -> KernelTimes:
         """Return the ordered times under conditions of this batch."""
+        found = self._in_its_mode(c)
+        if c.mode == "eager":
+            return found
+        eager = _in_eager(c)
+        others = [~_SLOWER_COMPILED[self._kinds(one)] for one in (c, eager)]
+        mine_ms, most_ms = (
+            float(times.kernel_ms[counted].sum())
+            for times, counted in zip((found, self._in_its_mode(eager)), others, strict=True)
+        )
+        if mine_ms <= most_ms:
+            return found
+        return _of(found, np.where(others[0], most_ms / mine_ms, 1.0) * found.kernel_ms)
+
+    def _in_its_mode(self, c: Conditions) -> KernelTimes:
+        """Return the times within what other formats, GPUs and the board's limit allow."""
         siblings = self._boards.siblings(c) if self._boards else ()
         asked: dict[Point, Conditions] = {}
         for one in (c, *siblings):
@@ -98,6 +116,10 @@ class OrderedTimes:
         lone = self._arithmetic(c)
         if lone not in self._lone:
             asked.setdefault(lone, c)
+        if c.mode != "eager" and len(self._kernels_of(c).left_alone):
+            eager = _in_eager(c)
+            if self._arithmetic(eager) not in self._lone:
+                asked.setdefault(self._arithmetic(eager), eager)
         self._bounds[point] = bounds = self._bounds_of(c)
         for found in (*bounds.slower, *bounds.larger, *bounds.smaller):
             self._collect(found, asked)
@@ -130,30 +152,34 @@ class OrderedTimes:
                 points.append(point)
                 places.append(Place(view, c, ieee=True))
         for kernels, points, places in groups.values():
-            times = self._times(kernels, places)
+            times = self._law.times(kernels, self._batch, places)
             for point, place, found in zip(points, places, times, strict=True):
                 if place.ieee:
                     least = np.minimum(self._lone[point].kernel_ms, found.kernel_ms)
                     self._lone[point] = _of(self._lone[point], least)
                 else:
                     self._lone[point] = found
+        for point, c in asked.items():
+            if c.mode != "eager":
+                self._lone[point] = self._left_alone(c, self._lone[point])
 
-    def _times(self, kernels: LawKernels, places: Sequence[Place]) -> list[KernelTimes]:
-        """Return what the law says; of what a compiler leaves alone it says what eager mode takes.
+    def _left_alone(self, c: Conditions, found: KernelTimes) -> KernelTimes:
+        """Give what a compiler leaves alone the time that it takes in eager mode.
 
         Such kernels are the same in both modes, and come in the same order.
         """
-        times = self._law.times(kernels, self._batch, places)
-        if not len(kernels.left_alone) or places[0].conditions.mode == "eager":
-            return times
-        eager = [replace(p, conditions=replace(p.conditions, mode="eager")) for p in places]
-        in_eager = self._kernels_of(eager[0].conditions)
-        found = []
-        for lone, other in zip(times, self._law.times(in_eager, self._batch, eager), strict=True):
-            kernel_ms = lone.kernel_ms.copy()
-            kernel_ms[kernels.left_alone] = other.kernel_ms[in_eager.left_alone]
-            found.append(_of(lone, kernel_ms))
-        return found
+        kernels, eager = self._kernels_of(c), _in_eager(c)
+        if not len(kernels.left_alone):
+            return found
+        kernel_ms = found.kernel_ms.copy()
+        same = self._kernels_of(eager).left_alone
+        kernel_ms[kernels.left_alone] = self._lone[self._arithmetic(eager)].kernel_ms[same]
+        return _of(found, kernel_ms)
+
+    def _kinds(self, c: Conditions) -> Integers:
+        """Return the class of each kernel of the whole table."""
+        graph = self._kernels_of(c).graph
+        return graph.table.kind[graph.class_of]
 
     def _order_of(self, c: Conditions) -> KernelTimes:
         point = self._point(c)
@@ -177,10 +203,14 @@ class OrderedTimes:
 
     def _point(self, c: Conditions) -> Point:
         self._devices[id(c.device)] = c.device  # an identity is another's once its owner is gone
-        return id(c.device), c.precision, c.mig
+        return id(c.device), c.precision, c.mig, c.mode
 
     def _arithmetic(self, c: Conditions) -> Point:
-        return id(c.device), same_arithmetic(c.device, c.precision)[0], c.mig
+        return id(c.device), same_arithmetic(c.device, c.precision)[0], c.mig, c.mode
+
+
+def _in_eager(c: Conditions) -> Conditions:
+    return replace(c, mode="eager")
 
 
 def _of(found: KernelTimes, times: Floats) -> KernelTimes:

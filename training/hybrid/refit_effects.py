@@ -40,15 +40,15 @@ def main(
     assert isinstance(law, KernelLaw)
     rows, graph = load_rows(data, graphs)
     config: dict[str, Any] = dict(loaded.info.config)
-    found = effects_of(law, rows, graph, config["host"]["copy_bytes_per_ms"])
-    for level, sd in found.sd.items():
-        typer.echo(f"{level}: standard deviation {sd:.3f}")
-    part = {name: value for name, value in config["law"].items() if name not in ("tables", "usual")}
-    owners = config["law"].get("heads") or [
+    heads = config["law"].get("heads") or [
         {"device": own["device"], "mode": own["mode"], "table": own["table"]}
         for own in config["law"]["tables"]
     ]
-    config["law"] = {**part, "heads": owners, **effects_part(found)}
+    found = effects_of(law, rows, graph, config["host"]["copy_bytes_per_ms"], heads)
+    for level, sd in found.sd.items():
+        typer.echo(f"{level}: standard deviation {sd:.3f}")
+    part = {name: value for name, value in config["law"].items() if name not in ("tables", "usual")}
+    config["law"] = {**part, "heads": heads, **effects_part(found)}
     config["card"] = {**config["card"], "changes": changes}
     tensors = load_file(loaded.info.path / "model.safetensors")
     metrics = json.loads((loaded.info.path / "metrics.json").read_text(encoding="utf-8"))

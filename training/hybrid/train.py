@@ -38,7 +38,7 @@ from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.collected_examples import digest_of, load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
-from training.hybrid.rows.example_cache import digest_of_files
+from training.hybrid.rows.example_cache import digest_of as examples_of
 from training.hybrid.rows.examples import join_examples
 from training.hybrid.rows.sources import load_examples, load_rows
 
@@ -147,8 +147,7 @@ def runner_of(
     if ours:
         examples = join_examples([examples, *ours])
     settings = Settings(FitSettings(steps=steps), TreeSettings())
-    rows = "\n".join(f"{row.row_id} {row.latency_ms}" for row in examples.rows)
-    given = json.dumps([asdict(settings), digest_of(sets), digest_of_files(data, graphs), rows])
+    given = json.dumps([asdict(settings), digest_of(sets), examples_of(examples.rows, graphs)])
     fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
     return Runner(examples, fits, settings)
 

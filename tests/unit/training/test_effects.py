@@ -84,11 +84,19 @@ def test_what_a_laboratory_adds_is_not_the_gpu_s(found: Effects) -> None:
     """Three laboratories, 0.16 apart, leave the GPU that all measured where it is."""
     assert found.of_gpus["T4", "eager"][GEMM, HALF] == pytest.approx(-0.3, abs=0.07)
     north, south = (
-        found.terms["laboratory", f"{name} T4 eager"]
-        + found.terms["laboratory_class", f"{name} T4 eager", GEMM, HALF]
+        found.terms["source", name]
+        + found.terms["source_class", name, GEMM, HALF]
+        + found.terms["laboratory", f"{name} T4 eager"]
         for name in ("north", "south")
     )
     assert north - south == pytest.approx(0.16, abs=0.04)
+
+
+def test_what_laboratories_of_reference_measured_is_what_an_answer_means() -> None:
+    """A GPU that only such a laboratory measured is answered as it measured."""
+    rows, kernels = zip(*((r, k) for r, k in _rows() if r.source == "north"), strict=True)
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7, references={"north"})
+    assert found.of_gpus["T4", "eager"][GEMM, HALF] == pytest.approx(-0.3 + 0.08, abs=0.03)
 
 
 def test_a_unit_that_nobody_measured_stays_where_the_law_has_it(found: Effects) -> None:

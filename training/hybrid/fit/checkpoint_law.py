@@ -26,7 +26,7 @@ from dippm.models.memory import MemoryModel
 from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
 from training.hybrid.fit.batches import Batches, Indices
-from training.hybrid.fit.effects import Effects, fit_effects, row_kernels
+from training.hybrid.fit.effects import Effects, fit_effects, row_kernels, sampled_rows
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import TREES
 from training.hybrid.fit.network import KernelNetwork
@@ -103,7 +103,7 @@ def checkpoint_law(
     seen, host = _seen(examples, train), _host(networks, runner, train)
     bare = KernelLaw.from_checkpoint(tensors, {"law": law, "seen": seen})
     rows = [examples.rows[i] for i in train]
-    found = effects_of(bare, rows, graph, host["copy_bytes_per_ms"])
+    found = effects_of(bare, rows, graph, host["copy_bytes_per_ms"], law["heads"])
     return CheckpointLaw(law | effects_part(found), seen, host, tensors)
 
 
@@ -125,10 +125,26 @@ def configuration(
 
 
 def effects_of(
-    law: KernelLaw, rows: Sequence[Row], graph: GraphLookup, copy_bytes_per_ms: float
+    law: KernelLaw,
+    rows: Sequence[Row],
+    graph: GraphLookup,
+    copy_bytes_per_ms: float,
+    heads: Sequence[Mapping[str, Any]],
 ) -> Effects:
-    """Return the effects of the GPUs of rows beside a law, whose own effects do not count."""
-    return fit_effects(rows, row_kernels(law, rows, graph), copy_bytes_per_ms=copy_bytes_per_ms)
+    """Return the effects of the GPUs of rows beside a law, whose own effects do not count.
+
+    Args:
+        law: of networks and trees.
+        rows: that train.
+        graph: key → graph.
+        copy_bytes_per_ms: of inputs to the device.
+        heads: part "heads" of the configuration: their sources are the reference.
+    """
+    references = {head["table"].partition(" ")[0] for head in heads}
+    references |= {head["table"] for head in heads}
+    chosen = sampled_rows(rows)
+    kernels = row_kernels(law, chosen, graph)
+    return fit_effects(chosen, kernels, copy_bytes_per_ms=copy_bytes_per_ms, references=references)
 
 
 def effects_part(found: Effects) -> dict[str, Any]:

@@ -1,24 +1,29 @@
 """What is a GPU's own and what its laboratory's: mixed effects over what the shared law leaves.
 
 For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
-`dippm.models.gpu_effects`), measured on GPU g with memory of family f in mode m by table l,
+`dippm.models.gpu_effects`), measured on GPU g with memory of family f in mode m, in table l of a
+source,
 
-    log slow-down = law(k) + d[f, m, c, u] + g[g, u] + h[g, c, u] + i[g, m, u] + j[l] + q[l, c, u]
+    log slow-down = law(k) + d[f, m, c, u] + g[g, u] + h[g, c, u] + i[g, m, u]
+                    + s[source] + q[source, c, u] + j[l]
     log time      = log of the row's sum, with the launches and copies of the table's machine
 
 Each term is normal around 0 with a standard deviation of its own level, which the rows decide
 (expectation maximisation, Laplace's approximation around the most likely terms; McCulloch and
 Searle 2001, ch. 6). So a GPU that one laboratory measured keeps part of what was found, and one
 that several measured the part in which they agree. An answer adds d + g + h + i: the laboratory of
-a question is unknown, so its terms are 0 in the mean and their spread is in the interval.
+a question is unknown, so its terms are 0 in the mean and their spread is in the interval. The
+sources whose tables have weights of their own in the networks' last layer are the reference: what
+they measured is what an answer means, and theirs have no terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
+from zlib import crc32
 
 import numpy as np
 import scipy.linalg
@@ -55,8 +60,9 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("gpu", "unit"),
     "gpu_class": ("gpu", "kind", "unit"),
     "gpu_mode": ("gpu", "mode", "unit"),
+    "source": ("source",),
+    "source_class": ("source", "kind", "unit"),
     "laboratory": ("table",),
-    "laboratory_class": ("table", "kind", "unit"),
     "launch": ("table",),
 }
 """Levels of terms, and what tells the terms of each apart."""
@@ -65,14 +71,21 @@ START_SD = {
     "gpu": 0.15,
     "gpu_class": 0.1,
     "gpu_mode": 0.05,
+    "source": 0.1,
+    "source_class": 0.1,
     "laboratory": 0.08,
-    "laboratory_class": 0.1,
     "launch": 0.7,
 }
 """Where the standard deviations start, log."""
+OF_LABORATORIES = ("source", "source_class", "laboratory")
+"""Levels that tables of reference do not have."""
 FIXED = ("default", "launch")
 """Levels whose standard deviation is given: few GPUs, and few machines, would decide it."""
 LEAST_SD = 0.01
+LEAST_ROW_SD = 0.05
+"""The law was fitted to these rows, so it leaves less of them than of those of a question."""
+MOST_ROWS = 50
+"""Of one table, precision and kind of work: what more of them say, these said."""
 ROW_SD = {"model": 0.08, "module": 0.3, "operator": 0.2}
 """Where the standard deviation of what is left of a row starts, log, by what was measured."""
 HEAVY = 2.0
@@ -142,7 +155,9 @@ class _Design:
     launch: Integers
 
     @classmethod
-    def of(cls, rows: Sequence[Row], kernels: Sequence[RowKernels]) -> _Design:
+    def of(
+        cls, rows: Sequence[Row], kernels: Sequence[RowKernels], references: Collection[str]
+    ) -> _Design:
         """Name the terms of rows, and place them."""
         of_row = np.repeat(np.arange(len(rows)), [len(k.kind) for k in kernels])
         kind = np.concatenate([k.kind for k in kernels])
@@ -153,6 +168,7 @@ class _Design:
             "gpu": [row.device.name for row in rows],
             "mode": [row.mode for row in rows],
             "table": [row.table for row in rows],
+            "source": [row.source for row in rows],
         }
         coded = {name: np.unique(found, return_inverse=True) for name, found in words.items()}
         keys = {name: np.tile(code[of_row], 2) for name, (_, code) in coded.items()}
@@ -188,6 +204,10 @@ class _Design:
             shape=(size, len(names)),
         )
         matrix.sum_duplicates()
+        free = np.array(
+            [name[0] not in OF_LABORATORIES or name[1] not in references for name in names]
+        )
+        matrix = (matrix @ sp.diags(free.astype(np.float64))).tocsr()
         return cls(matrix, np.array(level), names, of_row, launch)
 
 
@@ -196,17 +216,20 @@ def fit_effects(
     kernels: Sequence[RowKernels],
     *,
     copy_bytes_per_ms: float,
-    rounds: int = 12,
+    references: Collection[str] = (),
+    rounds: int = 8,
 ) -> Effects:
     """Fit the terms of all levels.
 
     Args:
         rows: measured.
         kernels: of each row.
+        references: sources and tables whose laboratory is that of the answers, so that it has no
+            terms of its own.
         copy_bytes_per_ms: of inputs to the device.
         rounds: of expectation maximisation, each with one Gauss-Newton step.
     """
-    design = _Design.of(rows, kernels)
+    design = _Design.of(rows, kernels, references)
     count, size = len(rows), len(design.names)
     base = np.concatenate([k.base_ms for k in kernels])
     serial = np.array([k.serial_ms for k in kernels])
@@ -251,7 +274,7 @@ def fit_effects(
                 sd[place] = max(LEAST_SD, np.sqrt(np.mean(found[mine] ** 2 + variance[mine])))
         left = np.abs(error - slopes @ step)
         for kind in set(kinds.tolist()):
-            row_sd[kind] = max(LEAST_SD, float(1.4826 * np.median(left[kinds == kind])))
+            row_sd[kind] = max(LEAST_ROW_SD, float(1.4826 * np.median(left[kinds == kind])))
     known = dict(zip(design.names, found.tolist(), strict=True))
     return Effects(
         *_of_gpus(rows, known), dict(zip(LEVELS, sd.tolist(), strict=True)), row_sd, known
@@ -295,6 +318,18 @@ def _usual(
             if found:
                 return float(np.mean(found))
     return 0.0
+
+
+def sampled_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same."""
+    cells: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        work = "model" if row.is_model else row.family
+        cells.setdefault((row.table, row.precision, work), []).append(row)
+    found: list[Row] = []
+    for _, mine in sorted(cells.items()):
+        found += sorted(mine, key=lambda row: crc32(row.row_id.encode()))[:MOST_ROWS]
+    return found
 
 
 def row_kernels(law: KernelLaw, rows: Sequence[Row], graph: GraphLookup) -> list[RowKernels]:

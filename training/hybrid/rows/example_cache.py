@@ -32,7 +32,7 @@ _SHARED: dict[str, Any] = {}
 def cached(folder: Path, rows: Callable[[], tuple[Sequence[Row], GraphLookup]]) -> Examples:
     """Return the examples of a folder; built, if it has none, of what `rows` returns.
 
-    The name of the folder must say what the rows are of: see `digest_of_files`. What was expanded
+    The name of the folder must say what the rows are of: see `digest_of`. What was expanded
     is kept part by part, so a run that was cut off goes on where it stopped.
     """
     if not (folder / ARRAYS).exists():
@@ -41,13 +41,12 @@ def cached(folder: Path, rows: Callable[[], tuple[Sequence[Row], GraphLookup]]) 
     return _read(folder)
 
 
-def digest_of_files(*folders: Path) -> str:
-    """Return what tells examples of these files from examples of others, and of other code."""
+def digest_of(rows: Sequence[Row], graphs: Path) -> str:
+    """Return what tells examples of these rows from those of others, of other graphs or code."""
     found = hashlib.sha256(VERSION.encode())
-    for folder in folders:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            found.update(str(path.relative_to(folder)).encode())
-            found.update(hashlib.sha256(path.read_bytes()).digest())
+    found.update("\n".join(map(repr, rows)).encode())
+    for path in sorted(graphs.iterdir()):
+        found.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()[:12]
 
 

@@ -25,7 +25,7 @@ from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
 from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
-from training.hybrid.rows.example_cache import cached, digest_of_files
+from training.hybrid.rows.example_cache import cached, digest_of
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 
 TIMERS: dict[str, Timer] = {"K": "kernel", "E": "wall", "W": "wall", "C": "wall+copy"}
@@ -53,9 +53,10 @@ Table: TypeAlias = pd.DataFrame
 
 
 def load_examples(data: Path, graphs: Path, work: Path) -> Examples:
-    """Return the training examples of other people's tables; built once for these files."""
-    digest = digest_of_files(data, graphs)
-    return cached(work / f"examples-{digest}", lambda: load_rows(data, graphs))
+    """Return the training examples of other people's tables; built once for these rows."""
+    rows, graph = load_rows(data, graphs)
+    digest = digest_of(rows, graphs)
+    return cached(work / f"examples-{digest}", lambda: (rows, graph))
 
 
 def load_rows(data: Path, graphs: Path) -> tuple[list[Row], GraphLookup]:

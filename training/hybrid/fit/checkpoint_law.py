@@ -138,13 +138,12 @@ def effects_of(
         rows: that train.
         graph: key → graph.
         copy_bytes_per_ms: of inputs to the device.
-        heads: part "heads" of the configuration: their sources are the reference.
+        heads: part "heads" of the configuration.
     """
-    references = {head["table"].partition(" ")[0] for head in heads}
-    references |= {head["table"] for head in heads}
+    owners = [(head["device"], head["mode"], head["table"]) for head in heads]
     chosen = sampled_rows(rows)
     kernels = row_kernels(law, chosen, graph)
-    return fit_effects(chosen, kernels, copy_bytes_per_ms=copy_bytes_per_ms, references=references)
+    return fit_effects(chosen, kernels, copy_bytes_per_ms=copy_bytes_per_ms, heads=owners)
 
 
 def effects_part(found: Effects) -> dict[str, Any]:

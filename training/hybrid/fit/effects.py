@@ -4,17 +4,18 @@ For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
 `dippm.models.gpu_effects`), measured on GPU g with memory of family f in mode m, in table l of a
 source,
 
-    log slow-down = law(k) + d[f, m, c, u] + g[g, u] + h[g, c, u] + i[g, m, u]
-                    + s[source] + q[source, c, u] + j[l]
+    log slow-down = law(k) + d[f, m, c, u] + b[chip, u] + h[chip, c, u] + g[g, u] + i[g, m, u]
+                    + a + s[source] + q[source, c, u] + j[l]
     log time      = log of the row's sum, with the launches and copies of the table's machine
 
 Each term is normal around 0 with a standard deviation of its own level, which the rows decide
 (expectation maximisation, Laplace's approximation around the most likely terms; McCulloch and
 Searle 2001, ch. 6). So a GPU that one laboratory measured keeps part of what was found, and one
-that several measured the part in which they agree. An answer adds d + g + h + i: the laboratory of
-a question is unknown, so its terms are 0 in the mean and their spread is in the interval. The
-sources whose tables have weights of their own in the networks' last layer are the reference: what
-they measured is what an answer means, and theirs have no terms.
+that several measured the part in which they agree. An answer adds d + b + h + g + i. The sources
+whose tables have weights of their own in the networks' last layer are the reference, without terms
+of laboratories: on their GPUs an answer means what they measured. On others it means what all other
+laboratories measured in the mean (a): that of a question is unknown, so its own terms are 0 and
+their spread is in the interval.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dippm.conditions import Mode, same_arithmetic
-from dippm.devices import MemoryFamily
+from dippm.devices import Device, MemoryFamily, all_devices
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, serial_ms
 from dippm.features.kernel_graph import KernelGraph
@@ -57,9 +58,11 @@ Integers = NDArray[np.int64]
 N_CLASSES, N_EFFECT_UNITS = len(KERNEL_CLASSES), len(EFFECT_UNITS)
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "default": ("family", "mode", "kind", "unit"),
+    "chip": ("chip", "unit"),
+    "chip_class": ("chip", "kind", "unit"),
     "gpu": ("gpu", "unit"),
-    "gpu_class": ("gpu", "kind", "unit"),
     "gpu_mode": ("gpu", "mode", "unit"),
+    "laboratories": ("reference",),
     "source": ("source",),
     "source_class": ("source", "kind", "unit"),
     "laboratory": ("table",),
@@ -68,28 +71,35 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
 """Levels of terms, and what tells the terms of each apart."""
 START_SD = {
     "default": 0.3,
-    "gpu": 0.15,
-    "gpu_class": 0.1,
+    "chip": 0.15,
+    "chip_class": 0.1,
+    "gpu": 0.1,
     "gpu_mode": 0.05,
+    "laboratories": 0.3,
     "source": 0.1,
     "source_class": 0.1,
     "laboratory": 0.08,
     "launch": 0.7,
 }
 """Where the standard deviations start, log."""
-OF_LABORATORIES = ("source", "source_class", "laboratory")
+OF_LABORATORIES = ("laboratories", "source", "source_class", "laboratory")
 """Levels that tables of reference do not have."""
-FIXED = ("default", "launch")
+FIXED = ("default", "laboratories", "launch")
 """Levels whose standard deviation is given: few GPUs, and few machines, would decide it."""
 LEAST_SD = 0.01
 LEAST_ROW_SD = 0.05
 """The law was fitted to these rows, so it leaves less of them than of those of a question."""
+NOT_AS_A_USER_RUNS = ("deepbench", "sd_webui")
+"""Sources that teach the law alone, since what a GPU does there is not what it does to a user:
+DeepBench times the fastest of cuDNN's algorithms, which PyTorch does not look for, and reports of
+Stable Diffusion come from desktops that did other work."""
 MOST_ROWS = 50
 """Of one table, precision and kind of work: what more of them say, these said."""
 ROW_SD = {"model": 0.08, "module": 0.3, "operator": 0.2}
 """Where the standard deviation of what is left of a row starts, log, by what was measured."""
 HEAVY = 2.0
 """Rows further off than so many standard deviations pull no harder (Huber 1964)."""
+REFERENCE, OTHERS = "reference", "others"
 MOST_STEP = 0.5
 START_LAUNCH_MS = 0.01
 
@@ -166,9 +176,11 @@ class _Design:
         words = {
             "family": [row.device.memory_family or ANY_MEMORY for row in rows],
             "gpu": [row.device.name for row in rows],
+            "chip": [chip_of(row.device) for row in rows],
             "mode": [row.mode for row in rows],
             "table": [row.table for row in rows],
             "source": [row.source for row in rows],
+            "reference": [REFERENCE if row.source in references else OTHERS for row in rows],
         }
         coded = {name: np.unique(found, return_inverse=True) for name, found in words.items()}
         keys = {name: np.tile(code[of_row], 2) for name, (_, code) in coded.items()}
@@ -205,7 +217,10 @@ class _Design:
         )
         matrix.sum_duplicates()
         free = np.array(
-            [name[0] not in OF_LABORATORIES or name[1] not in references for name in names]
+            [
+                name[0] not in OF_LABORATORIES or name[1] not in {*references, REFERENCE}
+                for name in names
+            ]
         )
         matrix = (matrix @ sp.diags(free.astype(np.float64))).tocsr()
         return cls(matrix, np.array(level), names, of_row, launch)
@@ -216,7 +231,7 @@ def fit_effects(
     kernels: Sequence[RowKernels],
     *,
     copy_bytes_per_ms: float,
-    references: Collection[str] = (),
+    heads: Collection[tuple[str, str, str]] = (),
     rounds: int = 8,
 ) -> Effects:
     """Fit the terms of all levels.
@@ -224,12 +239,13 @@ def fit_effects(
     Args:
         rows: measured.
         kernels: of each row.
-        references: sources and tables whose laboratory is that of the answers, so that it has no
-            terms of its own.
+        heads: GPU, mode and table of those with weights of their own in the networks' last layer.
         copy_bytes_per_ms: of inputs to the device.
         rounds: of expectation maximisation, each with one Gauss-Newton step.
     """
-    design = _Design.of(rows, kernels, references)
+    tables = {table for _, _, table in heads}
+    sources = {row.source for row in rows if row.table in tables}
+    design = _Design.of(rows, kernels, tables | sources)
     count, size = len(rows), len(design.names)
     base = np.concatenate([k.base_ms for k in kernels])
     serial = np.array([k.serial_ms for k in kernels])
@@ -277,12 +293,17 @@ def fit_effects(
             row_sd[kind] = max(LEAST_ROW_SD, float(1.4826 * np.median(left[kinds == kind])))
     known = dict(zip(design.names, found.tolist(), strict=True))
     return Effects(
-        *_of_gpus(rows, known), dict(zip(LEVELS, sd.tolist(), strict=True)), row_sd, known
+        *_of_gpus(rows, known, {(gpu, mode) for gpu, mode, _ in heads}),
+        dict(zip(LEVELS, sd.tolist(), strict=True)),
+        row_sd,
+        known,
     )
 
 
 def _of_gpus(
-    rows: Sequence[Row], known: Mapping[tuple[Any, ...], float]
+    rows: Sequence[Row],
+    known: Mapping[tuple[Any, ...], float],
+    headed: Collection[tuple[str, str]],
 ) -> tuple[dict[tuple[str, Mode], Floats], dict[tuple[str, Mode], Floats]]:
     """Return what GPUs have of their own, and what others take, from the terms by name."""
     modes: tuple[Mode, ...] = get_args(Mode)
@@ -294,16 +315,24 @@ def _of_gpus(
     }
     usual = {key: found.reshape(shape) for key, found in usual.items()}
     of_gpus = {}
-    for device in {row.device.name: row.device for row in rows}.values():
+    measured = {chip_of(row.device) for row in rows}
+    named = {row.device.name: row.device for row in rows}
+    named |= {found.name: found for found in all_devices() if chip_of(found) in measured}
+    for device in named.values():
+        chip = chip_of(device)
         for mode in modes:
             own = [
-                known.get(("gpu", device.name, unit), 0.0)
-                + known.get(("gpu_class", device.name, kind, unit), 0.0)
+                known.get(("chip", chip, unit), 0.0)
+                + known.get(("chip_class", chip, kind, unit), 0.0)
+                + known.get(("gpu", device.name, unit), 0.0)
                 + known.get(("gpu_mode", device.name, mode, unit), 0.0)
                 for kind, unit in np.ndindex(shape)
             ]
+            others = (
+                0.0 if (device.name, mode) in headed else known.get(("laboratories", OTHERS), 0.0)
+            )
             of_all = usual[device.memory_family or ANY_MEMORY, mode]
-            of_gpus[device.name, mode] = of_all + np.reshape(own, shape)
+            of_gpus[device.name, mode] = of_all + others + np.reshape(own, shape)
     return of_gpus, usual
 
 
@@ -320,10 +349,18 @@ def _usual(
     return 0.0
 
 
+def chip_of(device: Device) -> str:
+    """Return what boards of one chip have in common, see `dippm.models.order.is_same_chip`."""
+    return f"{device.architecture} {device.sm_count}"
+
+
 def sampled_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same."""
+    """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same.
+
+    None of those of NOT_AS_A_USER_RUNS.
+    """
     cells: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
+    for row in (row for row in rows if row.source not in NOT_AS_A_USER_RUNS):
         work = "model" if row.is_model else row.family
         cells.setdefault((row.table, row.precision, work), []).append(row)
     found: list[Row] = []

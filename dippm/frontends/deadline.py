@@ -1,4 +1,4 @@
-"""A time limit for Python work in this process, where nothing can be killed.
+"""A time limit for Python work in this process, where nothing can be killed; where it was then.
 
 Module objects are exported in the caller's process, since only there their classes exist. The limit
 raises an error inside the working thread, which Python code meets at its next step; a single long
@@ -8,12 +8,18 @@ call into C is not interrupted.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from dippm.frontends.worker_errors import no_process
+
+Frames = Iterable[tuple[FrameType, int]]
+"""Calls with the line that each is at, the innermost last."""
 
 REPEAT_S = 1.0
 """How often the error is raised again, should the work have swallowed it."""
@@ -75,3 +81,27 @@ def _came_from_time(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def frames_of(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
+    """Yield the calls that an error came through, then those of what led to it."""
+    while error is not None:
+        yield from traceback.walk_tb(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def innermost_part(name_of: Callable[[object], str | None], frames: Frames) -> str:
+    """Return the last part of a model in some calls, with its class and line; "" if there is none.
+
+    Args:
+        name_of: tells the parts of a model from other objects, and names them.
+        frames: calls of this thread, or those that an error came through.
+    """
+    found = ""
+    for frame, line in frames:
+        part = frame.f_locals.get("self")
+        name = name_of(part)
+        if name is not None and not frame.f_code.co_name.endswith("_call_impl"):
+            file = os.path.basename(frame.f_code.co_filename)
+            found = f", in {name} ({type(part).__name__}), line {line} of {file}"
+    return found

@@ -30,10 +30,11 @@ from dippm.errors import (
     shortened,
 )
 from dippm.frontends import keras_allowed
+from dippm.frontends.deadline import innermost_part
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
-from dippm.frontends.worker import step
+from dippm.frontends.worker import locating, step
 from dippm.frontends.zip_names import member_names
 from dippm.relax.raw_graph import RawGraph
 
@@ -83,7 +84,8 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
     sizes = [size for v in model.variables for size in v.shape]
     from dippm.relax.tensorflow.paths import named_by_layers
 
-    names = _number_layers(model)
+    layers = _number_layers(model)
+    names = {id(layer): name for layer, name in layers}
 
     def attempt(bound: Bound) -> RawGraph:
         step("calling the model")
@@ -94,7 +96,9 @@ def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
             f"a Keras model takes its inputs as data: {', '.join(inputs.values)} cannot be a value",
             "Give its sizes without the batch, or export the model as a SavedModel.",
         )
-    return named_by_layers(at_any_batch(attempt, bind(declared, inputs, sizes)), names)
+    with locating(lambda frames: innermost_part(lambda part: names.get(id(part)), frames)):
+        graph = at_any_batch(attempt, bind(declared, inputs, sizes))
+    return named_by_layers(graph, [name for _, name in layers])
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -331,15 +335,15 @@ def _of_tensor(position: int, tensor: Any) -> Declared:
     return Declared(tensor.name, f"input_{position}", shape, dtype.as_datatype_enum, is_whole)
 
 
-def _number_layers(model: Any) -> list[str]:
-    """Give the layers names that scopes keep unmistakable; return the names that they had."""
+def _number_layers(model: Any) -> list[tuple[Any, str]]:
+    """Give the layers names that scopes keep unmistakable; return them with those they had."""
     from dippm.relax.tensorflow.paths import numbered
 
     layers = [model, *(layer for layer in model._flatten_layers() if layer is not model)]
     names = [layer.name for layer in layers]
     for position, layer in enumerate(layers):
         layer.name = numbered(position)
-    return names
+    return list(zip(layers, names, strict=True))
 
 
 def _trace(

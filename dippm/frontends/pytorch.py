@@ -10,11 +10,10 @@ import contextlib
 import io
 import logging
 import math
-import os
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,11 @@ from dippm.errors import (
     UnknownFormatError,
     UnsafeModelError,
 )
-from dippm.frontends.deadline import within
+from dippm.frontends.deadline import Frames, frames_of, innermost_part, within
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.torch_archive import archive_kind, load_pickled
-from dippm.frontends.worker import step
+from dippm.frontends.worker import locating, step
+from dippm.frontends.worker_errors import took_too_long
 from dippm.relax.raw_graph import RawGraph
 from dippm.vision_operators import declare_vision_operators
 
@@ -101,7 +101,7 @@ def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
     from dippm.frontends.torch_export import export
 
     step("exporting")
-    with quiet():
+    with quiet(), locating(partial(_place_in, module)):
         return _to_graph(export(module, inputs))
 
 
@@ -122,21 +122,17 @@ class ProgramBytes:
     schemas: tuple[str, ...]
 
 
-def _place_in(module: torch.nn.Module, error: BaseException | None) -> str:
-    """Return in which module, and on which line of it, an error was met; "" if in none."""
+def _place_in(module: torch.nn.Module, frames: Frames) -> str:
+    """Return in which part of a module, and on which line of it, calls were; "" if in none."""
     paths: dict[int, str] = {}
-    found = ""
-    while error is not None:
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            part = frame.f_locals.get("self")
-            if not paths and type(part) is type(module):  # itself, or its copy without weights
-                paths = {id(inner): path for path, inner in part.named_modules()}
-            if id(part) in paths and not frame.f_code.co_name.endswith("_call_impl"):
-                name = paths[id(part)] or "the model"
-                file = os.path.basename(frame.f_code.co_filename)
-                found = f", in {name} ({type(part).__name__}), line {line} of {file}"
-        error = error.__cause__ or error.__context__
-    return found
+
+    def name_of(part: object) -> str | None:
+        if not paths and type(part) is type(module):  # itself, or its copy without weights
+            paths.update({id(inner): path for path, inner in part.named_modules()})
+        path = paths.get(id(part))
+        return None if path is None else path or "the model"
+
+    return innermost_part(name_of, frames)
 
 
 def export_bytes(
@@ -162,12 +158,8 @@ def export_bytes(
             program = with_data_flow(exported.program) if schemas else exported.program
             torch.export.save(slimmed(program), buffer)
     except TimeoutError as error:
-        raise ConversionError(
-            f"the conversion took longer than {timeout_s:g} s"
-            f" (step: exporting{_place_in(module, error)})",
-            "Give it more time with timeout_s=..., write loops over single steps as one operator,"
-            " or export the model to ONNX first.",
-        ) from None
+        where = "exporting" + _place_in(module, frames_of(error))
+        raise took_too_long(timeout_s, where) from None
     except DippmError:
         raise
     except (Exception, SystemExit) as error:  # code of the user, here in the caller

@@ -23,10 +23,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from dippm import process
 from dippm.errors import ConversionError, DippmError, SandboxWarning
+from dippm.frontends.deadline import Frames
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
 from dippm.frontends.worker_errors import (
@@ -36,6 +38,7 @@ from dippm.frontends.worker_errors import (
     no_room,
     revive,
     short_of_memory,
+    took_too_long,
 )
 from dippm.process import (
     Sandbox,
@@ -50,6 +53,10 @@ from dippm.relax.raw_graph import RawGraph
 CONVERSIONS_PER_PROCESS = 64
 LEEWAY_S = 5.0
 """So much later than its caller a worker ends itself."""
+PLACE_S = 3.0
+"""So long a worker whose time is over may take to say in which part of the model it was; one that
+is in a long call into C says nothing."""
+PLACE_SIGNAL = signal.SIGUSR1
 STAGE_S = 0.2
 GARBAGE = 100_000
 """New objects before those without owner are looked for: a large graph is millions that have one,
@@ -142,7 +149,7 @@ class Worker:
                 raise self._too_slow() from None
             raise self._ended(error.code) from None
         except TimedOutError:
-            raise self._too_slow() from None
+            raise self._too_slow(self._ask_place()) from None
         self.conversions += 1
         self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
         self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
@@ -198,12 +205,22 @@ class Worker:
             return False
         return True
 
-    def _too_slow(self) -> ConversionError:
+    def _ask_place(self) -> str:
+        """Ask a worker whose time is over in which part of the model it is; "" if it is silent."""
+        end = time.monotonic() + PLACE_S
+        try:
+            self._pipes.send_signal(PLACE_SIGNAL)
+            while True:
+                frame = self._pipes.receive(lambda: end - time.monotonic())
+                if "place" in frame:
+                    return str(frame["place"])
+                self._hear(frame)
+        except (TimedOutError, WorkerDiedError):
+            return ""
+
+    def _too_slow(self, place: str = "") -> ConversionError:
         self.stop()
-        return ConversionError(
-            f"the conversion took longer than {self._limit_s:g} s (step: {self.step})",
-            "Give it more time with timeout_s=..., or export the model to ONNX first.",
-        )
+        return took_too_long(self._limit_s, self.step + place)
 
     def _ended(self, code: int | None) -> ConversionError:
         self.stop()
@@ -341,25 +358,72 @@ def step(name: str) -> None:
     differ in their numbers only, not more than a few each second.
     """
     if _answers is not None:
-        process.write_frame(_answers, {"step": name})
+        _send({"step": name})
+
+
+@contextlib.contextmanager
+def locating(place_of: Callable[[Frames], str]) -> Iterator[None]:
+    """Say in which part of a model the work of the block is, should the worker's time be over then.
+
+    Args:
+        place_of: turns the calls of the working thread, the innermost last, into words.
+    """
+    global _place_of
+    _place_of = place_of
+    try:
+        yield
+    finally:
+        _place_of = None
+
+
+_place_of: Callable[[Frames], str] | None = None
+_sending = threading.Lock()
+
+
+def _send(message: process.Message) -> None:
+    assert _answers is not None
+    with _sending:
+        process.write_frame(_answers, message)
+
+
+def _send_place(_: int, frame: FrameType | None) -> None:
+    """Answer a caller whose time is over; it ends this process when it has heard, or soon."""
+    if _answers is None or not _sending.acquire(blocking=False):  # it came amid another message
+        return
+    try:
+        process.write_frame(_answers, {"place": place_in(frame)})
+    finally:
+        _sending.release()
+
+
+def place_in(frame: FrameType | None) -> str:
+    """Return in which part of a model a call and those around it are, see `locating`."""
+    calls: list[tuple[FrameType, int]] = []
+    with contextlib.suppress(Exception):  # it looks at objects of the model
+        while frame is not None:
+            calls.append((frame, frame.f_lineno))
+            frame = frame.f_back
+        return "" if _place_of is None else _place_of(reversed(calls))
+    return ""
 
 
 def main(module: str, memory_limit_mb: int, folder: str) -> None:
     """Serve requests from standard input until it closes."""
     global _answers
     requests, _answers = process.own_pipes()
+    signal.signal(PLACE_SIGNAL, _send_place)
     try:
         guard = process.start_guard(requests, Path(folder))
     except OSError as error:
         none = {"peak_memory_mb": 0.0, "cpu_s": 0.0, "worn_out": True}
-        process.write_frame(_answers, {"error": as_data(no_process(error)), **none})
+        _send({"error": as_data(no_process(error)), **none})
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
     os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
     _compile_outside(module)
     sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
-    process.write_frame(_answers, {"sandbox": sandbox.to_dict()})
+    _send({"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
     process.end_before_cpu_limit()
     step("importing libraries")
@@ -378,7 +442,7 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
             answer = _answer(module, request)
         process.end_after(None)
         cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
-        process.write_frame(_answers, {**answer, **cost})
+        _send({**answer, **cost})
 
 
 _answers: IO[bytes] | None = None
@@ -441,7 +505,7 @@ class _TimeLimit:
         """Take the largest graph of the conversion into account, here and there."""
         if operators > self._most and _answers is not None:
             self._most = operators
-            process.write_frame(_answers, {"operators": operators})
+            _send({"operators": operators})
             self._set()
 
     def _set(self) -> None:

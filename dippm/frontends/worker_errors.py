@@ -48,6 +48,20 @@ def no_process(error: OSError | RuntimeError) -> ConversionError:
     )
 
 
+def took_too_long(limit_s: float, where: str) -> ConversionError:
+    """Return the error for a conversion that the clock ended.
+
+    Args:
+        limit_s: the limit of time.
+        where: its step, and the part of the model if that is known.
+    """
+    return ConversionError(
+        f"the conversion took longer than {limit_s:g} s (step: {where})",
+        "Give it more time with timeout_s=..., write loops over single steps as one operator, or"
+        " export the model to ONNX first.",
+    )
+
+
 def refused_by_sandbox(error: BaseException) -> PermissionError | None:
     """Return what says that code tried what a conversion may not, see `process.enter_sandbox`.
 

@@ -129,6 +129,10 @@ class WorkerPipes:
         self._hear()
         return self._process.poll()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, and not to what it started."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it and everything it started, at once; further calls do nothing."""
         if self._talk.closed:

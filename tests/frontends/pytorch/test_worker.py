@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from dippm.errors import (
 )
 from dippm.frontends.frontend import InputSpec
 from dippm.frontends.worker import Worker, WorkerPool
+from dippm.progress import listening
 
 FRONTEND = """
     import ctypes, os, signal, time
@@ -244,6 +246,46 @@ def test_a_timeout_ends_the_process(pool):
         convert(pool, "slow", timeout_s=4.0)
     assert "timeout_s" in caught.value.hint
     assert pool._idle == []
+
+
+SLOW_PARTS = """
+    from torch import nn
+    from dippm.frontends.worker import step
+
+    class Endless(nn.Module):
+        def forward(self, x):
+            step("within")
+            while True:
+                x = x + 1
+
+    class Holds(nn.Module):
+        def __init__(self, last):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(8, 8), last])
+
+        def forward(self, x):
+            return self.blocks[1](self.blocks[0](x))
+"""
+
+
+def test_a_timeout_names_the_module_and_the_line(tmp_path, monkeypatch):
+    (tmp_path / "slow_parts.py").write_text(textwrap.dedent(SLOW_PARTS))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(frontends.worker, "PLACE_S", 600.0)
+    slow_parts = importlib.import_module("slow_parts")
+    torch.save(slow_parts.Holds(slow_parts.Endless()), tmp_path / "slow.pt")
+    worker = Worker("dippm.frontends.pytorch")
+
+    def end_its_time(stage):
+        if stage == "within":
+            worker._limit_s = 0.0
+
+    request = {"source": str(tmp_path / "slow.pt"), "inputs": InputSpec({"": (8,)}).to_dict()}
+    where = r"step: within, in blocks\.1 \(Endless\), line \d+ of slow_parts\.py\)"
+    with listening(end_its_time), pytest.raises(ConversionError, match=where) as caught:
+        worker.convert({**request, "trust": True}, timeout_s=600.0)
+    assert "timeout_s" in caught.value.hint
+    assert not worker.alive
 
 
 def test_errors_keep_their_type(pool):

@@ -27,6 +27,28 @@ def convert(path: Path, given: Any = None, trust: bool = False):
         return type(error).__name__, error.message, error.hint
 
 
+def places_while_called(path: Path) -> list[str]:
+    """Return where a worker would say that it is, in the midst of each dense layer."""
+    import sys
+
+    import keras
+
+    from dippm.frontends import worker
+
+    places, whole = [], keras.layers.Dense.call
+
+    def call(self, inputs, training=None):
+        places.append(worker.place_in(sys._getframe()))
+        return whole(self, inputs, training)
+
+    keras.layers.Dense.call = call
+    try:
+        convert(path)
+    finally:
+        keras.layers.Dense.call = whole
+    return places
+
+
 def convert_measured(path: Path) -> tuple[Any, float]:
     """Return the result and this process' peak memory in MiB."""
     result = convert(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -90,3 +91,9 @@ def test_weights_are_never_constants(converted):
     assert (3, 3, 3, 8) in shapes
     assert (8, 5) in shapes
     assert not [v for v in graph.values if v.kind == "constant" and len(v.shape) > 1]
+
+
+def test_a_worker_knows_in_which_layer_it_is(files, child):
+    places = child(models.places_while_called, files("small")["keras"])
+    assert places
+    assert all(re.match(r", in dense\w* \(Dense\), line \d+ of models\.py", p) for p in places)

@@ -46,16 +46,12 @@ from dippm.frontends.torch_regions import (
     inline_regions,
     with_plain_attention,
 )
-from dippm.frontends.torch_script import run_script
-from dippm.frontends.torch_stated import StatedSizes
+from dippm.frontends.torch_script import has_scripts, run_script, script_place
+from dippm.frontends.torch_stated import StatedSizes, with_positions
 from dippm.frontends.torch_weights import keeping_attributes
 from dippm.relax.torch_data_flow import with_whole_batches
 from dippm.relax.torch_tracing import without_source
 
-POSITIONS = (
-    "input {name} was taken for positions; of truth values, which it may hold as well, no script "
-    "tells how many select a row: for those give the module"
-)
 TRUTH = (
     "input {name} was taken for truth values that select rows (its sizes fit what it indexes); "
     'input="{given}int:{sizes}" says that it holds positions'
@@ -64,6 +60,7 @@ _ON_DATA = (NotImplementedError, DynamicOutputShapeException, DataDependentOutpu
 _DEVICE = re.compile(r"same device|expected device")
 _SELECTS = re.compile(r"nonzero|masked_select")
 _READS_DATA = ("data-dependent", "depends on data", "Tensor.item()", "on meta tensors")
+_ERROR_OF_SCRIPT = re.compile(r"[\w.]*(Error|Exception): ")
 _OUR_WORDS = (
     "meta",
     "same device",
@@ -109,6 +106,7 @@ class Attempt:
         self.gradient_error: Exception | None = None
         self._makes_meta, self._works_at = False, ""
         self._is_script = isinstance(module, torch.jit.ScriptModule)
+        self._has_scripts = has_scripts(module)
         self._sizes = StatedSizes()
         self._noted: dict[str, None] = {}
         self.gradients, self._padded = Gradients(), PaddedSequences()
@@ -189,14 +187,13 @@ class Attempt:
             dtypes = {**first, **dict.fromkeys(names, torch.bool)}
             errors = self.first_error, self.forward_error
             has_truth = torch.bool in dtypes.values()
-            selects = has_truth and not self.runs(batch, dtypes) and self._selects()
+            fails = has_truth and not self.runs(batch, dtypes)
+            selects = fails and (self._has_scripts or self._selects())  # scripts fail in silence
             program = self._export(batch, dtypes, sizes=StatedSizes()) if selects else None
             if program is not None and self._sizes.is_of_inputs:
                 self.choices.insert(0, dtypes)
                 self.notes = (*map(self._taken_for_truth, names), *self._sizes.notes)
                 return program
-            if selects and self._is_script:  # what it indexes is not seen
-                self.notes += tuple(POSITIONS.format(name=name) for name in names)
             self.first_error, self.forward_error = errors
         return None
 
@@ -342,7 +339,11 @@ class Attempt:
             )
             error.__cause__ = self.first_error
             return error
-        place = self._works_at or place_of(self.first_error, self.module)
+        place = self._works_at or (
+            script_place(str(self.first_error)) or script_place(str(self.forward_error))
+            if self._is_script
+            else place_of(self.first_error, self.module)
+        )
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
         if "nested_tensor" in str(self.first_error):
             reasons = (
@@ -351,11 +352,13 @@ class Attempt:
             )
         elif self._works_at or _is_on_data(self.first_error):
             reasons = "What it computes depends on values that it reads out of a tensor there"
+        script = ", or sizes that a trace fixed" if self._is_script else ""
+        module = "give the module that was scripted or traced, " if self._is_script else ""
         error = ConversionError(
             f"torch.export cannot follow this model: {_first_line(self.first_error)}"
             f"{_in_brackets(place)}",
-            f"{reasons}{', or sizes that a trace fixed' if self._is_script else ''}; "
-            "check the input shape, export the model to ONNX, or simplify its forward().",
+            f"{reasons}{script}; check the input shape, {module}export the model to ONNX, or "
+            "simplify its forward().",
         )
         error.__cause__ = self.first_error
         return error
@@ -404,6 +407,8 @@ class Attempt:
             inline_regions(program)
             self._noted.update(dict.fromkeys(with_plain_attention(program)))
             self._noted.update(dict.fromkeys(unfold_control_flow(program)))
+            if sizes is not None and sizes.in_scripts:
+                with_positions(program)
             program = with_whole_batches(note_holds(program, holds))
             _check_sizes(program)
             return note_paths(program, self.module, "module")
@@ -598,4 +603,6 @@ def _in_brackets(place: str) -> str:
 
 def _first_line(error: Exception | None) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    return lines[-1 if "TorchScript interpreter" in lines[0] else 0][:400]
+    if "TorchScript interpreter" not in lines[0]:
+        return lines[0][:400]
+    return next((line for line in lines if _ERROR_OF_SCRIPT.match(line)), lines[-1])[:400]

@@ -110,8 +110,9 @@ def _with_known_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[Lat
 
 def with_known_masks(inputs: InputSpec) -> InputSpec | None:
     """Return one sample of these inputs whose masks leave nothing out; None without such masks."""
+    one = {"bool": True, "float": 1.0}
     masks = {
-        name: _ones((1, *shape))
+        name: _ones((1, *shape), one.get(inputs.kinds.get(name, ""), 1))
         for name, shape in inputs.shapes.items()
         if name.endswith("mask") and name not in inputs.batch_axes and _count(shape) <= MOST_NUMBERS
     }
@@ -178,8 +179,8 @@ def _count(shape: Shape) -> int:
     return shape[0] * _count(shape[1:]) if shape else 1
 
 
-def _ones(shape: Shape) -> InputValue:
-    return tuple(_ones(shape[1:]) for _ in range(shape[0])) if shape else 1
+def _ones(shape: Shape, one: float = 1) -> InputValue:
+    return tuple(_ones(shape[1:], one) for _ in range(shape[0])) if shape else one
 
 
 def _texts(config: Any) -> Found:

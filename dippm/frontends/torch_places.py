@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 80
 _DIPPM = str(Path(__file__).parents[1]) + os.sep
+_CALLS_MODELS = str(Path(__file__).with_name("torch_attempt.py"))
+"""What lies beyond is code of whoever asks."""
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
@@ -41,7 +43,7 @@ def place_of(error: BaseException | None, module: torch.nn.Module | None = None)
 def calling_place() -> str:
     """Return the innermost line of a model's own code that runs now, "" if none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _CALLS_MODELS:
         if not _is_foreign(frame.f_code):
             return described(frame.f_code, frame.f_lineno)
         frame = frame.f_back

@@ -6,13 +6,20 @@ from it.
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 import torch
 
 from dippm.errors import ConversionError
 from dippm.frontends.torch_parts import with_parts
+from dippm.frontends.torch_places import LONGEST_LINE
 from dippm.frontends.torch_script_paths import flat
+
+_FILE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
+_HERE = "<--- HERE"
+"""How TorchScript's interpreter says where it stopped."""
 
 
 def run_script(script: Any, *args: Any, **kwargs: Any) -> Any:
@@ -24,6 +31,17 @@ def operators(script: torch.jit.ScriptModule) -> set[str]:
     """Return the names of the operators that a scripted module runs, such as "aten::relu"."""
     graph = getattr(script, "inlined_graph", None)
     return set() if graph is None else {node.kind() for node in flat(graph)}
+
+
+def script_place(words: str) -> str:
+    """Return the line of a script that its interpreter stopped at, "" if the words name none."""
+    lines = words.splitlines()
+    marks = [i for i, line in enumerate(lines) if line.endswith(_HERE)]
+    files = [found for line in lines[: max(marks, default=0)] if (found := _FILE.match(line))]
+    if not files:
+        return ""
+    name, line = os.path.basename(files[-1]["file"]), files[-1]["line"]
+    return f"{name}, line {line}: {lines[marks[-1] - 1].strip()[:LONGEST_LINE]}"
 
 
 def check_not_rewritten(script: torch.jit.ScriptModule) -> None:
@@ -48,6 +66,12 @@ class HiddenScript(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return run_script(self.script, *args, **kwargs)
+
+
+def has_scripts(module: torch.nn.Module) -> bool:
+    """Return whether a module, or a part of it, is scripted or traced."""
+    kinds = torch.jit.ScriptModule | HiddenScript
+    return any(isinstance(part, kinds) for part in module.modules())
 
 
 def with_hidden_scripts(module: torch.nn.Module) -> torch.nn.Module:

@@ -9,15 +9,22 @@ the last is seen by going on with made-up data: a loop may run layers again that
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.frontends.torch_places import calling_place
+from dippm.frontends.torch_script import has_scripts, run_script
 
 LAYERS = frozenset(
     """
@@ -54,11 +61,13 @@ class StatedSizes(TorchFunctionMode):
         read_at: line of the model where it read data and the graph ends, "" if it does not.
         stated_at: line of the first size that depends on data, "" if there is none.
         works_at: line behind the end where a layer ran, used before or not; "" if none was seen.
+        in_scripts: whether parts of the module are scripts; see `with_positions`.
     """
 
     def __init__(self, answer: bool | None = None) -> None:
         super().__init__()
         self.has_run, self.read_at, self.stated_at, self.works_at = False, "", "", ""
+        self.in_scripts = False
         self._answer, self._reads = answer, 0
         self._kept: dict[int, torch.Tensor] = {}
         self._stated: dict[str, None] = {}
@@ -91,8 +100,12 @@ class StatedSizes(TorchFunctionMode):
             raise ValueError("without weights there is no last layer")
         stack = _module_stack()
         depth = len(stack)
+        self.in_scripts = has_scripts(module)
+        scripts = _InScripts(self) if self.in_scripts else nullcontext()
         try:
-            with self:
+            with self, scripts:
+                if isinstance(module, torch.jit.ScriptModule):
+                    return list(tensors(run_script(module, *args, **kwargs)))
                 return list(tensors(module(*args, **kwargs)))
         except _EndOfGraphError:
             while len(stack) > depth:  # the tracer does not leave modules that an error leaves
@@ -142,8 +155,7 @@ class StatedSizes(TorchFunctionMode):
             self._state(_WORDS.get(name, name), of_inputs=self._is_of_masks(name, given))
             self._selects_boxes |= name == "nms"
         made = list(_flat(result))
-        if given and all(id(tensor) in self._masks for tensor in given):
-            self._masks.update({id(tensor): tensor for tensor in made})
+        self._follow_masks(given, made)
         if made:  # a look at a shape uses nothing up
             for tensor in given:
                 self._made.pop(id(tensor), None)
@@ -151,6 +163,22 @@ class StatedSizes(TorchFunctionMode):
         if given and all(id(tensor) in self._kept for tensor in given):
             self._kept.update({id(tensor): tensor for tensor in made})
         return result
+
+    def select(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Return the rows that inputs of truth values select, None if something else does.
+
+        For the operators of scripts, of which nothing else is followed here.
+        """
+        if name not in _SELECTIONS or not self._is_of_masks(name, list(_flat([args, kwargs]))):
+            return None
+        result = _SELECTIONS[name](args, kwargs)
+        if result is not None:
+            self._state(_WORDS.get(name, name), of_inputs=True)
+        return result
+
+    def _follow_masks(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        if given and all(id(tensor) in self._masks for tensor in given):
+            self._masks.update({id(tensor): tensor for tensor in made})
 
     def _is_of_masks(self, name: str, given: list[torch.Tensor]) -> bool:
         """Return whether what selects is an input, or made of inputs, of truth values."""
@@ -199,6 +227,92 @@ class StatedSizes(TorchFunctionMode):
         if self._answer is None or made_up is None or self._reads > MOST_READS:
             raise _EndOfGraphError
         return made_up(self._answer)
+
+
+class _InScripts(TorchDispatchMode):
+    """Shows operators of scripts, which call no functions of Python, to `StatedSizes`."""
+
+    def __init__(self, sizes: StatedSizes) -> None:
+        super().__init__()
+        self._stated = sizes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__ if func.namespace == "aten" else ""
+        with torch._C.DisableTorchFunction():  # what is stated is not looked at once more
+            result = self._stated.select(name, args, kwargs)
+        if result is None:
+            result = func(*args, **kwargs)
+        self._stated._follow_masks(list(_flat([args, kwargs])), list(_flat(result)))
+        return result
+
+
+def with_positions(program: ExportedProgram) -> None:
+    """Let operators of scripts select by positions, as `StatedSizes` lets functions do; in place.
+
+    The exporter writes the operators of a script down before any mode sees them, so the sizes of
+    their results are those that were stated while they are still given truth values.
+    """
+    graph = program.graph
+    for node in list(graph.nodes):
+        rewrite = _rewrites().get(node.target)
+        if rewrite is not None:
+            with graph.inserting_before(node):
+                rewrite(node)
+    program.graph_module.recompile()
+
+
+@cache
+def _rewrites() -> dict[Any, Callable[[Node], None]]:
+    aten = torch.ops.aten
+
+    def add(node: Node, target: Any, *args: Any) -> Node:
+        """Call an operator before the node, and work out the sizes of what it returns."""
+        made = node.graph.call_function(target, args)
+        made.meta = {k: v for k, v in node.meta.items() if k == "nn_module_stack"}
+        made.meta["val"] = target(*map_arg(args, lambda one: one.meta["val"]))
+        return made
+
+    def turn_into(node: Node, target: Any, *args: Any) -> None:
+        node.target, node.args, node.kwargs = target, args, {}
+
+    def nonzero(node: Node) -> None:
+        turn_into(node, without_data().nonzero.default, node.args[0])
+
+    def where(node: Node) -> None:
+        found = add(node, without_data().nonzero.default, node.args[0])
+        turn_into(node, aten.unbind.int, found, 1)
+
+    def masked_select(node: Node) -> None:
+        both = add(node, aten.broadcast_tensors.default, list(node.args))
+        values, mask = (
+            add(node, aten.reshape.default, add(node, operator.getitem, both, i), [-1])
+            for i in range(2)
+        )
+        found = add(node, without_data().nonzero.default, mask)
+        turn_into(node, aten.index.Tensor, values, [add(node, aten.squeeze.dim, found, 1)])
+
+    def index(node: Node) -> None:
+        source, parts = node.args
+        positions: list[Any] = []
+        for part in cast("list[Node | None]", parts):
+            if part is not None and _is_mask(part.meta["val"]):
+                found = add(node, without_data().nonzero.default, part)
+                each = add(node, aten.unbind.int, found, 1)
+                axes = range(part.meta["val"].dim())
+                positions += [add(node, operator.getitem, each, i) for i in axes]
+            else:
+                positions.append(part)
+        turn_into(node, aten.index.Tensor, source, positions)
+
+    return {
+        aten.nonzero.default: nonzero,
+        aten.argwhere.default: nonzero,
+        aten.where.default: where,
+        aten.nonzero_numpy.default: where,
+        aten.masked_select.default: masked_select,
+        aten.index.Tensor: index,
+    }
 
 
 _MADE_UP: dict[str, Callable[[bool], Any]] = {
@@ -269,6 +383,12 @@ def _getitem(args: Any, kwargs: Any) -> Any:
     return source[tuple(positions)]
 
 
+def _index(args: Any, kwargs: Any) -> Any:
+    """Index as the operator does, where an axis that is left out is None."""
+    source, parts = args
+    return _getitem((source, tuple(slice(None) if part is None else part for part in parts)), {})
+
+
 def _check_masks(shape: torch.Size, parts: tuple[Any, ...]) -> None:
     """Refuse truth values that are not one for each row of what they select from.
 
@@ -313,7 +433,13 @@ _STATED: dict[str, Callable[[Any, Any], Any]] = {
     "_unique2": _unique,
     "nms": _nms,
 }
-_WORDS = {"__getitem__": "boolean index"}
+_SELECTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "nonzero": _nonzero,
+    "masked_select": _masked_select,
+    "index": _index,
+}
+"""By the name of an operator in scripts."""
+_WORDS = {"__getitem__": "boolean index", "index": "boolean index"}
 
 
 def _nonzero_size(condition: torch.Tensor, rows: int = -1) -> torch.Tensor:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from dippm import frontends
-from dippm.errors import InputShapeError
+from dippm.errors import ConversionError, InputShapeError
 from dippm.frontends import pytorch
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.torch_companions import with_known_masks
 from dippm.graph import ModelGraph, build
 
 ROWS = 12 * 16 * 16
@@ -145,8 +146,81 @@ def test_files_that_state_the_kind_agree_or_are_refused(tmp_path):
     assert {t.name: t.dtype for t in build(script).inputs}["which"] == "int64"
 
 
+class Nonzero(Selects):
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        found = torch.where(torch.logical_not(which))
+        return self.layer(x[found[0], found[1]])
+
+
+class Either(Selects):
+    def forward(self, x: Tensor, which: Tensor, mask: Tensor) -> Tensor:
+        return self.layer(x[which | mask])
+
+
+class Holder(Selects):
+    """Has a script for a part."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(self.part(x, which))
+
+
+class OnData(Selects):
+    """Selects by what it computes, which no input says."""
+
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return self.layer(x[which & (self.layer(x).sum(-1) > 0)])
+
+
+class Branches(Selects):
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        if bool(which.any()):
+            x = self.layer(x)
+        return self.layer(x)
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_script_says_that_it_took_positions(tmp_path):
-    torch.jit.script(Selects().eval()).save(tmp_path / "script.pt")
-    raw = frontends.load(tmp_path / "script.pt", "x=12,16;which=12", trust=True)
-    assert any("taken for positions" in note for note in raw.notes)
+def test_scripts_select_as_their_modules_do():
+    given = "x=12,16;which=bool:12"
+    cases = [(kind(), given) for kind in (Selects, Masked, Nonzero, Fills)]
+    cases += [(Inner(), "x=12,16;which=bool:fixed:12"), (Selects(), "x=12,16;which=12")]
+    cases += [(Either(), given + ";mask=bool:12"), (Table(), "x=12,16;which=12")]
+    examples = torch.rand(2, 12, 16), *[torch.ones(2, 12, dtype=torch.bool)] * 2
+    for module, text in cases:
+        expected = graph_of(module, text)
+        assert expected.at_batch(2).macs == 2 * ROWS
+        number = 3 if isinstance(module, Either) else 2
+        example = examples[:number]
+        if isinstance(module, Inner):
+            example = (examples[0], examples[1][0])
+        scripts = [torch.jit.script(module)]
+        if not isinstance(module, Table):
+            scripts.append(torch.jit.trace(module, example, check_trace=False))
+        for script in scripts:
+            graph = graph_of(script, text)
+            assert graph.at_batch(2).macs == 2 * ROWS, type(module)
+            assert graph.inputs[1].dtype == expected.inputs[1].dtype
+            assert graph.notes == expected.notes
+    graph = graph_of(Holder(torch.jit.script(Selects().eval())), given)
+    assert graph.at_batch(2).macs == 2 * 2 * ROWS
+    assert any("upper bound" in note for note in graph.notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripts_that_select_by_data_name_line_and_next_step():
+    for module, word in ((OnData(), ""), (Branches(), r"\(test_kinds\.py, line \d+: if bool")):
+        with pytest.raises(ConversionError, match=rf"data-dependent.*{word}") as caught:
+            graph_of(torch.jit.script(module), "x=12,16;which=bool:12")
+        assert "fake_tensor.py" not in caught.value.message
+        assert "give the module that was scripted" in caught.value.hint
+
+
+def test_a_sample_without_padding_holds_what_was_said():
+    """A mask of truth values that is tried with all of them true stays one of truth values."""
+    for kind, value in (("bool:", True), ("", 1), ("int:", 1), ("float:", 1.0)):
+        (held,) = with_known_masks(InputSpec.parse(f"x=3,4;mask={kind}2")).values["mask"]
+        assert held == (value, value)
+        assert type(held[0]) is type(value)

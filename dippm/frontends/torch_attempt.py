@@ -67,6 +67,7 @@ _OUR_WORDS = (
     "data-dependent",
     "DataDependent",
     "view size is not compatible",
+    "combine_mode='pointwise'",
 )
 """In errors that tensors without data bring about: attention gives another order of axes there."""
 
@@ -349,6 +350,11 @@ class Attempt:
             reasons = (
                 "The sizes of a nested tensor are data: give the model a padded tensor and a mask "
                 "there"
+            )
+        elif "combine_mode='pointwise'" in str(self.first_error):
+            reasons = (
+                'A scan in the mode "pointwise" runs as compiled code of a GPU alone: '
+                'combine_mode="generic" computes the same anywhere'
             )
         elif self._works_at or _is_on_data(self.first_error):
             reasons = "What it computes depends on values that it reads out of a tensor there"

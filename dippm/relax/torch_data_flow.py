@@ -29,17 +29,29 @@ def with_whole_batches(program: ExportedProgram) -> ExportedProgram:
     """Return the program with what `torch.vmap` runs written out for all slices at once.
 
     An export keeps the operators on one slice, between marks where the mapped axis goes and comes
-    back. Maps of indices alone (the masks of transformers) stay as they are: nothing in them costs.
+    back. Maps of indices that no input has a part in (the masks of transformers) stay as they are:
+    nothing in them costs.
     """
-    return _run_again(program) if _maps_numbers(program.graph) else program
+    return _run_again(program) if _maps_data(program.graph) else program
 
 
-def _maps_numbers(graph: torch.fx.Graph) -> bool:
-    marks = [n for n in graph.nodes if getattr(n.target, "__name__", "") in _MAPPED]
-    values = [v for n in marks for m in (n, *n.all_input_nodes) for v in [m.meta.get("val")]]
-    return any(
-        isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values
-    )
+def _maps_data(graph: torch.fx.Graph) -> bool:
+    """Return whether what is mapped are numbers, or indices made of what the program is given."""
+    given: set[Node] = set()
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "placeholder" or any(source in given for source in sources):
+            given.add(node)
+        if getattr(node.target, "__name__", "") in _MAPPED and (
+            node in given or any(_is_real(one) for one in (node, *sources))
+        ):
+            return True
+    return False
+
+
+def _is_real(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _run_again(program: ExportedProgram) -> ExportedProgram:

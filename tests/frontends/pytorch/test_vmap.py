@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch.func import functional_call, stack_module_state, vmap
 
 import dippm
+from dippm.errors import ConversionError
 
 
 class OverWeights(nn.Module):
@@ -74,6 +76,28 @@ class Nested(nn.Module):
         return vmap(lambda row: vmap(lambda w: row @ w, in_dims=1)(self.w), chunk_size=None)(x)
 
 
+class Scans(nn.Module):
+    """Positions of tokens by a scan over them, which maps integers; features by one, too."""
+
+    def __init__(self, mode: str = "generic") -> None:
+        super().__init__()
+        self.mode, self.table, self.layer = mode, nn.Embedding(100, 16), nn.Linear(16, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        counts = associative_scan(torch.add, (ids > 0).long(), 1, combine_mode="generic")
+        x = self.layer(self.table(counts))
+        return associative_scan(torch.maximum, x, 1, combine_mode=self.mode)
+
+
+class MapsIndices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(vmap(lambda row: row + row.amax() % 7)(ids))
+
+
 ATTENTION = 7 * 16 * 16 + 2 * 7 * 7 * 16 + 6 * 14 * 7 * 3
 MEMBER = 4 * 36 * 27 + 4 * 36 * 10
 CASES = {
@@ -84,6 +108,8 @@ CASES = {
     "ensemble stacked in forward": (Ensemble(stacked_before=False), "3,8,8", 6 * MEMBER),
     "samples": (OverSamples(), "7,16", ATTENTION),
     "nested": (Nested(), "16", 16 * 5 * 8),
+    "scans": (Scans(), "ids=int:12", 12 * 16 * 16),
+    "indices": (MapsIndices(), "ids=int:12", 0),
 }
 
 
@@ -104,3 +130,9 @@ def test_a_program_file_is_read_alike(tmp_path) -> None:
     graph = dippm.read_graph(tmp_path / "mapped.pt2", input="16", trust=True)
     assert graph.at_batch(2).macs == 2 * 5 * 16 * 8
     assert not graph.unknown_ops
+
+
+def test_a_scan_for_gpus_alone_names_the_one_that_is_read() -> None:
+    with pytest.raises(ConversionError, match=r"line \d+: return associative_scan") as caught:
+        dippm.read_graph(Scans("pointwise").eval(), input="ids=int:12")
+    assert 'combine_mode="generic"' in caught.value.hint

@@ -346,7 +346,7 @@ class Attempt:
             else place_of(self.first_error, self.module)
         )
         reasons = "Data-dependent control flow and tensors on other devices are the usual reasons"
-        if "nested_tensor" in str(self.first_error):
+        if "nested_tensor" in f"{self.first_error} {place}":
             reasons = (
                 "The sizes of a nested tensor are data: give the model a padded tensor and a mask "
                 "there"

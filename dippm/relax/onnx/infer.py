@@ -90,6 +90,8 @@ class Inference:
             return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
         if schema is None:
             return {}
+        if node.op_type == "MaxUnpool" and len(inputs) > 2 and inputs[2] is not None:
+            return self._unpooled(node, inputs, attributes)
         if node.op_type == "Range":
             inputs = [_as_scalar(t) for t in inputs]
         named = {name: t for name, t in zip(node.input, inputs, strict=True) if t is not None}
@@ -117,6 +119,27 @@ class Inference:
             raise malformed(where(node) + str(error).strip()[-300:]) from error
         found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
         return {name: shape for name, shape in found.items() if shape is not None}
+
+    def _unpooled(
+        self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Mapping[str, Type]:
+        """Return the size that an unpooling is given, which ONNX's inference leaves open.
+
+        As in ONNX Runtime, it is complete, and not smaller than the windows say.
+        """
+        stated, plain = inputs[2], onnx.NodeProto()
+        if stated is None or stated.data is None:
+            return {}
+        plain.CopyFrom(node)
+        del plain.input[2:]
+        least, element_type = self.infer(plain, inputs[:2], attributes)[node.output[0]]
+        shape = tuple(int(size) for size in stated.data.reshape(-1))
+        fits = len(shape) == len(least) and shape[:2] == least[:2]
+        if not fits or any(size < window for size, window in zip(shape, least, strict=True)):
+            raise ShapeMismatchError(
+                f"{where(node)}its output_shape is {shape}, and its windows give {least}"
+            )
+        return {node.output[0]: (shape, element_type)}
 
     def _with_defaults(self, node: onnx.NodeProto, schema: Any) -> onnx.NodeProto:
         """Return a node that spells out its attributes, for ONNX's inference forgets some of them.

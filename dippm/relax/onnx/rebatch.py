@@ -21,7 +21,7 @@ from dippm.relax.onnx.tracing import Tracing
 from dippm.relax.onnx.values import BatchFixedError, Tensor, where
 
 Shape = tuple[int, ...]
-_SHAPE_ARGUMENT = {"Reshape": 1, "Expand": 1, "Resize": 3}
+_SHAPE_ARGUMENT = {"Reshape": 1, "Expand": 1, "Resize": 3, "MaxUnpool": 2}
 
 
 @dataclass(slots=True)

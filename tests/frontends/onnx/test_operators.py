@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from dippm.errors import ConversionError
+from dippm.errors import ConversionError, ModelFileError
 from dippm.frontends.frontend import MARKER_BATCHES
 
 MARKER = MARKER_BATCHES[0]
@@ -243,3 +243,46 @@ def test_the_bounds_of_a_range_may_be_rows_of_one_number(convert, make):
     ]
     raw = convert(make(nodes, IMAGE, [("y", None)], constants=bounds))
     assert raw.values[raw.outputs[0]].shape == (MARKER, 3, 3, 8)
+
+
+def unpooled(*sizes):
+    """A pool and its unpooling, with sizes as the third input, which are complete."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("MaxPool", ["c"], ["p", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node(
+            "MaxUnpool", ["p", "i", *sizes], ["u"], kernel_shape=[2, 2], strides=[2, 2]
+        ),
+        helper.make_node("Conv", ["u", "v"], ["y"]),
+    ]
+    if sizes == ("computed",):
+        computed = [
+            helper.make_node("Shape", ["x"], ["first"], start=0, end=1),
+            helper.make_node("Concat", ["first", "rest"], ["computed"], axis=0),
+        ]
+        nodes[2:2] = computed
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "side"), [((), "N", 8), (("computed",), "N", 9), (("stated",), 1, 9)]
+)
+def test_an_unpooling_has_the_size_that_it_is_given(convert, make, sizes, batch, side):
+    constants = {"rest": np.asarray([6, 9, 9]), "stated": np.asarray([1, 6, 9, 9])}
+    weights = {"w": (6, 3, 3, 3), "v": (4, 6, 1, 1)}
+    image = [("x", [batch, 3, 8, 8])]
+    raw = convert(
+        make(unpooled(*sizes), image, [("y", None)], weights=weights, constants=constants)
+    )
+    assert raw.values[raw.outputs[0]].shape == (MARKER, 4, side, side)
+
+
+@pytest.mark.parametrize("sizes", [[6, 9, 9], [1, 5, 9, 9], [1, 6, 7, 9], [1, 6, -1, 9], [1, 6]])
+def test_an_unpooling_to_less_than_its_windows_is_refused(convert, make, sizes):
+    weights = {"w": (6, 3, 3, 3), "v": (4, 6, 1, 1)}
+    model = make(
+        unpooled("stated"), [("x", [1, 3, 8, 8])], [("y", None)],
+        weights=weights, constants={"stated": np.asarray(sizes)},
+    )  # fmt: skip
+    with pytest.raises(ModelFileError, match="MaxUnpool"):
+        convert(model)

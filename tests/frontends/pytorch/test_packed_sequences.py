@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import (
 )
 
 import dippm
+from dippm.errors import ConversionError
 
 STEPS, WIDTH, HIDDEN = 6, 8, 16
 
@@ -97,3 +98,29 @@ def test_sequences_with_data_are_packed_as_ever() -> None:
     dippm.read_graph(module, input="x=6,8;lengths=()")
     assert torch.equal(module(x, lengths), before)
     assert nn.LSTM.forward.__module__ == "torch.nn.modules.rnn"
+
+
+class Nested(nn.Module):
+    """Sequences of several lengths in one tensor, made in one of the ways that torch has."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.layer, self.way = nn.Linear(16, 16), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "strided":
+            rows = torch.nested.nested_tensor([x[0], x[0, :3]])
+        elif self.way == "jagged":
+            rows = torch.nested.as_nested_tensor(list(x), layout=torch.jagged)
+        else:
+            ends = torch.tensor([0, 3, 12])
+            rows = torch.nested.nested_tensor_from_jagged(x.reshape(-1, 16), ends)
+        return torch.nested.to_padded_tensor(self.layer(rows), 0.0)
+
+
+def test_nested_tensors_are_refused_with_their_line_and_the_way_out() -> None:
+    for way in ("strided", "jagged", "offsets"):
+        line = r"test_packed_sequences\.py, line \d+: rows = torch\.nested\."
+        with pytest.raises(ConversionError, match=line) as caught:
+            dippm.read_graph(Nested(way).eval(), input="12,16")
+        assert "padded tensor and a mask" in caught.value.hint, way

@@ -14,6 +14,7 @@ from typing import Any
 from dippm.api import predict
 from dippm.errors import ConditionsError
 from dippm.explanation.parts import Part, memory_by_part, parts_of
+from dippm.graph.float_type import node_weight_bytes
 from dippm.graph.model_graph import OpNode
 from dippm.models.footprint import MemoryFootprint
 from dippm.models.memory import MIB
@@ -98,9 +99,9 @@ class Explanation(Shown):
             )
         alive, why_not = _alive_mb(prediction)
         nodes = prediction.graph.nodes
-        half = _stored(prediction)
+        in_half = prediction.conditions.precision in ("fp16", "bf16")
         operators = tuple(
-            OperatorRow(cost, _weights_mb(cost, nodes[cost.node], half), alive.get(cost.node))
+            OperatorRow(cost, _weights_mb(cost, nodes[cost.node], in_half), alive.get(cost.node))
             for cost in prediction.operators
             if cost.node is not None
         )
@@ -129,7 +130,7 @@ class Explanation(Shown):
     def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
         if level and is_part(module):
             return
-        weights_mb = _stored(self.prediction) * module.weight_bytes / MIB
+        weights_mb = self._stored(module) * module.weight_bytes / MIB
         yield ModuleRow(level, module, self.bound_of(module), weights_mb, self._alive_of(module))
         deeper = depth + (module.count > 1)
         if level < deeper:
@@ -142,6 +143,13 @@ class Explanation(Shown):
         for row in self._below(module):
             times[row.cost.bound] = times.get(row.cost.bound, 0.0) + row.cost.time_ms
         return max(times, key=lambda bound: times[bound]) if times else ""
+
+    def _stored(self, module: ModuleCost) -> float:
+        """Return the size of a module's weights as they are stored, over that in float32."""
+        rows = [row for row in self._below(module) if row.weights_mb]
+        nodes = self.prediction.graph.nodes
+        full = sum(nodes[row.cost.node].param_bytes for row in rows if row.cost.node is not None)
+        return sum(row.weights_mb for row in rows) * MIB / full if full else 1.0
 
     def _alive_of(self, module: ModuleCost) -> float | None:
         known = [row.alive_mb for row in self._below(module) if row.alive_mb is not None]
@@ -221,19 +229,14 @@ def explain(source: Any, framework: str | None = None, **arguments: Any) -> Expl
     return Explanation.of(found)
 
 
-def _stored(prediction: Prediction) -> float:
-    """Return the size of weights as they are stored, over that in float32."""
-    return 0.5 if prediction.conditions.precision in ("fp16", "bf16") else 1.0
-
-
 def is_part(module: ModuleCost) -> bool:
     """Tell whether a row of a tree is no module but what no operator has."""
     return not module.path and module.name.startswith("(")
 
 
-def _weights_mb(cost: OperatorCost, node: OpNode, half: float) -> float:
+def _weights_mb(cost: OperatorCost, node: OpNode, in_half: bool) -> float:
     """Return what an operator reads, told once however many passes it has."""
-    return half * node.param_bytes / MIB if cost.part == "forward" else 0.0
+    return node_weight_bytes(node, in_half=in_half) / MIB if cost.part == "forward" else 0.0
 
 
 def ancestors(path: str) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dippm.graph.draft import item_bytes
+from dippm.graph.macs import is_complex
 from dippm.graph.model_graph import ModelGraph, OpNode, price
 from dippm.graph.rules.quantised import BYTES
 
@@ -59,6 +60,29 @@ def in_float32(graph: ModelGraph) -> ModelGraph:
     )
 
 
+def weight_bytes(graph: ModelGraph, *, in_half: bool) -> float:
+    """Return the bytes of a model's weights as a run holds them.
+
+    Args:
+        graph: a model in float32, see `in_float32`.
+        in_half: whether it was turned by `.half()`, which leaves complex numbers and integers as
+            they are.
+    """
+    if not in_half:
+        return float(graph.param_bytes)
+    kept = sum(size * item_bytes(dtype) for dtype, size in _weights(graph) if not _halves(dtype))
+    return kept + 0.5 * (graph.param_bytes - kept)
+
+
+def node_weight_bytes(node: OpNode, *, in_half: bool) -> float:
+    """Return the bytes of the weights that an operator reads, as `weight_bytes` has them."""
+    return (0.5 if in_half and _halves(node.dtype) else 1.0) * node.param_bytes
+
+
+def _halves(dtype: str) -> bool:
+    return not is_complex(dtype) and dtype not in BYTES
+
+
 def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
     """Yield type and size of each parameter that the model's layers read, once.
 
@@ -68,7 +92,8 @@ def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
         return
     found: dict[tuple[int, ...], tuple[str, int]] = {}
     for tensor in graph.calls.tensors:
-        counts = tensor.is_float or (tensor.dtype in BYTES and len(tensor.shape) >= 2)
+        counts = tensor.is_float or is_complex(tensor.dtype)
+        counts |= tensor.dtype in BYTES and len(tensor.shape) >= 2
         if tensor.is_parameter and counts and len(tensor.roots) == 1:
             found.setdefault(tensor.roots, (tensor.dtype, tensor.size))  # views come after it
     yield from found.values()
@@ -88,7 +113,7 @@ def _node(node: OpNode, held: str, scale: float) -> OpNode:
         in_dtypes=tuple(_wide(dtype, held) for dtype in node.in_dtypes),
         out_shapes=node.out_shapes,
         dtype=_wide(node.dtype, held),
-        param_bytes=round(node.param_bytes * scale),
+        param_bytes=round(node.param_bytes * (scale if _halves(node.dtype) else 1.0)),
         absorbed=node.absorbed,
         path=node.path,
     )

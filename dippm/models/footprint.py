@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Attention, Mode, Precision
 from dippm.graph.draft import Shape
+from dippm.graph.float_type import weight_bytes
 from dippm.graph.lifetimes import Lifetime, compiled, eager
+from dippm.graph.macs import is_complex
 from dippm.graph.model_graph import ModelGraph
 from dippm.graph.operators import FUSED_RANK, operator
 from dippm.graph.program import Program, Step
@@ -129,7 +131,7 @@ class MemoryFootprint:
         marker = program.batch if graph.batch_is_symbolic else 0
         sizes = [_size(t.shape, t.width, marker) for t in tensors]
         return cls(
-            weight_bytes=graph.param_bytes * (0.5 if precision in ("fp16", "bf16") else 1.0),
+            weight_bytes=weight_bytes(graph, in_half=precision in ("fp16", "bf16")),
             first=np.array([t.lifetime.first for t in tensors], dtype=np.int64),
             last=np.array([t.lifetime.last for t in tensors], dtype=np.int64),
             base=np.array([base for base, _ in sizes], dtype=np.float64),
@@ -223,7 +225,8 @@ def _cast_weights(program: Program, mode: Mode) -> Iterator[_Tensor]:
     last: dict[int, int] = {}
     elements: dict[int, int] = {}
     for i, step in enumerate(program.steps):
-        if operator(step.op).autocast == "lower":
+        made = program.buffers[step.makes[0]].dtype if step.makes else ""
+        if operator(step.op).autocast == "lower" and not is_complex(made):
             for parameter, count in step.weights:
                 first.setdefault(parameter, i)
                 elements.setdefault(parameter, count)

@@ -8,6 +8,7 @@ from math import prod
 
 from dippm.errors import ConditionsError
 from dippm.features.kernel_features import DeviceView
+from dippm.graph.float_type import node_weight_bytes, weight_bytes
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.host import OVERLAP_POWER, Host, wall_ms
 from dippm.models.memory import MIB
@@ -160,9 +161,9 @@ def work_of(
         passes * plan.stage_group.send_ms(width * _crossing(graph, stage[0]))
         for stage in stages[1:]
     ]
-    half = 0.5 if c.precision in HALF else 1.0
-    kept = {n: half * graph.nodes[n].param_bytes for n in nodes}
-    others = max(0.0, half * graph.param_bytes - sum(kept.values())) / plan.pipeline
+    half = c.precision in HALF
+    kept = {n: node_weight_bytes(graph.nodes[n], in_half=half) for n in nodes}
+    others = max(0.0, weight_bytes(graph, in_half=half) - sum(kept.values())) / plan.pipeline
     weights = {n: size / (plan.tensor if found[n].is_split else 1) for n, size in kept.items()}
     return Work(
         stage_ms=stage_ms,

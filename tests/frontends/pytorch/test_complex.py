@@ -9,6 +9,8 @@ from torch import Tensor, nn
 import dippm
 from dippm.features.kernels import launched
 from dippm.graph import ModelGraph
+from dippm.graph.float_type import in_float32
+from dippm.models.footprint import MemoryFootprint
 
 FORMS = {
     "matmul": (lambda x, w: torch.matmul(x, w), (8, 4)),
@@ -122,3 +124,47 @@ def test_real_numbers_behind_complex_ones_are_four_bytes_wide() -> None:
 
     (*_, add, double) = launched(read(Mixes(), "6,8").at_batch(2))
     assert (add.in_bytes, add.out_bytes, double.out_bytes) == (4, 4, 4)
+
+
+class Weighs(nn.Module):
+    """Complex weights beside real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(256, 512, dtype=torch.cfloat))
+        self.real = nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.real(x).float()
+        return (torch.complex(x, x) @ self.w).abs()
+
+
+@pytest.mark.parametrize("held", [torch.float32, torch.float16, torch.float64])
+def test_half_precision_leaves_complex_weights_as_torch_does(held: torch.dtype) -> None:
+    """`.half()` casts real numbers alone, and autocast casts no complex ones."""
+    module = Weighs().half()
+    kept = sum(p.numel() * p.element_size() for p in module.parameters())
+    assert module.w.dtype is torch.complex64
+    assert kept == 256 * 512 * 8 + (256 * 256 + 256) * 2
+    with torch.autocast("cpu", torch.bfloat16):
+        product = Weighs().w.mT @ torch.rand(256, 4, dtype=torch.cfloat)
+    assert product.dtype is torch.complex64
+
+    graph = in_float32(read(_held_in(held), "6,256"))
+    full = 256 * 512 * 8 + (256 * 256 + 256) * 4
+    for precision, expected in (("fp32", full), ("amp", full), ("fp16", kept), ("bf16", kept)):
+        assert MemoryFootprint.of(graph, precision).weight_bytes == expected
+        out = dippm.predict(_held_in(held), input="6,256", device="A100", precision=precision)
+        assert out.memory_parts is not None
+        copies = 256 * 256 * 2 if precision == "amp" else 0  # autocast's, of the real ones alone
+        assert out.memory_parts.weights_mb == pytest.approx((expected + copies) / 2**20)
+        explanation = dippm.explain(out)
+        (whole, *_) = explanation.modules()
+        biases = 256 * (2 if expected == kept else 4)
+        assert whole.weights_mb == pytest.approx((expected - biases) / 2**20)
+
+
+def _held_in(dtype: torch.dtype) -> nn.Module:
+    module = Weighs()
+    module.real.to(dtype)
+    return module.eval()

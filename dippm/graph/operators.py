@@ -67,6 +67,16 @@ _FFTS = ",".join(
     for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
     if (kind, axes) not in (("rfft", "2"), ("irfft", "2"))
 )
+_GRADIENTS = ",".join(
+    f"{name}backward"
+    for name in (
+        "elu gelu hardshrink hardsigmoid hardswish hardtanh leakyrelu logit logsigmoid mish "
+        "prelukernel rreluwithnoise sigmoid silu softplus softshrink tanh threshold nativedropout "
+        "infinitelydifferentiablegelu binarycrossentropy huberloss mseloss smoothl1loss "
+        "softmarginloss"
+    ).split()
+)
+"""Of element-wise functions, each an operator of PyTorch that reads elements at one place."""
 _FACTORISED = (
     "inverse,det,logdet,slogdet,svd,qr,cholesky,choleskysolve,choleskyinverse,geqrf,lusolve,"
     "triangularsolve,linalginv,linalginvex,linalgsolve,linalgsolveex,linalgdet,linalgslogdet,"
@@ -193,7 +203,7 @@ _OPERATORS: list[Operator] = [
     *_activations("relu6 clip=clamp,hardtanh,clampmin,clampmax,clipbyvalue", 2,
                   kernel="activation"),
     *_activations("hard_sigmoid hard_swish sigmoid tanh elu selu celu silu=swish", 4),
-    *_activations("gelu=gelutanh,geluerf mish softsign log_sigmoid", 8),
+    *_activations("gelu=gelutanh,geluerf mish softsign log_sigmoid=logsigmoidforward", 8),
     *_activations("softplus", 8, autocast="float32"),
     *_activations("hardshrink softshrink", 1, kernel="activation"),
     *_activations("glu", 5, along_axis=True),
@@ -235,6 +245,7 @@ _OPERATORS: list[Operator] = [
         8),
     *_elementwise("multiply_add=addcdiv,addcmul lerp", 2),
     *_elementwise("rotary_embedding", 3),
+    *_elementwise("activation_gradient=" + _GRADIENTS, 4),
     *_elementwise("log2 log1p expm1 sqrt", 4),
     *_elementwise("power=pow exp log rsqrt", 4, autocast="float32"),
     *_elementwise(

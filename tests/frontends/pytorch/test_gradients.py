@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dippm
 from dippm.errors import ConversionError
+from dippm.graph.dialects.names import folded
+from dippm.graph.operators import operator
 
 
 class Potential(nn.Module):
@@ -100,6 +102,49 @@ def test_gradients_are_counted_as_torch_counts_them(name: str) -> None:
     assert any("differentiates" in note for note in graph.notes)
     assert all("backward" in operator for operator in graph.unknown_ops)
     assert graph.param_bytes <= 4 * sum(p.numel() for p in module.parameters())
+
+
+ACTIVATIONS = {
+    "elu": nn.functional.elu,
+    "gelu": nn.functional.gelu,
+    "hardsigmoid": nn.functional.hardsigmoid,
+    "hardswish": nn.functional.hardswish,
+    "hardtanh": nn.functional.hardtanh,
+    "leaky_relu": nn.functional.leaky_relu,
+    "log_sigmoid": nn.functional.logsigmoid,
+    "mish": nn.functional.mish,
+    "sigmoid": torch.sigmoid,
+    "silu": nn.functional.silu,
+    "softplus": nn.functional.softplus,
+    "softshrink": nn.functional.softshrink,
+    "tanh": torch.tanh,
+    "threshold": torch.relu,
+    "mse_loss": lambda x: nn.functional.mse_loss(x, torch.zeros_like(x), reduction="none"),
+}
+"""By the operator that differentiates it."""
+
+
+class Slopes(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = x.detach().requires_grad_()
+        return tuple(grad(f(x).sum(), x)[0] for f in ACTIVATIONS.values())
+
+
+def test_gradients_of_activations_are_element_wise_operators() -> None:
+    graph = dippm.read_graph(Slopes(), input="5,16")
+    assert not graph.unknown_ops
+    slopes = [node for node in graph.at_batch(3).nodes if node.op == "activation_gradient"]
+    assert len(slopes) == len(ACTIVATIONS)
+    assert all(node.out_shapes == ((3, 5, 16),) for node in slopes)
+    assert all(node.flops == 4 * 3 * 5 * 16 and not node.macs for node in slopes)
+
+
+def test_operators_of_gradients_are_those_that_torch_has() -> None:
+    """So that no row stands for a name that nothing is called by."""
+    schemas = torch._C._jit_get_all_schemas()
+    known = {folded(s.name.removeprefix("aten::")) for s in schemas if s.name.startswith("aten::")}
+    assert set(operator("activation_gradient").spellings) <= known
+    assert {folded(f"{name}_backward") for name in ACTIVATIONS} <= known
 
 
 class Untraceable(Potential):

@@ -93,7 +93,7 @@ class Commands(TyperGroup):
 def _check_numbers(command: Any, words: Sequence[str]) -> None:
     """Refuse numbers that only Python takes for such, as "1_0", before typer sees them."""
     if not command.context_settings.get("allow_interspersed_args", True):
-        return  # what follows may be the words of another program
+        words = _before_program(command, words)
     named = {word: read for p in command.params if (read := _reads(p)) for word in p.opts}
     for word, following in pairwise([*words, ""]):
         if word == "--":
@@ -105,6 +105,15 @@ def _check_numbers(command: Any, words: Sequence[str]) -> None:
                 read(value)
         except ValueError as error:
             raise typer.BadParameter(shortened(str(error)), param_hint=option) from None
+
+
+def _before_program(command: Any, words: Sequence[str]) -> Sequence[str]:
+    """Return the words before those of the program that a command runs."""
+    valued = {word for p in command.params if not getattr(p, "is_flag", False) for word in p.opts}
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        place += 2 if words[place] in valued else 1
+    return words[:place]
 
 
 def _reads(parameter: Any) -> Callable[[str], float] | None:

@@ -124,6 +124,7 @@ def checked(order: RunOrder) -> RunOrder:
     """
     from dippm.errors import RunError
     from dippm.measure.sources.registry import BUILT_IN
+    from dippm.written import decimal_number
 
     if not 0 < order.hz <= MOST_HZ:
         hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
@@ -135,7 +136,7 @@ def checked(order: RunOrder) -> RunOrder:
     for word in order.metrics:
         _, at, own_hz = word.partition("@")
         try:
-            if at and not 0 < float(own_hz) <= MOST_HZ:
+            if at and not 0 < decimal_number(own_hz) <= MOST_HZ:
                 raise ValueError
         except ValueError:
             hint = "Say how often as nvml@5, five times a second."

@@ -112,7 +112,6 @@ ACTIVATIONS = {
     "hardtanh": nn.functional.hardtanh,
     "leaky_relu": nn.functional.leaky_relu,
     "log_sigmoid": nn.functional.logsigmoid,
-    "mish": nn.functional.mish,
     "sigmoid": torch.sigmoid,
     "silu": nn.functional.silu,
     "softplus": nn.functional.softplus,

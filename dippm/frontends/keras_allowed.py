@@ -163,7 +163,8 @@ def check(config: Mapping[str, Any], path: object) -> None:
     if unsafe:
         raise UnsafeModelError(
             f"{path} has parts that can run code or read files when loaded: {_listed(unsafe)}",
-            "Export it to ONNX or as a SavedModel, or pass trust=True if you trust it.",
+            "Export it with model.export(folder) where it was made, and give that folder, or to "
+            "ONNX; or pass trust=True if you trust it.",
         )
     if own:
         raise ConversionError(
@@ -312,7 +313,8 @@ def _find(
     if not _is_allowed(name, module, is_function=is_function):
         raise UnsafeModelError(
             f"the file has a part that can run code when loaded: {module}.{name}",
-            "Export it to ONNX or as a SavedModel, or pass trust=True if you trust it.",
+            "Export it with model.export(folder) where it was made, and give that folder, or to "
+            "ONNX; or pass trust=True if you trust it.",
         )
     place, inside = _place(module)
     if is_function:

@@ -281,6 +281,7 @@ def test_only_what_is_known_to_compute_is_built(files, child, tmp_path):
             error, message, hint = refused(child(models.convert, path))
             assert error == "UnsafeModelError", (part, error, message)
             assert "trust=True" in hint
+            assert "model.export(folder)" in hint
 
 
 def test_a_registered_name_is_no_way_around(files, child, tmp_path):

@@ -128,7 +128,7 @@ def test_the_precision_of_a_sheet_is_that_of_its_products(tmp_path: Path) -> Non
 
 def report(**said: object) -> dict[str, object]:
     return {
-        "gpu": "NVIDIA GeForce RTX 3080", "gpu_mem_gb": 10.0, "weights_dtype": "float16",
+        "gpu": "NVIDIA GeForce RTX 3080", "gpu_mem_gb": 10.0, "weights_dtype": "float16", "autocast": "autocast",
         "attention": "xformers none", "compile": None, "model_family_guess": "sd1.x",
         "width": None, "height": None, "batch": 4, "unet_call_ms": 100.0, **said,
     }  # fmt: skip
@@ -146,6 +146,7 @@ def test_many_reports_are_one_call_of_the_network(tmp_path: Path) -> None:
             {"attention": "xformers medvram"},
             {"compile": "inductor"},
             {"weights_dtype": "fp32 weights"},
+            {"autocast": None},
             {"model_family_guess": "sdxl"},
             {"width": 768},
             {"gpu_mem_gb": 12.0},

@@ -128,7 +128,8 @@ def test_the_precision_of_a_sheet_is_that_of_its_products(tmp_path: Path) -> Non
 
 def report(**said: object) -> dict[str, object]:
     return {
-        "gpu": "NVIDIA GeForce RTX 3080", "gpu_mem_gb": 10.0, "weights_dtype": "float16", "autocast": "autocast",
+        "gpu": "NVIDIA GeForce RTX 3080", "gpu_mem_gb": 10.0, "weights_dtype": "float16",
+        "autocast": "autocast",
         "attention": "xformers none", "compile": None, "model_family_guess": "sd1.x",
         "width": None, "height": None, "batch": 4, "unet_call_ms": 100.0, **said,
     }  # fmt: skip

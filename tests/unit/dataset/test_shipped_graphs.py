@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from dataset.join import raw_graphs, shipped_graphs
+from dataset.join.graph_store import GraphStore
+from dataset.join.kinship import family_of
 from dataset.join.shipped_graphs import LIBRARIES, SHIPPED, installed, made_with, ship, unpack
 
 pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs the timm extra")
 
 MODEL, OTHER = "timm:test_resnet@64", "timm:test_vit@64"
+UNET = "sd:unet-v1@64"
 SMALL_OF_EACH_ZOO = (
     "timm:resnet18@224",
     "timm:vit_tiny_patch16_224@224",
@@ -81,14 +84,27 @@ def test_graphs_of_other_peoples_files_are_not_shipped() -> None:
     specs = [spec for spec, _ in shipped_graphs.graphs()]
     assert specs == sorted(set(specs))
     assert len(specs) > 2000
-    assert {spec.partition(":")[0] for spec in specs} == {"timm", "torchvision", "hf", "gpt"}
+    assert {spec.partition(":")[0] for spec in specs} == {"timm", "torchvision", "hf", "gpt", "sd"}
 
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
-    assert set(unpack(SMALL_OF_EACH_ZOO, folder)) == set(SMALL_OF_EACH_ZOO)
+    wanted = {*SMALL_OF_EACH_ZOO, UNET}
+    assert set(unpack(wanted, folder)) == wanted
     return folder
+
+
+def test_the_u_net_of_stable_diffusion_is_the_published_one(unpacked: Path) -> None:
+    graph = GraphStore(unpacked)[UNET]
+    assert graph.param_bytes == 4 * 859_520_964
+    assert graph.macs / graph.batch == pytest.approx(401.637e9, rel=1e-5)
+    assert graph.histogram()["attention"] == 2 * 16
+    assert graph.batch_is_symbolic
+    assert not graph.unknown_ops
+    assert family_of(UNET) == family_of("own:diffusion_unet(width=32)@32x32")
+    with pytest.raises(ValueError, match="unet-v1"):
+        raw_graphs.convert("sd:unet-v9@64")
 
 
 @pytest.mark.skipif(

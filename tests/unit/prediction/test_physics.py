@@ -101,8 +101,8 @@ def test_a_gpu_that_was_not_measured_stands_between_its_neighbours() -> None:
 
 def test_of_gpus_that_were_not_measured_siblings_alone_count() -> None:
     measured = ("A100-40GB", "RTX-3090")
-    smaller, _ = neighbours(find("RTX-4080"), measured, "fp16")  # nor A2, T4 or RTX-3070
-    assert [d.name for d in smaller] == ["RTX-4070"]
+    smaller, _ = neighbours(find("RTX-4080"), measured, "fp16")  # nor A2, T4 or RTX-3070-Ti
+    assert [d.name for d in smaller] == ["RTX-4070-Ti"]
     assert neighbours(find("A30"), measured, "fp16")[0] == ()
 
 

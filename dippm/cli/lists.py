@@ -51,14 +51,15 @@ def devices(
 
 def hosts(json: options.Json = False) -> None:
     """List the classes of machines that launch kernels, with how much they differ."""
-    from dippm.devices import all_hosts, default_host
+    from dippm.devices import all_hosts, assumed_hosts
     from dippm.report.console import console, host_table
 
+    assumed = tuple(assumed_hosts().values())
     if json:
-        found = [asdict(h) | {"default": h == default_host()} for h in all_hosts()]
+        found = [asdict(h) | {"default": h in assumed} for h in all_hosts()]
         print_json("hosts", {"hosts": found})
     else:
-        console().print(host_table(all_hosts(), default_host()))
+        console().print(host_table(all_hosts(), assumed))
 
 
 def models(json: options.Json = False) -> None:

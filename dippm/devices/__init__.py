@@ -7,6 +7,7 @@ from dippm.devices.device_file import read_device, write_device
 from dippm.devices.hosts import (
     HostMachine,
     all_hosts,
+    assumed_hosts,
     default_host,
     host_of,
     unknown_host_log_sd,
@@ -38,6 +39,7 @@ __all__ = [
     "all_hosts",
     "arranged",
     "arrangements",
+    "assumed_hosts",
     "check_device",
     "default_host",
     "find",

@@ -1,21 +1,28 @@
 """The machine around the GPU: how long its CPU needs to launch a kernel.
 
-To add a class: write a table in `hosts.toml`, with the machines that it comes from.
+To add a class: write a table in `hosts.toml`, with the machines that it comes from. Its table
+`assumed` names the class that is assumed for each kind of board.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dippm.devices.device import Device
 from dippm.errors import HostError, UnknownNameError, shortened
 from dippm.written import decimal_number
 
 SHORTEST_US, LONGEST_US = 0.1, 10_000.0
+_DESKTOP_BOARD = re.compile(
+    r"(nvidia[ -])?(geforce|gtx|rtx|titan|quadro)\b(?!.*\bserver\b)", re.IGNORECASE
+)
+_OLD = ("Pascal", "Volta", "Turing")
 HINT = "Give microseconds per launch, 0.1 to 10,000, or a class: {}."
 
 
@@ -43,19 +50,33 @@ class HostMachine:
 @cache
 def all_hosts() -> tuple[HostMachine, ...]:
     """Return the classes of machines, in the order of the table."""
-    classes = {name: table for name, table in _document().items() if name != "default"}
+    classes = {name: table for name, table in _document().items() if name != "assumed"}
     return tuple(HostMachine(name=name, **table) for name, table in classes.items())
 
 
+def default_host(device: Device | None = None) -> HostMachine:
+    """Return the class that a prediction assumes where no machine was named.
+
+    Args:
+        device: that it launches on: data-centre boards sit in servers, those whose product name is
+            GeForce, GTX, RTX, TITAN or Quadro in desktops of their time; None is a data-centre one.
+    """
+    return assumed_hosts()[_kind_of_board(device)]
+
+
 @cache
-def default_host() -> HostMachine:
-    """Return the class that a prediction assumes where no machine was named."""
-    return next(host for host in all_hosts() if host.name == _document()["default"])
+def assumed_hosts() -> dict[str, HostMachine]:
+    """Return the classes that are assumed, by the kind of board: "data-centre" is the first."""
+    classes = {host.name: host for host in all_hosts()}
+    return {board: classes[name] for board, name in _document()["assumed"].items()}
 
 
 @cache
 def unknown_host_log_sd() -> float:
-    """Return the spread of the launch times of all measured machines around the default."""
+    """Return the spread of the launch times of all measured machines around the servers' default.
+
+    Fourteen machines do not tell the spread of each kind of board apart: all have this one.
+    """
     middle = math.log(default_host().launch_us)
     squares = sum(
         host.hosts * (host.log_sd**2 + (math.log(host.launch_us) - middle) ** 2)
@@ -91,6 +112,12 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
             HINT.format(", ".join(names)),
         )
     return HostMachine(f"{launch_us:g} us", launch_us, what="as given")
+
+
+def _kind_of_board(device: Device | None) -> str:
+    if device is None or not _DESKTOP_BOARD.match(device.measured_name):
+        return "data-centre"
+    return "old-desktop" if device.architecture in _OLD else "desktop"
 
 
 @cache

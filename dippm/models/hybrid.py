@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp
+from math import exp, log, sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -207,7 +207,7 @@ class Hybrid:
             warnings=(
                 *self._warnings(graph, table, c),
                 *limit_warnings(c.device, found.limited),
-                *_host_warnings(used),
+                *_host_warnings(used, latency),
             ),
             memory_parts=parts,
             host=used,
@@ -276,7 +276,10 @@ class Hybrid:
         return self._host(c.host, c.device)
 
     def _host(self, asked: HostMachine | None, device: Device) -> tuple[HostUse, Host]:
-        """Return the machine that is meant; without one the one that the law was fitted to."""
+        """Return the machine that is meant; without one that which such boards usually sit in.
+
+        Of data-centre boards it is the one that the law was fitted to.
+        """
         if asked is not None:
             use = HostUse(asked.name, asked.launch_us, asked.log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
@@ -284,7 +287,10 @@ class Hybrid:
             launch_ms = self.host.launch_ms * exp(device.calibration.log_launch)
             use = HostUse(f"that of {device.name}", 1e3 * launch_ms, 0.0, False, 0, 0.0)
             return use, replace(self.host, launch_ms=launch_ms)
-        launch_us, default = 1e3 * self.host.launch_ms, default_host()
+        launch_us, default = 1e3 * self.host.launch_ms, default_host(device)
+        if default is not default_host():
+            use = HostUse(default.name, default.launch_us, unknown_host_log_sd(), True, 0, 0.0)
+            return use, replace(self.host, launch_ms=default.launch_us / 1e3)
         is_default = abs(launch_us / default.launch_us - 1) < SAME_HOST
         name = default.name if is_default else "that of the checkpoint"
         return HostUse(name, launch_us, unknown_host_log_sd(), True, 0, 0.0), self.host
@@ -367,17 +373,22 @@ class Hybrid:
         return tuple(warnings)
 
 
-def _host_warnings(host: HostUse) -> Iterator[str]:
+def _host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
+    """Say that a latency depends on its host, and how much of the interval is the host's."""
     if host.share < HOST_DECIDES:
         return
     text = (
         f"the host decides this latency: {host.launches:,} launches at {host.launch_us:.1f} µs each"
     )
     if host.assumed:
-        factor = exp(Z90 * host.log_sd)
+        machines = Z90 * host.log_sd
+        whole = log(latency.interval.high / latency.value)
+        rest = sqrt(max(whole**2 - (machines * host.share) ** 2, 0.0))
         text += (
             f", the time of {host.name}, which was assumed; machines differ by a factor of "
-            f"{factor:.1f} either way: name yours (`--host`, `dippm hosts` lists them)"
+            f"{exp(machines):.1f} either way: name yours (`--host`, `dippm hosts` lists them), and "
+            f"the interval is a factor of {exp(rest):.2f} either way, not {exp(whole):.2f}; the "
+            "rest is not the host's"
         )
     yield f"{text}; a larger batch or compiled mode is less bound to it"
 

@@ -191,8 +191,8 @@ def device_table(devices: Sequence[Device]) -> Fitted:
     return Fitted(columns, rows)
 
 
-def host_table(hosts: Sequence[HostMachine], default: HostMachine) -> Fitted:
-    """Return the classes of machines that launch kernels."""
+def host_table(hosts: Sequence[HostMachine], assumed: Sequence[HostMachine]) -> Fitted:
+    """Return the classes of machines that launch kernels, with those that are assumed marked."""
     columns = (
         Column("host", folds=True),
         Column("µs a launch"),
@@ -202,7 +202,7 @@ def host_table(hosts: Sequence[HostMachine], default: HostMachine) -> Fitted:
     )
     rows = [
         (
-            f"{host.name} (assumed)" if host == default else host.name,
+            f"{host.name} (assumed)" if host in assumed else host.name,
             f"{host.launch_us:g}",
             f"{exp(host.log_sd):.2f}",
             str(host.hosts),

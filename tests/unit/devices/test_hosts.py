@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.devices import HostMachine, all_hosts, default_host, host_of, unknown_host_log_sd
+from dippm.devices import (
+    HostMachine,
+    all_devices,
+    all_hosts,
+    assumed_hosts,
+    default_host,
+    find,
+    host_of,
+    unknown_host_log_sd,
+)
 from dippm.errors import ConditionsError, DippmError, HostError, UnknownNameError
 from dippm.pretrained import load
 
@@ -28,6 +39,36 @@ def test_every_class_says_what_it_is_and_where_it_comes_from() -> None:
 def test_the_assumed_class_is_the_one_that_the_checkpoint_was_fitted_to() -> None:
     launch_us = 1e3 * load().config["host"]["launch_ms"]
     assert default_host().launch_us == pytest.approx(launch_us, rel=0.05), "update hosts.toml"
+
+
+def test_the_assumed_class_follows_the_board() -> None:
+    desktops = "GTX-1080-Ti TITAN-Xp TITAN-V TITAN-RTX Quadro-RTX-5000 Quadro-RTX-6000 RTX-2080-Ti"
+    for device in all_devices():
+        desktop = device.name.startswith(("GTX", "RTX", "TITAN", "Quadro"))
+        is_old = device.name in desktops.split()
+        server = not desktop or device.name == "RTX-PRO-6000-Server"
+        expected = "server-2022" if server else "desktop-2019" if is_old else "desktop-2024"
+        assert default_host(device).name == expected, device.name
+    own = replace(find("RTX-3080"), name="NVIDIA GeForce RTX 3080 Laptop GPU")
+    assert default_host(own).name == "desktop-2024"
+    assert default_host(replace(own, name="my-gpu")) is default_host()
+
+
+def test_an_answer_has_the_host_of_its_board(onnx_file) -> None:
+    server, desktop, old = (
+        dippm.predict(onnx_file, device=name) for name in ("A100", "RTX-4090", "RTX-2080-Ti")
+    )
+    assert [one.host.name for one in (server, desktop, old)] == [
+        "server-2022",
+        "desktop-2024",
+        "desktop-2019",
+    ]
+    assert all(one.host.assumed for one in (server, desktop, old))
+    assert "host desktop-2024 (assumed)" in desktop.footer
+    assert any("desktop-2024, which was assumed" in warning for warning in desktop.warnings)
+    assert desktop.latency_ms == pytest.approx(20.5 / 31.9 * server.latency_ms, rel=0.02)
+    named = dippm.predict(onnx_file, device="RTX-4090", host="server-2022")
+    assert named.latency_ms == pytest.approx(server.latency_ms, rel=0.02)
 
 
 def test_machines_differ_more_than_those_of_one_class() -> None:
@@ -117,9 +158,26 @@ def test_commands_take_a_host(command, onnx_file) -> None:
 
 def test_hosts_are_listed() -> None:
     found = json.loads(CliRunner().invoke(app, ["hosts", "--json"]).stdout)["hosts"]
-    assert [h["name"] for h in found if h["default"]] == [default_host().name]
+    assumed = {host.name for host in assumed_hosts().values()}
+    assert {h["name"] for h in found if h["default"]} == assumed
     assert "server-2022 (assumed)" in CliRunner().invoke(app, ["hosts"]).stdout
 
 
 def test_an_error_of_a_host_is_ours() -> None:
     assert issubclass(HostError, DippmError)
+
+
+def test_the_warning_says_how_much_of_the_interval_is_the_hosts(onnx_file) -> None:
+    for asked in ({}, {"device": "RTX-4090"}, {"device": "H100", "batch": 4, "precision": "fp16"}):
+        assumed = dippm.predict(onnx_file, **asked)
+        assert assumed.host is not None
+        exact = dippm.predict(onnx_file, **asked, host=assumed.host.launch_us)
+        stated = next(
+            re.search(r"a factor of (\d+\.\d\d) either way, not (\d+\.\d\d);", warning)
+            for warning in assumed.warnings
+            if "the host decides" in warning
+        )
+        assert stated is not None
+        widths = [one.intervals["latency_ms"].high / one.latency_ms for one in (exact, assumed)]
+        assert [float(said) for said in stated.groups()] == pytest.approx(widths, abs=0.01)
+        assert widths[0] < widths[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -20,6 +20,7 @@ import dippm
 from dippm import pretrained
 from dippm.conditions import PRECISIONS, Conditions, supported_precisions
 from dippm.devices import Device, MigProfile, all_devices, find
+from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_table import KernelTable
 from dippm.graph import ModelGraph
@@ -38,6 +39,7 @@ MODELS = (
     "torchvision:regnet_y_8gf",
 )
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+RECURRENT = list(KERNEL_CLASSES).index("recurrent")
 TOLERANCE = 0.02
 FASTER = (
     ("tf32", "fp32"),
@@ -95,11 +97,15 @@ class Sweep:
         name: of the model.
         answers: by place.
         rooflines: least time of the kernels in ms, by place.
+        compiled: the answers in compiled mode, by place.
+        recurrent: device time of recurrent layers in compiled mode over that in eager mode.
     """
 
     name: str
     answers: dict[Place, Estimates] = field(default_factory=dict)
     rooflines: dict[Place, float] = field(default_factory=dict)
+    compiled: dict[Place, Estimates] = field(default_factory=dict)
+    recurrent: dict[Place, float] = field(default_factory=dict)
 
     def value(self, place: Place, target: str = "latency_ms") -> float | None:
         """Return a predicted value; None if the place or the target has none."""
@@ -119,6 +125,15 @@ def sweep(predictor: Any, graph: ModelGraph, name: str, points: Sequence[Conditi
     tables: dict[str, KernelTable] = {}
     for c, answer in zip(points, predictor.predict_many(graph, points), strict=True):
         place = (c.device.name, c.mig and c.mig.name, c.precision, c.batch)
+        if c.mode == "compiled":
+            found.compiled[place] = answer
+            eager_ms, compiled_ms = (
+                predictor.class_ms(graph, replace(c, mode=mode))[0][RECURRENT]
+                for mode in ("eager", "compiled")
+            )
+            if eager_ms:
+                found.recurrent[place] = compiled_ms / eager_ms
+            continue
         found.answers[place] = answer
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
@@ -232,6 +247,20 @@ def roofline(s: Sweep) -> Iterator[tuple[float, str]]:
             yield least_ms / value, _shown(s, place)
 
 
+def compiled_kernels(s: Sweep) -> Iterator[tuple[float, str]]:
+    """A compiled model takes no longer than an eager one; only convolutions in groups may."""
+    for place, answer in s.compiled.items():
+        eager = s.value(place)
+        if eager and "latency_ms" in answer.values:
+            yield answer.values["latency_ms"].value / eager, f"{_shown(s, place)}: compiled"
+
+
+def compiled_recurrent(s: Sweep) -> Iterator[tuple[float, str]]:
+    """A recurrent layer takes as long compiled as it takes eagerly: the same library runs it."""
+    for place, ratio in s.recurrent.items():
+        yield max(ratio, 1 / ratio), f"{_shown(s, place)}: compiled"
+
+
 LAWS: dict[str, Callable[[Sweep], Iterator[tuple[float, str]]]] = {
     "wider unit never slower": wider_units,
     "larger sibling never slower": siblings,
@@ -242,12 +271,17 @@ LAWS: dict[str, Callable[[Sweep], Iterator[tuple[float, str]]]] = {
     "power between idle and limit": power,
     "energy is power x time": energy,
     "no less than the roofline": roofline,
+    "compiled never slower": compiled_kernels,
+    "compiled recurrent = eager": compiled_recurrent,
 }
+OF_COMPILED = ("compiled never slower", "compiled recurrent = eager")
 
 
-HOLDING = tuple(law for law in LAWS if law != "no more per sample in a larger batch")
-"""Laws that have to hold. A sample may take longer in a larger batch, where the batch leaves the
-second-level cache; that more of them do is for the next training."""
+HOLDING = tuple(
+    law for law in LAWS if law not in ("no more per sample in a larger batch", *OF_COMPILED)
+)
+"""Laws that have to hold in eager mode. A sample may take longer in a larger batch, where the batch
+leaves the second-level cache; that more of them do is for the next training."""
 
 
 def tallies(sweeps: Iterable[Sweep], tolerance: float = TOLERANCE) -> dict[str, Tally]:
@@ -299,6 +333,7 @@ def main() -> None:
     predictor = pretrained.load(asked.checkpoint).predictor
     devices = [find(d) for d in asked.devices.split(",") if d] or all_devices()
     where = points(devices, [int(b) for b in asked.batches.split(",")], PRECISIONS, slices=True)
+    where += [replace(c, mode="compiled") for c in where if c.mig is None]
     sweeps = []
     for name in asked.models.split(","):
         sweeps.append(sweep(predictor, dippm.read_graph(name), name, where))

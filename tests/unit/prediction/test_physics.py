@@ -5,6 +5,7 @@ Laws that only a new training can mend are counted there and not here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,34 @@ def test_the_law_holds(fared, law) -> None:
     tally = fared[law]
     assert tally.tried > 100
     assert not tally.violated, f"{tally.violated} of {tally.tried}: {tally.worst} {tally.example}"
+
+
+def recurrent() -> ModelGraph:
+    """Return a recurrent layer of many steps between dense ones."""
+    batch = 1009
+    b = GraphBuilder(batch=batch)
+    x: Any = b.input((batch, 400, 64))
+    attributes = {"input_size": 64, "hidden_size": 256, "steps": 400, "layers": 2, "directions": 1}
+    x = b.add("lstm", [x], (batch, 400, 256), attributes=attributes, weights=4 * 256 * 320)
+    attributes = {"in_features": 256, "out_features": 1000}
+    x = b.add("dense", [x], (batch, 400, 1000), attributes=attributes, weights=256_000)
+    b.add("gelu", [x], (batch, 400, 1000))
+    return b.graph(batch_is_symbolic=True)
+
+
+def test_the_laws_of_compiled_mode_hold() -> None:
+    predictor = pretrained.load().predictor
+    devices = map(find, ("A100-40GB", "H100-SXM-80GB", "RTX-4090", "T4"))
+    points = physics.points(devices, BATCHES, ("fp32", "fp16"), slices=False)
+    points += [replace(point, mode="compiled") for point in points]
+    graphs = {"recurrent": recurrent(), "dense": dense()}
+    tallies = physics.tallies(
+        physics.sweep(predictor, graph, name, points) for name, graph in graphs.items()
+    )
+    for law in physics.OF_COMPILED:
+        tally = tallies[law]
+        assert tally.tried >= 24
+        assert not tally.violated, f"{law}: {tally.violated}: {tally.worst} {tally.example}"
 
 
 def test_a_law_is_seen_to_be_broken() -> None:

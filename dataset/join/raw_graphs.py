@@ -3,11 +3,12 @@
     python -m dataset.raw_graphs --workers 2
 
 Specs are "timm:resnet50@224", "torchvision:resnet50@224" and "hf:bert-base@128", where the number
-is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says, "sd:unet-v1@64"
-as `dataset.measured.stable_diffusion` does, "kernelbench:<trace>", and
-"own:family(name=value,...)@sizes" for the workloads of `dataset.families`. One file for each,
-compressed JSON; a model that cannot be converted leaves a file with the reason instead, so that a
-second run does only what is missing. Weights are never made: models stand on the meta device.
+is the image size or the sequence length, "gpt:..." as `dataset.measured.gpt` says, "nb101:..." as
+`dataset.measured.nasbench101` does, "sd:unet-v1@64" as `dataset.measured.stable_diffusion` does,
+"kernelbench:<trace>", and "own:family(name=value,...)@sizes" for the workloads of
+`dataset.families`. One file for each, compressed JSON; a model that cannot be converted leaves a
+file with the reason instead, so that a second run does only what is missing. Weights are never
+made: models stand on the meta device.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SOURCES = (
     "optimum_benchmark",
     "parvagpu",
     "sd_webui",
+    "ecnas",
 )
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
@@ -143,7 +145,7 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
         model = _language_model(name) if zoo == "hf" else _gpt(name)
         examples = (torch.zeros(BATCH, int(size), dtype=torch.int64, device="meta"),)
     else:
-        model, channels = _model(zoo, name, int(size))
+        model, channels = _cell(name) if zoo == "nb101" else _model(zoo, name, int(size))
         examples = (torch.empty(BATCH, channels, int(size), int(size), device="meta"),)
     return walk(ShapeOnlyImporter().import_program(_exported(model, examples)), BATCH)
 
@@ -197,8 +199,19 @@ def _language_models(table: pd.DataFrame) -> list[str]:
     return [*rows["model"], *rows["graph"]]
 
 
-NAMES = {"hwgpt": _sampled_gpts, "optimum_benchmark": _language_models}
-"""Sources whose rows do not name their graphs."""
+def _sampled_cells(table: pd.DataFrame) -> list[str]:
+    from dataset.measured import nasbench101
+
+    names: list[str] = nasbench101.sampled(table)["model"].tolist()
+    return names
+
+
+NAMES = {
+    "hwgpt": _sampled_gpts,
+    "optimum_benchmark": _language_models,
+    "ecnas": _sampled_cells,
+}
+"""Sources whose rows do not name their graphs, or of which a sample is converted."""
 
 
 def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
@@ -260,6 +273,12 @@ def _language_model(name: str) -> Any:
 
     declare_vision_operators()
     return module_of(name)
+
+
+def _cell(name: str) -> tuple[Any, int]:
+    from dataset.measured import nasbench101
+
+    return nasbench101.module_of(name), 3
 
 
 def _model(zoo: str, name: str, size: int) -> tuple[Any, int]:

@@ -28,6 +28,7 @@ MODULES = (
     "parvagpu",
     "deepbench",
     "sd_webui",
+    "ecnas",
 )
 
 

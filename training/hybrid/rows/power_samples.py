@@ -4,6 +4,7 @@
     aiconfigurator  H200, one product or attention repeated for a second
     hwgpt           five GPUs, forward passes of GPTs at batch 8; time and power of the same runs
     raphischer      Quadro RTX 5000, CNNs over ImageNet; GPU utilisation says how long it was busy
+    ecnas           Quadro RTX 6000, training steps of small CNNs of NAS-Bench-101
     splitwise       A100-80GB, LLMs on 2 to 8 of them; work is weights read and products made
 
 Sets of our own come beside them, see `collected_power`.
@@ -22,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from dataset.join.graph_store import GraphStore
-from dataset.measured import gpt, operators
+from dataset.measured import gpt, nasbench101, operators
 from dataset.measured.sources import read
 from dippm.conditions import PRECISIONS
 from dippm.devices import Device, find
@@ -32,6 +33,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.power import achieved_shares
 
 OPERATORS, GPTS, CNNS, LLMS = "single operators", "GPTs", "CNNs", "LLMs served by several GPUs"
+STEPS = "training steps of CNNs"
 OPERATORS_EACH = 500
 SENSOR_MS = {"gemm": 0.1, "encoder_attention": 0.33, "generation_attention": 0.33}
 """aiconfigurator repeats a kernel 3,000 times at most, a product five times as often: shorter ones
@@ -101,6 +103,7 @@ def power_samples(data: Path, graphs: GraphStore) -> list[PowerSample]:
         *_operator_samples(_aiconfigurator(data)),
         *_gpt_samples(data, graphs),
         *_cnn_samples(data, graphs),
+        *_training_samples(data, graphs),
         *_llm_samples(data),
     ]
 
@@ -163,6 +166,17 @@ def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
         busy = row["gpu_util_mean_pct"] / 100
         busy_ms = row["latency_ms"] * busy
         yield _sample(row, CNNS, model, graphs[key], int(row["batch"]), busy_ms, busy)
+
+
+def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
+    for row in nasbench101.sampled(read("ecnas", data)).to_dict("records"):
+        key = row["model"]
+        if key in graphs:
+            device, batch = find(row["gpu"]), int(row["batch"])
+            table = KernelTable.of_training(graphs[key], row["precision"], channels_last=True)
+            shares = achieved_shares(table, batch, DeviceView.of(device), row["latency_ms"])
+            power_w, row_id = float(row["power_w"]), str(row["row_id"])
+            yield PowerSample("ecnas", STEPS, key, device, 1.0, shares, power_w, row_id)
 
 
 def _sample(

@@ -29,6 +29,7 @@ MODULES = (
     "deepbench",
     "sd_webui",
     "ecnas",
+    "hf_training_steps",
 )
 
 

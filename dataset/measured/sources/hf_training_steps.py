@@ -1,7 +1,8 @@
-"""Training steps of language and vision models, attention written out or fused, on two GPUs.
+"""Training steps in half precision with attention written out or fused, on two GPUs.
 
-The pages of the models state latency and the peak of torch's allocator, not how the step was
-timed, nor whether the parameters were updated in it.
+The pages of the models say neither how a step was timed nor that it updated the parameters: peaks
+are those of weights and gradients alone, so there was no state of an optimizer. `allocated_mb` is
+the peak of torch's allocator, without the context, so `memory_mb` is null.
 """
 
 from __future__ import annotations
@@ -13,6 +14,43 @@ import pandas as pd
 from dataset.measured.table import Source, catalogue_names, tidy
 
 FILE = "attention.csv"
-LAPTOP = "rtx3080ti-16GB"
-"""A laptop's chip of another size under the name of a desktop card; the catalogue lacks it."""
-GPUS = {"GeForce RTX 2060-8GB": "RTX-2060", "NVIDIA GeForce RTX 2060-8GB": "RTX-2060"}
+GPUS = {
+    "rtx3080ti-16GB": "RTX-3080-Ti-Laptop",
+    "GeForce RTX 2060-8GB": "RTX-2060-Super",
+    "NVIDIA GeForce RTX 2060-8GB": "RTX-2060-Super",
+}
+"""By their memory: the desktop card has 12 GB, the plain RTX 2060 has 6 or 12."""
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return forward and backward passes; `model` is the page's where it names no checkpoint."""
+    table = pd.read_csv(folder / FILE)
+    return tidy(
+        "hf_training_steps",
+        table.drop(columns=["peak_mem_MB"]).assign(allocated_mb=table["peak_mem_MB"]),
+        {
+            "gpu": catalogue_names(table["gpu"], GPUS),
+            "timer": "W",
+            "precision": table["precision"].map({"float16": "fp16"}),
+            "mode": "eager",
+            "phase": "train",
+            "software": "torch " + table["torch"],
+            "model": "hf:" + table["model_id"].fillna(table["doc"]),
+            "n_gpus": 1,
+            "batch": table["batch"].astype(int),
+            "latency_ms": table["latency_ms"],
+        },
+    )
+
+
+SOURCES = (
+    Source(
+        "hf_training_steps",
+        "hf_training_steps",
+        "huggingface/transformers, history of docs/source/en/model_doc",
+        "Apache-2.0",
+        "W",
+        (FILE,),
+        read,
+    ),
+)

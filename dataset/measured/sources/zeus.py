@@ -8,6 +8,8 @@ import pandas as pd
 
 from dataset.measured.table import Source, catalogue_names, tidy
 
+VARIANTS = {"NVIDIA V100": "V100-PCIe-16GB"}
+"""Its highest limit, 250 W, is that of the PCIe board."""
 SWEEP, WINDOWS = "nsdi23_power_limit_sweep.csv", "power_limit_windows.csv"
 
 
@@ -20,7 +22,7 @@ def read(folder: Path) -> pd.DataFrame:
         "zeus",
         table.drop(columns=["avg_power_w", "batch_size"]),
         {
-            "gpu": catalogue_names(table["gpu"]),
+            "gpu": catalogue_names(table["gpu"], VARIANTS),
             "timer": "D",
             "mode": "eager",
             "phase": "train",

@@ -56,7 +56,7 @@ def test_names_and_aliases_mean_one_device_each() -> None:
 
 
 def test_every_device_has_values_that_a_gpu_can_have() -> None:
-    assert len(all_devices()) == 58
+    assert len(all_devices()) == 60
     for device in all_devices():
         assert device.source
         assert device.memory_mb > 8_000

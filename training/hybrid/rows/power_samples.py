@@ -5,11 +5,12 @@
     hwgpt           five GPUs, forward passes of GPTs at batch 8; time and power of the same runs
     raphischer      Quadro RTX 5000, CNNs over ImageNet; GPU utilisation says how long it was busy
     ecnas           Quadro RTX 6000, training steps of small CNNs of NAS-Bench-101
+    zeus            A40, P100, V100, Quadro RTX 6000, training epochs of ResNet-50 over ImageNet
     splitwise       A100-80GB, LLMs on 2 to 8 of them; work is weights read and products made
 
 Sets of our own come beside them, see `collected_power`.
 
-Left out: Zeus and ML.ENERGY, whose tables do not state shapes; aiconfigurator's 8-bit rows, which
+Left out: ML.ENERGY and the other networks of Zeus, whose tables do not state shapes; aiconfigurator's 8-bit rows, which
 the kernel table cannot state.
 """
 
@@ -66,6 +67,7 @@ CNN_GRAPHS = {
     "EfficientNetB4": "timm:tf_efficientnet_b4@380",
 }
 """The same architectures at Keras' default sizes; for the others we have no graph to vouch for."""
+IMAGENET_IMAGES = 1_281_167
 LLM_PARAMETERS = {"llama2-70b": 69e9, "bloom-176b": 176e9}
 LONGEST_PROMPT = 2048
 """Readings of longer prompts fall to a sixth of the limit while the GPUs are busy: they are off."""
@@ -169,14 +171,26 @@ def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
 
 
 def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    for row in nasbench101.sampled(read("ecnas", data)).to_dict("records"):
-        key = row["model"]
-        if key in graphs:
-            device, batch = find(row["gpu"]), int(row["batch"])
-            table = KernelTable.of_training(graphs[key], row["precision"], channels_last=True)
-            shares = achieved_shares(table, batch, DeviceView.of(device), row["latency_ms"])
-            power_w, row_id = float(row["power_w"]), str(row["row_id"])
-            yield PowerSample("ecnas", STEPS, key, device, 1.0, shares, power_w, row_id)
+    cells = nasbench101.sampled(read("ecnas", data))
+    for row in [*cells.to_dict("records"), *_imagenet_epochs(data).to_dict("records")]:
+        if row["model"] in graphs:
+            table = KernelTable.of_training(
+                graphs[row["model"]], row["precision"], channels_last=row["layout"] == "nhwc"
+            )
+            yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), row["latency_ms"])
+
+
+def _imagenet_epochs(data: Path) -> pd.DataFrame:
+    """Return Zeus' epochs of ResNet-50 without a lowered limit: its images are ImageNet's.
+
+    Shapes of its other networks are not stated.
+    """
+    table = read("zeus", data)
+    table = table[(table["model"] == "zeus:resnet50") & (table["dataset"] == "imagenet")]
+    table = table[table["power_limit_w"] == table.groupby("gpu")["power_limit_w"].transform("max")]
+    step_ms = 1e3 * table["time_per_epoch_s"] * table["batch"] / IMAGENET_IMAGES
+    named = {"model": CNN_GRAPHS["ResNet50"], "precision": "fp32", "layout": "nchw"}
+    return table.assign(latency_ms=step_ms, **named)
 
 
 def _sample(
@@ -188,8 +202,20 @@ def _sample(
     busy_ms: float,
     busy: float = 1.0,
 ) -> PowerSample:
-    device = find(row["gpu"])
     table = KernelTable.of(graph, row["precision"], row["mode"])
+    return _sample_of(row, kind, group, table, batch, busy_ms, busy)
+
+
+def _sample_of(
+    row: Mapping[str, Any],
+    kind: str,
+    group: str,
+    table: KernelTable,
+    batch: int,
+    busy_ms: float,
+    busy: float = 1.0,
+) -> PowerSample:
+    device = find(row["gpu"])
     shares = achieved_shares(table, batch, DeviceView.of(device), busy_ms)
     power_w, row_id = float(row["power_w"]), str(row["row_id"])
     return PowerSample(row["source"], kind, group, device, busy, shares, power_w, row_id)

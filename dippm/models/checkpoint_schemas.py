@@ -113,6 +113,8 @@ class PowerPart(ClosedSchema):
     ]
     sharpness: Annotated[float, Field(ge=0.5, le=50)]
     log_error: LogError
+    waiting_share: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    silicon_exponent: Annotated[float, Field(ge=0, le=2)] = 0.0
 
 
 class IntervalPart(ClosedSchema):

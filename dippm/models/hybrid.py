@@ -184,7 +184,7 @@ class Hybrid:
             if with_operators:
                 energy = energy_shares(
                     self.power,
-                    idle_power_w(c.device),
+                    self.power.waiting_w(c.device),
                     values["energy_j"].value,
                     total_ms,
                     times,

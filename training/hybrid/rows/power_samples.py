@@ -34,7 +34,7 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.power import achieved_shares
 
 OPERATORS, GPTS, CNNS, LLMS = "single operators", "GPTs", "CNNs", "LLMs served by several GPUs"
-STEPS = "training steps of CNNs"
+STEPS, WAITING = "training steps of CNNs", "CNNs that wait for their images"
 OPERATORS_EACH = 500
 SENSOR_MS = {"gemm": 0.1, "encoder_attention": 0.33, "generation_attention": 0.33}
 """aiconfigurator repeats a kernel 3,000 times at most, a product five times as often: shorter ones
@@ -139,13 +139,15 @@ def _gpt_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
     table = read("hwgpt", data)
     table = table[table["power_w"].notna() & table["energy_run_ms"].notna()]
     wanted = gpt.sampled(read("hwgpt", data))["arch_id"].unique()
-    for _, like in table.groupby(["gpu", "scale", "embed_dim", "n_layer"]):
-        for row in like[like["arch_id"].isin(wanted)].to_dict("records"):
-            key = gpt.key_of(row)
-            if key in graphs:
-                steady = {**row, **_at_full_clocks(like, row["macs"])}
-                group = f"gpt {row['arch_id']}"
-                yield _sample(steady, GPTS, group, graphs[key], GPT_BATCH, steady["run_ms"])
+    rows = [
+        {**row, **_at_full_clocks(like, row["macs"]), "key": gpt.key_of(row)}
+        for _, like in table.groupby(["gpu", "scale", "embed_dim", "n_layer"])
+        for row in like[like["arch_id"].isin(wanted)].to_dict("records")
+    ]
+    for row in sorted(rows, key=lambda row: row["key"]):  # a graph is built once for all GPUs
+        if row["key"] in graphs:
+            group = f"gpt {row['arch_id']}"
+            yield _sample(row, GPTS, group, graphs[row["key"]], GPT_BATCH, row["run_ms"])
 
 
 def _at_full_clocks(like: pd.DataFrame, macs: float) -> dict[str, float]:
@@ -158,16 +160,15 @@ def _at_full_clocks(like: pd.DataFrame, macs: float) -> dict[str, float]:
 
 
 def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    table = read("raphischer", data)
-    table = table[table["gpu_bound"]]
-    for row in table.to_dict("records"):
+    for row in read("raphischer", data).sort_values("model").to_dict("records"):
         model = row["model"].removeprefix("raphischer:")
         key = CNN_GRAPHS.get(model)
         if key is None or key not in graphs:
             continue
         busy = row["gpu_util_mean_pct"] / 100
         busy_ms = row["latency_ms"] * busy
-        yield _sample(row, CNNS, model, graphs[key], int(row["batch"]), busy_ms, busy)
+        kind = CNNS if row["gpu_bound"] else WAITING
+        yield _sample(row, kind, model, graphs[key], int(row["batch"]), busy_ms, busy)
 
 
 def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:

@@ -1,7 +1,7 @@
 """What part of a predicted energy each kernel has.
 
     E   = waiting · T + active                 the law of `dippm.models.power`, times the latency
-    E_i = waiting · t_i + active · s_i / Σ s      s_i = floor · t_i + Σ coefficient · work_i
+    E_i = waiting · t_i + active · s_i / Σ s   s_i = floor · t_i + Σ coefficient · work_i
 
 Nothing of the law is changed: a kernel has the board's waiting power while it runs, and of
 what comes on top as much as it adds to the score s, which is linear in kernels. That power rises

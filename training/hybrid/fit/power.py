@@ -18,17 +18,23 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
-from dippm.models.power import PowerModel, idle_power_w
+from dippm.models.power import PowerModel, idle_power_w, silicon
 from training.evaluation.metrics import absolute_percentage_errors
 from training.hybrid.rows.collected_power import collected_power
 from training.hybrid.rows.collected_rows import CollectedSet
 from training.hybrid.rows.power_samples import PowerSample, power_samples
 
 Floats = NDArray[np.float64]
-PRIOR = np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0])
-"""Floor, coefficients of SHARES and sharpness where no sample tells: a unit at its peak takes a
-board to its limit, the memory half of the way."""
-SHRINKAGE = 0.2
+PRIOR = np.array([*np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0]), 0.3, 1.0])
+"""Floor, coefficients of SHARES and sharpness (logarithms), waiting share and silicon exponent where
+no sample tells: a unit at its peak takes a board to its limit, the memory half of the way; a board
+waits at the share of its limit that the law of lowered limits needs (`dippm.models.power_limit`);
+power follows the silicon."""
+SHRINKAGE = np.array([0.05] * 6 + [0.15, 0.15])
+LEAST = np.array([*(PRIOR[:6] - 3), 0.0, 0.0])
+MOST = np.array([*(PRIOR[:5] + 3), PRIOR[5] + 1.5, 0.6, 1.5])
+OUTLIER = 0.1
+"""Log error from which on a sample counts by its size, no longer by its square."""
 FOLDS = 5
 SPLITS = {
     "operators and models held out": "group",
@@ -36,34 +42,59 @@ SPLITS = {
     "source held out": "source",
 }
 STRICTEST = "source held out"
+STATED = ("GPU held out", STRICTEST)
+"""Splits whose errors make the interval: what a user's board is, or else its laboratory."""
+Z90 = 1.645
 
 
 def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
-    """Fit the law; every GPU of every source weighs the same.
+    """Fit the law; every kind of work of every source and GPU weighs the same.
 
     The law is between idle power and limit of the board that was measured. Predictions, and so the
     errors below, take both from the catalogue, as a user does.
     """
-    of = pd.Series([(s.source, s.device.name) for s in samples])
-    weights = 1 / np.sqrt(of.map(of.value_counts()).to_numpy(dtype=np.float64))
-    labels = np.log([s.power_w for s in samples])
+    weights = np.sqrt(_cell_weights(samples))
+    labels = np.log(_labels(samples))
     idle = np.array([s.idle_w or idle_power_w(s.device) for s in samples])
     limit = np.array([s.limit_w or s.device.known("power_limit_w") for s in samples])
-    room = np.array([s.busy for s in samples]) * limit
-    room -= idle * np.array([s.busy for s in samples])
+    waits = np.array([s.device.memory_family == "board" for s in samples])
+    log_silicon = np.log([silicon(s.device) for s in samples])
+    busy = np.array([s.busy for s in samples])
     shares = np.array([s.shares for s in samples])
 
     def residual(p: Floats) -> Floats:
-        floor, coefficients, sharpness = np.exp(p[0]), np.exp(p[1:-1]), np.exp(p[-1])
-        score = floor + shares @ coefficients
+        floor, coefficients, sharpness = np.exp(p[0]), np.exp(p[1:5]), np.exp(p[5])
+        score = (floor + shares @ coefficients) * np.exp(p[7] * log_silicon)
         u = score / (1 + score**sharpness) ** (1 / sharpness)
-        error = np.log(idle + room * u) - labels
-        return np.concatenate([weights * error, SHRINKAGE * (p - PRIOR)])
+        waiting = np.where(waits, np.maximum(idle, p[6] * limit), idle)
+        error = np.log(waiting + (limit - waiting) * busy * u) - labels
+        bent = OUTLIER * np.sqrt(2 * (np.hypot(1, error / OUTLIER) - 1))
+        return np.concatenate([weights * np.sign(error) * bent, SHRINKAGE * (p - PRIOR)])
 
-    bounds = PRIOR - 3, PRIOR + np.array([3, 3, 3, 3, 3, 1.5])
-    found = least_squares(residual, PRIOR, bounds=bounds, loss="soft_l1", f_scale=0.02).x
-    floor, *coefficients, sharpness = np.exp(found).tolist()
-    return PowerModel(floor, tuple(coefficients), sharpness, 0.0)
+    found = least_squares(residual, PRIOR, bounds=(LEAST, MOST)).x
+    floor, *coefficients, sharpness = np.exp(found[:6]).tolist()
+    waiting_share, exponent = found[6:].tolist()
+    return PowerModel(floor, tuple(coefficients), sharpness, 0.0, waiting_share, exponent)
+
+
+def _cell_weights(samples: Sequence[PowerSample]) -> Floats:
+    """Return weights that sum to 1 over each kind of work of each source and GPU."""
+    of = pd.Series([(s.source, s.device.name, s.kind) for s in samples])
+    return 1 / of.map(of.value_counts()).to_numpy(dtype=np.float64)
+
+
+def log_spread(samples: Sequence[PowerSample], predicted: Sequence[Floats]) -> float:
+    """Return the spread of log errors that covers 90 % of them, a kind of work as much as another.
+
+    Args:
+        samples: all of them.
+        predicted: power of each sample where it was held out, once for each split.
+    """
+    errors = np.concatenate([np.abs(np.log(p / _labels(samples))) for p in predicted])
+    weights = np.tile(_cell_weights(samples), len(predicted))
+    order = np.argsort(errors)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(errors[order][np.searchsorted(reached, 0.9)]) / Z90
 
 
 def predictions(model: PowerModel, samples: Sequence[PowerSample]) -> Floats:
@@ -110,14 +141,12 @@ def evaluate(
         latency: held-out predictions, with "row_id", "latency_ms" and "predicted latency_ms":
             where they know a sample, lines of energy follow.
     """
-    model = fit_power(samples)
+    found = {split: held_out(samples, split) for split in SPLITS}
+    log_error = log_spread(samples, [found[split][0] for split in STATED])
+    model = replace(fit_power(samples), log_error=log_error)
     lines = []
-    for split in SPLITS:
-        predicted, baseline = held_out(samples, split)
-        lines += _lines(samples, split, predicted, baseline)
-        if SPLITS[split] == "group":
-            log_error = np.abs(np.log(predicted / _labels(samples)))
-            model = replace(model, log_error=float(np.quantile(log_error, 0.9) / 1.645))
+    for split, (predicted, baseline) in found.items():
+        lines += _lines(samples, split, predicted, baseline, log_error)
     if latency is not None:
         lines += energy_lines(samples, latency)
     return model, lines
@@ -152,7 +181,11 @@ def energy_lines(samples: Sequence[PowerSample], latency: pd.DataFrame) -> list[
 
 
 def _lines(
-    samples: Sequence[PowerSample], split: str, predicted: Floats, baseline: Floats
+    samples: Sequence[PowerSample],
+    split: str,
+    predicted: Floats,
+    baseline: Floats,
+    log_error: float | None = None,
 ) -> list[dict[str, Any]]:
     of = [(s.source, s.kind, s.device.name) for s in samples]
     lines = []
@@ -171,11 +204,21 @@ def _lines(
                 "n": int(mine.sum()),
                 "median_ape": round(float(np.median(found)), 2),
                 "mape": round(float(found.mean()), 2),
+                "median_log_error": round(float(np.median(np.log(predicted[mine] / labels))), 3),
+                **_coverage(predicted[mine], labels, log_error),
                 "constant_share_of_limit_mape": round(float(constant.mean()), 1),
                 "question": f"power of {kind}" if split.startswith(STRICTEST) else None,
             }
         )
     return lines
+
+
+def _coverage(predicted: Floats, labels: Floats, log_error: float | None) -> dict[str, float]:
+    """Return the share of labels inside the 90 % interval of power, in percent; {} without one."""
+    if log_error is None:
+        return {}
+    inside = np.abs(np.log(predicted / labels)) <= Z90 * log_error
+    return {"coverage": round(100 * float(inside.mean()), 1)}
 
 
 def _labels(samples: Sequence[PowerSample]) -> Floats:

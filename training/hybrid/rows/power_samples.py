@@ -10,18 +10,20 @@
 
 Sets of our own come beside them, see `collected_power`.
 
-Left out: ML.ENERGY and the other networks of Zeus, whose tables do not state shapes; aiconfigurator's 8-bit rows, which
-the kernel table cannot state.
+Left out: ML.ENERGY and the other networks of Zeus, whose tables do not state shapes;
+aiconfigurator's 8-bit rows, which the kernel table cannot state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt, nasbench101, operators
@@ -31,7 +33,7 @@ from dippm.devices import Device, find
 from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.power import achieved_shares
+from dippm.models.power import achieved_shares, work_ms
 
 OPERATORS, GPTS, CNNS, LLMS = "single operators", "GPTs", "CNNs", "LLMs served by several GPUs"
 STEPS, WAITING = "training steps of CNNs", "CNNs that wait for their images"
@@ -68,6 +70,7 @@ CNN_GRAPHS = {
 }
 """The same architectures at Keras' default sizes; for the others we have no graph to vouch for."""
 IMAGENET_IMAGES = 1_281_167
+LEAST_BUSY = 0.3
 LLM_PARAMETERS = {"llama2-70b": 69e9, "bloom-176b": 176e9}
 LONGEST_PROMPT = 2048
 """Readings of longer prompts fall to a sixth of the limit while the GPUs are busy: they are off."""
@@ -172,13 +175,37 @@ def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
 
 
 def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    cells = nasbench101.sampled(read("ecnas", data))
-    for row in [*cells.to_dict("records"), *_imagenet_epochs(data).to_dict("records")]:
+    cells = nasbench101.sampled(read("ecnas", data)).to_dict("records")
+    work = [(row, _step_table(row, graphs)) for row in cells if row["model"] in graphs]
+    for (row, table), busy in zip(work, _busy(work), strict=True):
+        busy_ms = row["latency_ms"] * busy
+        yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), busy_ms, busy)
+    for row in _imagenet_epochs(data).to_dict("records"):
         if row["model"] in graphs:
-            table = KernelTable.of_training(
-                graphs[row["model"]], row["precision"], channels_last=row["layout"] == "nhwc"
-            )
-            yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), row["latency_ms"])
+            table, busy_ms = _step_table(row, graphs), row["latency_ms"]
+            yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), busy_ms)
+
+
+def _step_table(row: Mapping[str, Any], graphs: GraphStore) -> KernelTable:
+    last = row["layout"] == "nhwc"
+    return KernelTable.of_training(graphs[row["model"]], row["precision"], channels_last=last)
+
+
+def _busy(steps: Sequence[tuple[Mapping[str, Any], KernelTable]]) -> list[float]:
+    """Return the share of each step of one laboratory in which kernels ran, by its times alone.
+
+    Steps are told apart into what grows with the products, with the other kernels, and with the
+    number of kernels whatever they do: in that part the GPU waits for the host.
+    """
+    if not steps:
+        return []
+    times = np.array([row["latency_ms"] for row, _ in steps])
+    work = [work_ms(t, int(r["batch"]), DeviceView.of(find(r["gpu"]))) for r, t in steps]
+    launches = np.array([table.launches for _, table in steps])
+    parts = np.array([(w[:2].sum(), w[3].sum()) for w in work])
+    columns = np.column_stack([parts, launches]) / times[:, None]
+    per_launch_ms = nnls(columns, np.ones(len(times)))[0][-1]
+    return np.maximum(LEAST_BUSY, 1 - per_launch_ms * launches / times).tolist()
 
 
 def _imagenet_epochs(data: Path) -> pd.DataFrame:

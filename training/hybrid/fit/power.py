@@ -26,10 +26,10 @@ from training.hybrid.rows.power_samples import PowerSample, power_samples
 
 Floats = NDArray[np.float64]
 PRIOR = np.array([*np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0]), 0.3, 1.0])
-"""Floor, coefficients of SHARES and sharpness (logarithms), waiting share and silicon exponent where
-no sample tells: a unit at its peak takes a board to its limit, the memory half of the way; a board
-waits at the share of its limit that the law of lowered limits needs (`dippm.models.power_limit`);
-power follows the silicon."""
+"""Logarithms of floor, coefficients of SHARES and sharpness, then waiting share and silicon
+exponent, where no sample tells: a unit at its peak takes a board to its limit, the memory half of
+the way; a board waits at the share of its limit that the law of lowered limits needs
+(`dippm.models.power_limit`); power follows the silicon."""
 SHRINKAGE = np.array([0.05] * 6 + [0.15, 0.15])
 LEAST = np.array([*(PRIOR[:6] - 3), 0.0, 0.0])
 MOST = np.array([*(PRIOR[:5] + 3), PRIOR[5] + 1.5, 0.6, 1.5])

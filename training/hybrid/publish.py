@@ -111,9 +111,11 @@ def _card(examples: Examples) -> dict[str, Any]:
             "The host floor (time per launch) is that of one A100 server of 2022; a faster CPU "
             "runs small batches faster than predicted.",
             "Energy is predicted power × predicted latency. Power was learned from operators, "
-            "GPTs, CNNs and served LLMs on nine GPUs. Energy errors are stated where one table has "
-            "both and the latency was held out; no public table has the energy of vision models "
-            "on an A100.",
+            "GPTs, CNNs, training steps of CNNs and served LLMs on eleven GPUs. Energy errors are "
+            "stated where one table has both and the latency was held out; no public table has the "
+            "energy of vision models on an A100.",
+            "Where a laboratory's host keeps its GPU waiting, as TensorFlow's did in ecnas, power "
+            "is less than predicted, by a sixth there.",
             "Power is that of one board: boards of one GPU differ by some 10 %, more when hot.",
             "The idle power of most GPUs is an estimate by class and year (dippm devices).",
             "Memory is what nvidia-smi shows. Its context was learned from three models on one "

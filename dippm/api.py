@@ -30,7 +30,15 @@ from dippm.frontends.worker_errors import no_process
 from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
 from dippm.models.predictor import phases_of
-from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, conditions_of, device_of
+from dippm.points import (
+    DEFAULT_DEVICE,
+    ContextLike,
+    DeviceLike,
+    Grid,
+    HostLike,
+    conditions_of,
+    device_of,
+)
 from dippm.prediction import Prediction
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage, tell
@@ -69,6 +77,8 @@ def predict(
     phase: Phase = "inference",
     optimizer: Optimizer = "sgd",
     checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -100,6 +110,11 @@ def predict(
         phase: "inference", or "train" for a step of training: forward, backward and update.
         optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
         checkpointing: blocks are run again in the backward pass; of a training step.
+        autograd: the forward pass runs without `torch.no_grad` and keeps what a backward pass would
+            need; of eager inference.
+        context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
+            `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
+            `Conditions`; None assumes one, and the answer says which.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that conversion, graph and features may take.
         memory_limit_mb: private memory that the conversion may use.
@@ -124,6 +139,8 @@ def predict(
         phase=phase,
         optimizer=optimizer,
         checkpointing=checkpointing,
+        autograd=autograd,
+        context_mb=context_mb,
     )
     model = _one_source(source, path)
     began = time.monotonic()
@@ -198,6 +215,8 @@ def compare(
     phase: Phase = "inference",
     optimizer: Optimizer = "sgd",
     checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -226,6 +245,8 @@ def compare(
         phase: see `predict`.
         optimizer: see `predict`.
         checkpointing: see `predict`.
+        autograd: see `predict`.
+        context_mb: see `predict`.
         trust: see `predict`.
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
@@ -249,6 +270,8 @@ def compare(
         phase=phase,
         optimizer=optimizer,
         checkpointing=checkpointing,
+        autograd=autograd,
+        context_mb=context_mb,
     )
     loaded = load(checkpoint, device=grid.places[0][0], phase=phase)
     loaded.points(grid)  # what holds for no model is raised, not repeated

@@ -17,7 +17,7 @@ from dippm.graph import ModelGraph
 from dippm.graph.float_type import in_float32
 from dippm.largest_batch import largest_batch_at
 from dippm.loaded import LoadedPredictor
-from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, conditions_of, device_of
+from dippm.points import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, conditions_of, device_of
 from dippm.prediction import Prediction
 from dippm.progress import stage, tell
 from dippm.reading import Input, read_graph, source_name
@@ -123,6 +123,8 @@ def sweep(
     phase: Phase = "inference",
     optimizer: Optimizer = "sgd",
     checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -146,6 +148,8 @@ def sweep(
         phase: "inference" or "train".
         optimizer: of a training step.
         checkpointing: of a training step.
+        autograd: the forward pass keeps what a backward pass would need.
+        context_mb: memory of the process beside the allocator.
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -169,6 +173,8 @@ def sweep(
             phase=phase,
             optimizer=optimizer,
             checkpointing=checkpointing,
+            autograd=autograd,
+            context_mb=context_mb,
         )
         for size in sizes
     ]

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 WHERE = ("source", "device", "slice", "batch", "precision")
 SHOWN = (*WHERE, *LABELS, "fits", "mig", "error")
 """Columns of text and notebooks, where an interval stands beside its value."""
-CONDITIONS = ("mode", "timer", "channels_last", "attention", "phase", "optimizer", "checkpointing")
+CONDITIONS = (
+    *("mode", "timer", "channels_last", "attention", "phase", "optimizer", "checkpointing"),
+    *("autograd", "context_mb"),
+)
 FIT = ("memory_bound_mb", "capacity_mb", "headroom_mb", "fits")
 COLUMNS = (
     *(*WHERE, *LABELS, "mig", "error"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import nan
+from numbers import Real
 from typing import Any, Literal, cast, get_args
 
 from dippm.devices import Device, HostMachine, MigProfile, is_catalogued
 from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
+from dippm.written import decimal_number
 
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
@@ -15,6 +19,7 @@ Timer = Literal["kernel", "event", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
 Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
+SoftwareClass = Literal["cuda-10", "cuda-11", "lazy"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
@@ -34,6 +39,14 @@ TIMERS: tuple[Timer, ...] = get_args(Timer)
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+SOFTWARE_CLASSES: tuple[SoftwareClass, ...] = get_args(SoftwareClass)
+"""Generations of CUDA and torch, by the memory that a process takes beside its tensors:
+
+    cuda-10  CUDA 10: Volta, Turing and older
+    cuda-11  CUDA 11.0 to 11.6, torch up to 1.12: a library loads all of its kernels at once
+    lazy     CUDA 11.7 and newer with torch 1.13 and newer: kernels are loaded when they are used
+"""
+MAX_CONTEXT_MB = 1_000_000.0
 FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "fp32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "highest"},
     "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
@@ -90,10 +103,15 @@ class Conditions:
         optimizer: that updates, as `torch.optim` has it, SGD with momentum; of a training step.
         checkpointing: blocks are run again in the backward pass instead of keeping what they
             computed; of a training step.
+        autograd: the forward pass runs without `torch.no_grad`, so it keeps what a backward pass
+            would need; of eager inference.
+        context_mb: memory in MiB that the process takes beside PyTorch's allocator, or a class of
+            `SOFTWARE_CLASSES` that says it; None if nobody said, then the predictor assumes a class
+            and says which.
 
     Raises:
-        ConditionsError: if the batch is not a positive integer of sane size, a name is unknown, or
-            what belongs to a training step is asked for of inference.
+        ConditionsError: if the batch is not a positive integer of sane size, a name is unknown, the
+            context is no memory, or what belongs to a training step is asked for of inference.
         UnsupportedPrecisionError: if the device has no hardware for the precision.
     """
 
@@ -109,6 +127,8 @@ class Conditions:
     phase: Phase = "inference"
     optimizer: Optimizer = "sgd"
     checkpointing: bool = False
+    autograd: bool = False
+    context_mb: float | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int):
@@ -125,6 +145,14 @@ class Conditions:
                 f"{asked} is of a training step, and inference was asked for",
                 "Ask for phase=train, or leave it out.",
             )
+        if self.autograd and (self.phase != "inference" or self.mode != "eager"):
+            what = "a training step" if self.phase != "inference" else "a compiled pass"
+            raise ConditionsError(
+                f"autograd is of an eager forward pass, and {what} was asked for",
+                "Leave autograd out: a training step keeps all of it anyway, and what a compiled "
+                "pass keeps is not known.",
+            )
+        object.__setattr__(self, "context_mb", context_of(self.context_mb))
         if self.precision not in supported_precisions(self.device):
             raise unsupported(self.device, self.precision)
 
@@ -132,6 +160,36 @@ class Conditions:
     def capacity_mb(self) -> int:
         """Memory of the GPU in MiB, or usable memory of the slice."""
         return self.mig.memory_mb if self.mig else self.device.memory_mb
+
+
+def context_of(context: float | str | None) -> float | str | None:
+    """Return the context that a number of MiB, text of one, or a class of software means.
+
+    Raises:
+        ConditionsError: if it means none.
+    """
+    if context is None:
+        return None
+    number, shown = nan, type(context).__name__
+    if isinstance(context, str):
+        shown = shortened(context)
+        folded = shown.strip().casefold()
+        if folded in SOFTWARE_CLASSES:
+            return folded
+        with suppress(ValueError):
+            number = decimal_number(folded.removesuffix("mib").removesuffix("mb"))
+    elif isinstance(context, Real) and not isinstance(context, bool):
+        within = -MAX_CONTEXT_MB <= context <= MAX_CONTEXT_MB
+        number, shown = (float(context), f"{context}") if within else (nan, "out of range")
+    if not 0 <= number <= MAX_CONTEXT_MB:
+        close = get_close_matches(shown.strip().casefold(), SOFTWARE_CLASSES, n=1)
+        guess = f"Did you mean {close[0]}? " if close else ""
+        raise ConditionsError(
+            f"context_mb is {shown!r}: no memory in MiB, and no class of software",
+            f"{guess}Give MiB, 0 to {MAX_CONTEXT_MB:,.0f}, or one of "
+            f"{', '.join(SOFTWARE_CLASSES)}; `dippm doctor` measures it where a GPU is.",
+        )
+    return number
 
 
 def precision_of(name: str) -> Precision:

@@ -28,7 +28,15 @@ from dippm.errors import ConversionError, DippmError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph import ModelGraph
 from dippm.graph.float_type import in_float32
-from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike, Refused, conditions_of
+from dippm.points import (
+    DEFAULT_DEVICE,
+    ContextLike,
+    DeviceLike,
+    Grid,
+    HostLike,
+    Refused,
+    conditions_of,
+)
 from dippm.prediction import Prediction, Provenance
 from dippm.pretrained.choice import for_device, frameworks_of, knows, precisions_of
 from dippm.progress import stage, tell
@@ -88,6 +96,8 @@ class LoadedPredictor:
         phase: Phase | None = None,
         optimizer: Optimizer = "sgd",
         checkpointing: bool = False,
+        autograd: bool = False,
+        context_mb: ContextLike = None,
         trust: bool = False,
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
@@ -107,6 +117,8 @@ class LoadedPredictor:
             phase=self.phase if phase is None else phase_of(phase),
             optimizer=optimizer,
             checkpointing=checkpointing,
+            autograd=autograd,
+            context_mb=context_mb,
         )
         name = source_name(source)
         with stage(f"converting {name}"):
@@ -148,6 +160,8 @@ class LoadedPredictor:
         phase: Phase | None = None,
         optimizer: Optimizer = "sgd",
         checkpointing: bool = False,
+        autograd: bool = False,
+        context_mb: ContextLike = None,
         trust: bool = False,
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
@@ -169,6 +183,8 @@ class LoadedPredictor:
             phase: see `dippm.predict`; None is the predictor's own.
             optimizer: see `dippm.predict`.
             checkpointing: see `dippm.predict`.
+            autograd: see `dippm.predict`.
+            context_mb: see `dippm.predict`.
             trust: see `dippm.predict`.
 
         Raises:
@@ -188,6 +204,8 @@ class LoadedPredictor:
             phase=self.phase if phase is None else phase_of(phase),
             optimizer=optimizer,
             checkpointing=checkpointing,
+            autograd=autograd,
+            context_mb=context_mb,
         )
         points = self.points(grid)
         name = source_name(source)

@@ -29,6 +29,8 @@ from dippm.errors import ConditionsError, UnknownNameError
 DEFAULT_DEVICE = "A100"
 HostLike = str | float | HostMachine | None
 """A class of machines, microseconds per launch as a number or text, or none named."""
+ContextLike = str | float | None
+"""Memory in MiB as a number or text, a class of software, or none named, see `Conditions`."""
 DeviceLike = str | os.PathLike[str] | Device
 """A name of the catalogue, the path of a device file (text that ends in .toml is one), a device."""
 ALL_PRECISIONS = "all"
@@ -67,6 +69,8 @@ class Grid:
         phase: see `Conditions`, as the next two.
         optimizer: of training steps.
         checkpointing: of training steps.
+        autograd: see `Conditions`, as the next.
+        context_mb: beside the allocator.
     """
 
     places: Sequence[tuple[Device, MigProfile | None]]
@@ -80,6 +84,8 @@ class Grid:
     phase: Phase = "inference"
     optimizer: Optimizer = "sgd"
     checkpointing: bool = False
+    autograd: bool = False
+    context_mb: ContextLike = None
 
     @classmethod
     def of(
@@ -139,6 +145,8 @@ class Grid:
                 self.phase,
                 self.optimizer,
                 self.checkpointing,
+                self.autograd,
+                self.context_mb,
             )
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
@@ -205,6 +213,8 @@ def conditions_of(
     phase: Phase = "inference",
     optimizer: Optimizer = "sgd",
     checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
 ) -> Conditions:
     """Return the conditions that names stand for.
 
@@ -227,6 +237,8 @@ def conditions_of(
         phase,
         optimizer,
         checkpointing,
+        autograd,
+        context_mb,
     )
 
 

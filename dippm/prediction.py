@@ -238,6 +238,7 @@ class Prediction:
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
         parts = [self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode]
         parts += [f"{c.attention} attention"] * (c.attention != "fused")
+        parts += ["autograd"] * c.autograd
         if c.phase == "train":
             parts += ["training step", c.optimizer, *["checkpointing"] * c.checkpointing]
         return printable(" · ".join(parts))
@@ -270,6 +271,8 @@ class Prediction:
                 "phase": c.phase,
                 "optimizer": c.optimizer if c.phase == "train" else None,
                 "checkpointing": c.checkpointing if c.phase == "train" else None,
+                "autograd": c.autograd,
+                "context_mb": c.context_mb,
             },
             "precision_settings": FLOAT32_SETTINGS.get(c.precision),
             "host": self.host and asdict(self.host),
@@ -340,15 +343,20 @@ class Prediction:
             return ()
         place = f"{parts.peak_path} {parts.peak_op}".strip() or "the inputs"
         kept = "activations"
+        if self.conditions.autograd and parts.peak_node is None:
+            place, kept = "the end of the forward pass", "saved activations"
         if self.conditions.phase == "train":
             place = "the end of the forward pass"
             kept = (
                 f"gradients {show(parts.gradients_mb)} + optimizer {show(parts.optimizer_mb)} "
                 "+ saved activations"
             )
+        context = f"context {show(parts.context_mb)}"
+        if parts.context_sd_mb is not None:
+            context += f" ({parts.context_software}{', assumed' * parts.context_assumed})"
         return (
             f"weights {show(parts.weights_mb)} + {kept} {show(parts.activations_mb)} "
-            f"+ workspace {show(parts.workspace_mb)} + context {show(parts.context_mb)}",
+            f"+ workspace {show(parts.workspace_mb)} + {context}",
             f"nvidia-smi shows the sum; {show(parts.reserved_mb)} of it is the allocator's",
             f"peak at {printable(place)}",
         )

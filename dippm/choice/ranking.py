@@ -20,7 +20,7 @@ from dippm.devices import Device, MigProfile, all_devices, host_of
 from dippm.errors import ConstraintError
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.graph.float_type import in_float32
-from dippm.points import DeviceLike, Grid, HostLike, device_of
+from dippm.points import ContextLike, DeviceLike, Grid, HostLike, device_of
 from dippm.progress import stage
 from dippm.reading import Input, read_graph, source_name
 
@@ -54,6 +54,8 @@ def choose(
     phase: Phase = "inference",
     optimizer: Optimizer = "sgd",
     checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -90,6 +92,8 @@ def choose(
         phase: "inference", or "train" for a step of training, see `Conditions`.
         optimizer: of a step of training.
         checkpointing: of a step of training.
+        autograd: the forward pass keeps what a backward pass would need.
+        context_mb: memory of the process beside the allocator.
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -119,6 +123,8 @@ def choose(
         phase,
         optimizer,
         checkpointing,
+        autograd,
+        context_mb,
     )
     loaded, name = load(checkpoint, device=gpus[0], phase=grid.phase), source_name(source)
     point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
@@ -193,4 +199,5 @@ def _in_words(c: Conditions, batches: Sequence[int]) -> str:
     if c.phase == "train":
         parts.append(f"training step, {c.optimizer}{', checkpointing' * c.checkpointing}")
     parts += [f"{c.attention} attention"] * (c.attention != "fused")
+    parts += ["autograd"] * c.autograd
     return " · ".join(parts)

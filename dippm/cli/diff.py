@@ -44,6 +44,8 @@ def diff(
         str, typer.Option("--optimizer", help="Of training steps: sgd, adam, adamw, or two.")
     ] = "sgd",
     checkpointing: options.Checkpointing = False,
+    autograd: options.Autograd = False,
+    context_mb: options.ContextMb = None,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

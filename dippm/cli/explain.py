@@ -27,6 +27,8 @@ def explain(
     phase: options.Phase = "inference",
     optimizer: options.Optimizer = "sgd",
     checkpointing: options.Checkpointing = False,
+    autograd: options.Autograd = False,
+    context_mb: options.ContextMb = None,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

@@ -45,6 +45,7 @@ def llm(
         ),
     ] = "graph",
     host: options.Host = None,
+    context_mb: options.ContextMb = None,
     link: Annotated[
         str | None, typer.Option("--link", help="Between GPUs: nvlink or pcie.")
     ] = None,
@@ -68,6 +69,7 @@ def llm(
             "tensor_parallel": tensor_parallel,
             "software": software,
             "host": host,
+            "context_mb": context_mb,
             "link": link,
             "checkpoint": checkpoint,
         }

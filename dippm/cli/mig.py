@@ -29,6 +29,8 @@ def mig(
     phase: options.Phase = "inference",
     optimizer: options.Optimizer = "sgd",
     checkpointing: options.Checkpointing = False,
+    autograd: options.Autograd = False,
+    context_mb: options.ContextMb = None,
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

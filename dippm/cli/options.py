@@ -44,6 +44,12 @@ def _hosts() -> Iterable[str]:
     return (host.name for host in all_hosts())
 
 
+def _software_classes() -> Iterable[str]:
+    from dippm.conditions import SOFTWARE_CLASSES
+
+    return SOFTWARE_CLASSES
+
+
 def _slices() -> Iterable[str]:
     from dippm.devices import all_devices
 
@@ -150,6 +156,23 @@ Checkpointing = Annotated[
         "--checkpointing", help="Of a training step: blocks are run again in the backward pass."
     ),
 ]
+Autograd = Annotated[
+    bool,
+    typer.Option(
+        "--autograd",
+        help="Inference without torch.no_grad: the pass keeps what a backward pass would need.",
+    ),
+]
+ContextMb = Annotated[
+    str | None,
+    typer.Option(
+        "--context-mb",
+        metavar="MIB|CLASS",
+        help="Memory of the process beside the allocator, as `dippm doctor` measures it, or the "
+        "class of its software: cuda-10, cuda-11, lazy (CUDA 11.7 and newer).",
+        autocompletion=_completing(_software_classes),
+    ),
+]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),
@@ -195,6 +218,7 @@ RunStore = Annotated[
 PASSED_ON = (
     *("input", "batch", "device", "checkpoint", "precision", "mode", "timer", "mig"),
     *("channels_last", "host", "attention", "phase", "optimizer", "checkpointing"),
+    *("autograd", "context_mb"),
     *("trust", "timeout_s", "memory_limit_mb"),
 )
 """Options that commands and the verbs of the package name alike."""

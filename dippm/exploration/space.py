@@ -27,8 +27,11 @@ from dippm.exploration.design import (
 from dippm.exploration.errors import ExploreError
 from dippm.frontends.registry import object_framework
 from dippm.graph import ModelGraph
-from dippm.points import DEFAULT_DEVICE, DeviceLike, Grid, HostLike
+from dippm.points import DEFAULT_DEVICE, ContextLike, DeviceLike, Grid, HostLike
 from dippm.reading import Input
+
+LATER = ("autograd", "context_mb")
+"""Fields that a description has only where they are set: studies of before have none."""
 
 
 class Space:
@@ -45,11 +48,13 @@ class Space:
         device: one GPU or several, each as `dippm.predict` takes it.
         mig: one slice or several; None is the whole GPU. A slice that one of the devices does not
             have is left out for that device.
-        mode: see `Conditions`, as the next four.
+        mode: see `Conditions`, as the next six.
         timer: what the latency includes.
         channels_last: memory layout of images.
         host: the machine that launches the kernels.
         attention: "fused" or "unfused".
+        autograd: the forward pass keeps what a backward pass would need.
+        context_mb: memory of the process beside the allocator.
 
     Attributes:
         architectures: by name.
@@ -76,6 +81,8 @@ class Space:
         channels_last: bool = False,
         host: HostLike = None,
         attention: Attention = "fused",
+        autograd: bool = False,
+        context_mb: ContextLike = None,
     ) -> None:
         self.architectures = _architectures(architectures, parameters)
         self._input = input
@@ -85,6 +92,8 @@ class Space:
             "channels_last": channels_last,
             "host": host_of(host),
             "attention": attention,
+            "autograd": autograd,
+            "context_mb": context_mb,
         }
         grid = Grid.of(device, mig, precision, 1, **self._rest)
         self._places = {place_name(d.name, m.name if m else None): (d, m) for d, m in grid.places}
@@ -197,7 +206,8 @@ class Space:
     def describe(self) -> dict[str, Any]:
         """Return what is searched as JSON-ready data, equal for equal spaces."""
         axes = {name: described(axis) for name, axis in self._roots.items()}
-        rest = {name: str(value) for name, value in self._rest.items()}
+        rest = {name: str(value) for name, value in self._rest.items() if name not in LATER}
+        rest |= {name: str(self._rest[name]) for name in LATER if self._rest[name]}
         own = {
             a.name: {name: described(axis) for name, axis in a.parameters.items()}
             for a in self.architectures.values()

@@ -41,6 +41,8 @@ class _File(BaseModel):
     channels_last: bool = False
     host: str | float | None = None
     attention: str = "fused"
+    autograd: bool = False
+    context_mb: str | float | None = None
     objectives: list[str] | dict[str, Literal["min", "max"]] = ["latency_ms"]
     constraints: dict[str, float | str | list[float]] = {}
 
@@ -98,6 +100,8 @@ def read_space(path: str | os.PathLike[str]) -> Asked:
         channels_last=found.channels_last,
         host=found.host,
         attention=found.attention,  # type: ignore[arg-type]
+        autograd=found.autograd,
+        context_mb=found.context_mb,
     )
     limits = {name: _limit(value) for name, value in found.constraints.items()}
     goals: Any = found.objectives

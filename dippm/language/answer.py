@@ -202,6 +202,7 @@ class LanguagePrediction:
                 "cache": s.cache,
                 "software": s.software,
                 "host": c.host and c.host.name,
+                "context_mb": c.context_mb,
             },
             "first_token": self.first_token.to_dict(),
             "steps": [step.to_dict() for step in self.steps],

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp
 
-from dippm.devices import Device
+from dippm.conditions import Conditions
 from dippm.language.architecture import Decoder
 from dippm.language.cache import cache_bytes
 from dippm.language.formats import WeightFormat
 from dippm.language.setting import Software
-from dippm.models.memory import MIB, PRODUCT_WORKSPACE, USUAL_MULTIPROCESSORS, MemoryModel
+from dippm.models.memory import MIB, PRODUCT_WORKSPACE, MemoryModel, log_sd
 
 Z99 = 2.326
 """99 % of a normal distribution are below."""
@@ -39,6 +39,9 @@ class LanguageMemory:
         workspace_mb: of libraries.
         context_mb: driver and framework.
         log_error: standard deviation of the log error of the last three together.
+        context_software: class of software that the context is that of, "as given", or "that of
+            the checkpoint".
+        context_assumed: whether nobody named it.
     """
 
     weights_mb: float
@@ -47,6 +50,8 @@ class LanguageMemory:
     workspace_mb: float
     context_mb: float
     log_error: float
+    context_software: str = ""
+    context_assumed: bool = True
 
     @property
     def total_mb(self) -> float:
@@ -94,7 +99,7 @@ def language_memory(
     decoder: Decoder,
     weights: WeightFormat,
     model: MemoryModel,
-    device: Device,
+    conditions: Conditions,
     *,
     batch: int,
     prompt: int,
@@ -108,7 +113,7 @@ def language_memory(
         decoder: the part of the model that the GPU has.
         weights: format of the matrices.
         model: fitted context.
-        device: the GPU.
+        conditions: the GPU, and what is said of its context.
         batch: sequences.
         prompt: tokens of each prompt.
         longest: tokens of each sequence in the end.
@@ -118,12 +123,17 @@ def language_memory(
     kept = cache_bytes(decoder, batch, longest, width=cache_width, software=software)
     if software == "eager" and decoder.layers:  # the step that appends to a layer holds it twice
         kept += kept // len(decoder.layers)
-    multiprocessors = device.sm_count or USUAL_MULTIPROCESSORS
+    asked = conditions.context_mb
+    context = model.context_of(conditions.device.sm_count, convolves=False, asked=asked)
+    activations_mb = activation_bytes(decoder, batch, prompt, software) / MIB
+    workspace_mb = PRODUCT_WORKSPACE / MIB
     return LanguageMemory(
         weights_mb=weight_bytes(decoder, weights) / MIB,
         cache_mb=kept / MIB,
-        activations_mb=activation_bytes(decoder, batch, prompt, software) / MIB,
-        workspace_mb=PRODUCT_WORKSPACE / MIB,
-        context_mb=model.context_mb + model.context_mb_per_sm * multiprocessors,
-        log_error=model.log_error,
+        activations_mb=activations_mb,
+        workspace_mb=workspace_mb,
+        context_mb=context.context_mb,
+        log_error=log_sd(activations_mb + workspace_mb, context, model.log_error),
+        context_software=context.software,
+        context_assumed=context.assumed,
     )

@@ -39,7 +39,7 @@ from dippm.largest_batch import largest_batch
 from dippm.models.hybrid import Hybrid
 from dippm.models.kernel_law import KernelLaw
 from dippm.models.memory import MemoryModel
-from dippm.points import DEFAULT_DEVICE, DeviceLike, HostLike, device_of
+from dippm.points import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
 from dippm.pretrained.choice import for_device
 from dippm.progress import stage
 
@@ -60,6 +60,7 @@ def language_model(
     tensor_parallel: int = 1,
     software: Software = "graph",
     host: HostLike = None,
+    context_mb: ContextLike = None,
     link: str | None = None,
     checkpoint: str | Path | None = None,
 ) -> LanguagePrediction:
@@ -78,6 +79,7 @@ def language_model(
         tensor_parallel: GPUs that share the model.
         software: "graph", "engine" or "eager", see `dippm.language.setting`.
         host: the machine that launches, as `dippm.predict` takes it.
+        context_mb: memory of the process beside the allocator, as `dippm.predict` takes it.
         link: between GPUs, "nvlink" or "pcie"; None is what the device has.
         checkpoint: see `dippm.predict`; of the kind "hybrid".
 
@@ -94,7 +96,7 @@ def language_model(
     chosen = half_precision(precision)
     gpu = device_of(device)
     try:
-        asked = Conditions(gpu, batch, chosen, host=host_of(host))
+        asked = Conditions(gpu, batch, chosen, host=host_of(host), context_mb=context_mb)
     except UnsupportedPrecisionError as error:
         other: Precision = "fp16" if chosen == "bf16" else "bf16"
         if other not in supported_precisions(gpu):
@@ -184,7 +186,7 @@ class _Question:
             self.passes.part,
             s.weights,
             memory,
-            s.conditions.device,
+            s.conditions,
             batch=batch,
             prompt=min(s.prompt, longest),
             longest=longest,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dippm.conditions import Mode, Precision, Timer
+from dippm.conditions import Mode, Precision, SoftwareClass, Timer
 from dippm.devices import MemoryFamily
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -101,6 +101,16 @@ class MemoryPart(ClosedSchema):
     context_mb_per_sm: Annotated[float, Field(ge=0, le=1e4)]
     convolution_mb: Annotated[float, Field(ge=0, le=1e7)]
     log_error: LogError
+    software: dict[SoftwareClass, Annotated[float, Field(ge=0, le=1e7)]] | None = None
+    default: SoftwareClass | Literal[""] = ""
+    class_sd_mb: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+    unknown_sd_mb: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+
+    @model_validator(mode="after")
+    def _knows_its_default(self) -> Self:
+        if self.software is not None and self.default not in self.software:
+            raise ValueError("the default is none of the classes of software")
+        return self
 
 
 class PowerPart(ClosedSchema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -182,6 +182,11 @@ class MemoryFootprint:
         """Return what the caching allocator takes for all of them, see `allocator`."""
         lives = self.sizes(batch).astype(np.int64), self.first, self.last
         return float(reserved_bytes(*(array.tolist() for array in lives)))
+
+    def all_kept(self, batch: int) -> Usage:
+        """Return what is needed if nothing that the pass makes is given back until it ends."""
+        usage, kept = self.usage(batch), float(self.sizes(batch).sum())
+        return replace(usage, reserved_bytes=max(usage.reserved_bytes, kept))
 
     def _alive(self, sizes: Floats) -> Floats:
         """Return the bytes alive before the first step, at each step, and after the last."""

@@ -24,6 +24,7 @@ from dippm.devices import (
     default_host,
     find,
     is_catalogued,
+    smallest_profile,
     unknown_host_log_sd,
 )
 from dippm.devices.device import FEWEST_LAUNCHES
@@ -65,6 +66,7 @@ from dippm.models.targets import (
     Estimates,
     HostUse,
     Interval,
+    MemoryParts,
 )
 
 Floats = NDArray[np.float64]
@@ -72,6 +74,8 @@ Z90, Z99 = 1.645, 2.326
 """Quantiles of the normal distribution: 90 % lie within ±Z90, 99 % below Z99."""
 HOST_DECIDES = 0.5
 """From this share of the latency on, an answer says that it depends on the host."""
+CONTEXT_DECIDES = 0.5
+"""From this share of the memory on, an answer says that it depends on the context."""
 SAME_HOST = 0.05
 """Launch times closer than this are those of the same class of machines."""
 _CACHED_GRAPHS = 8
@@ -134,8 +138,8 @@ class Hybrid:
         return self._bound_mb(usage, c)
 
     def _bound_mb(self, usage: Any, c: Conditions) -> float:
-        whole_mb = self.memory.memory_mb(usage, c.device.sm_count)
-        return whole_mb * exp(Z99 * self.memory.log_error)
+        asked = usage, c.device.sm_count, c.context_mb
+        return self.memory.memory_mb(*asked) * exp(Z99 * self.memory.log_sd(*asked))
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         self._refuse(c)
@@ -152,18 +156,20 @@ class Hybrid:
         used = replace(used, launches=int(table.launches), share=launch_share(*work, host))
         usage = self._usage(graph, c, batch)
         multiprocessors = c.mig.sm_count if c.mig else c.device.sm_count
-        memory_mb = self.memory.memory_mb(usage, multiprocessors)
-        memory = _with_interval(memory_mb, Z90 * self.memory.log_error)
+        asked = usage, multiprocessors, c.context_mb
+        memory = _with_interval(self.memory.memory_mb(*asked), Z90 * self.memory.log_sd(*asked))
         memory_bound_mb = self._bound_mb(usage, c)
         parts, absent = None, {"memory_parts": "parts are worked out for one point at a time"}
         if with_operators:
-            parts, absent = self.memory.parts(usage, graph, multiprocessors), {}
+            parts = self.memory.parts(usage, graph, multiprocessors, c.context_mb)
+            absent = {}
         if total_ms <= 0.0:
             timed = (target for target in TARGETS if target != "memory_mb")
             return Estimates(
                 {"memory_mb": memory},
                 absent | dict.fromkeys(timed, NOTHING_RUNS),
                 memory_bound_mb,
+                warnings=tuple(self._memory_warnings(graph, c, memory.value, parts, batch)),
                 memory_parts=parts,
             )
         terms = self._interval_terms(total_ms, found, c, used, launches)
@@ -208,6 +214,7 @@ class Hybrid:
                 *self._warnings(graph, table, c),
                 *limit_warnings(c.device, found.limited),
                 *_host_warnings(used, latency),
+                *self._memory_warnings(graph, c, memory.value, parts, batch),
             ),
             memory_parts=parts,
             host=used,
@@ -314,12 +321,53 @@ class Hybrid:
 
     def _usage(self, graph: ModelGraph, c: Conditions, batch: int) -> Any:
         held = self._cached(graph)
-        how = (c.precision, *self.phase.key(c))
-        if ("footprint", *how) not in held:
-            held["footprint", *how] = self.phase.footprint(graph, c)
+        how = (c.precision, c.autograd, *self.phase.key(c))
         if ("usage", *how, batch) not in held:
-            held["usage", *how, batch] = held["footprint", *how].usage(batch)
+            held["usage", *how, batch] = self._footprint(graph, c).usage(batch)
         return held["usage", *how, batch]
+
+    def _footprint(self, graph: ModelGraph, c: Conditions) -> Any:
+        held, key = self._cached(graph), ("footprint", c.precision, c.autograd, *self.phase.key(c))
+        if key not in held:
+            held[key] = self.phase.footprint(graph, c)
+        return held[key]
+
+    def _memory_warnings(
+        self,
+        graph: ModelGraph,
+        c: Conditions,
+        memory_mb: float,
+        parts: MemoryParts | None,
+        batch: int,
+    ) -> Iterator[str]:
+        """Tell what the memory of one point hangs on: an assumed context, `torch.no_grad`."""
+        if parts is None:
+            return
+        spread_mb = parts.context_sd_mb if parts.context_assumed else None
+        if spread_mb is not None and parts.context_mb >= CONTEXT_DECIDES * memory_mb:
+            yield (
+                f"{parts.context_mb:,.0f} MB of this memory are the context of driver and "
+                f"libraries, assumed to be that of {parts.context_software}; installations differ "
+                f"by {Z90 * spread_mb:,.0f} MB either way: name yours (`--context-mb`, "
+                "`dippm doctor` measures it)"
+            )
+        if c.phase == "inference" and c.mode == "eager" and not c.autograd:
+            yield from self._autograd_warnings(graph, c, batch)
+
+    def _autograd_warnings(self, graph: ModelGraph, c: Conditions, batch: int) -> Iterator[str]:
+        """Tell if a pass without `torch.no_grad` needs a larger slice, or does not fit."""
+        usage = self._usage(graph, c, batch)
+        place = _place(self._bound_mb(usage, c), c)
+        if place is None:
+            return
+        # What keeps every result keeps more; where that changes nothing, nothing else is followed.
+        if _place(self._bound_mb(self._footprint(graph, c).all_kept(batch), c), c) == place:
+            return
+        bound_mb = self._bound_mb(self._usage(graph, replace(c, autograd=True), batch), c)
+        other = _place(bound_mb, c)
+        if other != place:
+            needs = f"without torch.no_grad this needs up to {bound_mb:,.0f} MB at 99 %"
+            yield f"{needs}: {other or f'more than {c.mig or c.device.name} has'} (`--autograd`)"
 
     def _refuse(self, c: Conditions) -> None:
         _refuse_cpu(c.device)
@@ -391,6 +439,17 @@ def _host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:
             "rest is not the host's"
         )
     yield f"{text}; a larger batch or compiled mode is less bound to it"
+
+
+def _place(bound_mb: float, c: Conditions) -> str | None:
+    """Return what holds a memory: the slice that is asked for, else the smallest one or the GPU.
+
+    None if it does not fit.
+    """
+    if bound_mb > c.capacity_mb:
+        return None
+    smallest = None if c.mig else smallest_profile(bound_mb, c.device)
+    return str(smallest or c.mig or c.device.name)
 
 
 def _changed(device: Device) -> list[str]:

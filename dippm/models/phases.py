@@ -17,29 +17,35 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.models.kernel_law import KernelLaw, Law
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
-from dippm.models.memory import MemoryFootprint, MemoryModel
+from dippm.models.memory import AskedContext, MemoryFootprint, MemoryModel
 from dippm.models.predictor import phases_of
 from dippm.models.step_law import StepLaw
 from dippm.models.step_memory import StepMemoryModel
 from dippm.models.targets import MemoryParts
-from dippm.models.training_memory import TrainingFootprint
+from dippm.models.training_memory import AutogradFootprint, TrainingFootprint
 
 _LAUNCHES = SETTINGS.index("launches")
 _FROM_PYTHON = [PARTS.index("forward"), PARTS.index("recompute")]
 """Parts whose kernels lines of Python launch, one by one."""
 
 
+AUTOGRAD_TIME = (
+    "latency and energy are those of a pass under torch.no_grad: autograd adds time of the host"
+)
+
+
 class Memory(Protocol):
     """What says how much memory is taken; `usage` is what the footprint of the phase returns."""
 
-    @property
-    def log_error(self) -> float:
-        """Standard deviation of the log error."""
-
-    def memory_mb(self, usage: Any, sm_count: int | None) -> float:
+    def memory_mb(self, usage: Any, sm_count: int | None, asked: AskedContext = None) -> float:
         """Return the device memory that `nvidia-smi` shows."""
 
-    def parts(self, usage: Any, graph: ModelGraph, sm_count: int | None) -> MemoryParts:
+    def log_sd(self, usage: Any, sm_count: int | None, asked: AskedContext = None) -> float:
+        """Return the standard deviation of its log error."""
+
+    def parts(
+        self, usage: Any, graph: ModelGraph, sm_count: int | None, asked: AskedContext = None
+    ) -> MemoryParts:
         """Return what it is the sum of."""
 
 
@@ -89,7 +95,7 @@ class ForwardPass:
     name: Phase = "inference"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.memory: Memory = MemoryModel(**config["memory"])
+        self.memory: Memory = MemoryModel.from_config(config["memory"])
 
     def law(self, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Law:
         """Read networks and trees."""
@@ -113,6 +119,10 @@ class ForwardPass:
 
     def footprint(self, graph: ModelGraph, c: Conditions) -> Any:
         """Return the tensors of a pass."""
+        if c.autograd:
+            return AutogradFootprint.of(
+                graph, c.precision, attention=c.attention, channels_last=c.channels_last
+            )
         return MemoryFootprint.of(
             graph, c.precision, c.mode, channels_last=c.channels_last, attention=c.attention
         )
@@ -125,8 +135,8 @@ class ForwardPass:
         return f"{name} was never measured: extrapolated from other GPUs"
 
     def warnings(self, graph: ModelGraph, c: Conditions) -> list[str]:
-        """Return none."""
-        return []
+        """Tell what autograd does beside keeping tensors."""
+        return [AUTOGRAD_TIME] if c.autograd else []
 
 
 class TrainingSteps:
@@ -135,9 +145,10 @@ class TrainingSteps:
     name: Phase = "train"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        memory = dict(config["memory"])
-        spread, log_error = memory.pop("spread"), memory["log_error"]
-        self.memory: Memory = StepMemoryModel(MemoryModel(**memory), spread, log_error)
+        memory = config["memory"]
+        self.memory: Memory = StepMemoryModel(
+            MemoryModel.from_config(memory), memory["spread"], memory["log_error"]
+        )
         self._launch_share = float(config["step"]["launch_share"])
         self._measured: Mapping[str, Sequence[str]] = config["seen"]["devices"]
 

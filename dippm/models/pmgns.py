@@ -129,6 +129,12 @@ class PmgnsPredictor:
                 "this checkpoint knows the host that it was trained on, and no other",
                 "Leave the host out, or use the kind `hybrid`.",
             )
+        if conditions.context_mb is not None or conditions.autograd:
+            asked = "autograd" if conditions.autograd else "context_mb"
+            raise ConditionsError(
+                f"this checkpoint predicts the memory as one number, and knows no {asked}",
+                f"Leave {asked} out, or use the kind `hybrid`.",
+            )
         if conditions.attention != "fused":
             raise ConditionsError(
                 "this checkpoint knows attention as it ran in its training, not "

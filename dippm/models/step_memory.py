@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dippm.graph.model_graph import ModelGraph
-from dippm.models.memory import MIB, PRODUCT_WORKSPACE, MemoryModel
+from dippm.models.memory import MIB, PRODUCT_WORKSPACE, AskedContext, Context, MemoryModel, log_sd
 from dippm.models.targets import MemoryParts
 from dippm.models.training_memory import StepUsage
 
@@ -26,22 +26,33 @@ class StepMemoryModel:
     Attributes:
         context: of inference.
         spread: reserved over saved activations, at least 1.
-        log_error: standard deviation of the log error, measured on models left out.
+        log_error: standard deviation of the log error of the reserved part, measured on models
+            left out; of the whole memory if the context knows no classes of software.
     """
 
     context: MemoryModel
     spread: float
     log_error: float
 
-    def memory_mb(self, usage: StepUsage, sm_count: int | None) -> float:
+    def memory_mb(
+        self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None
+    ) -> float:
         """Return the device memory that `nvidia-smi` shows.
 
         Args:
             usage: of a step at a batch.
             sm_count: multiprocessors of the GPU or slice, None if nobody says.
+            asked: context that the user states.
         """
-        context_mb = self.context.context_of(sm_count, convolves=usage.convolves)
-        return context_mb + self.reserved_mb(usage)
+        return self._context(usage, sm_count, asked).context_mb + self.reserved_mb(usage)
+
+    def log_sd(self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None) -> float:
+        """Return the standard deviation of the log error of `memory_mb`, same arguments."""
+        context = self._context(usage, sm_count, asked)
+        return log_sd(self.reserved_mb(usage), context, self.log_error)
+
+    def _context(self, usage: StepUsage, sm_count: int | None, asked: AskedContext) -> Context:
+        return self.context.context_of(sm_count, convolves=usage.convolves, asked=asked)
 
     def reserved_mb(self, usage: StepUsage) -> float:
         """Return what PyTorch's allocator reserves."""
@@ -50,18 +61,28 @@ class StepMemoryModel:
         passing = max(self.spread * memory.saved_bytes, memory.fresh_bytes)
         return (memory.kept_bytes + workspace + passing) / MIB
 
-    def parts(self, usage: StepUsage, graph: ModelGraph, sm_count: int | None) -> MemoryParts:
+    def parts(
+        self,
+        usage: StepUsage,
+        graph: ModelGraph,
+        sm_count: int | None,
+        asked: AskedContext = None,
+    ) -> MemoryParts:
         """Return what `memory_mb` is the sum of; it is most where the forward pass ends."""
         memory = usage.memory
         rest = self.reserved_mb(usage) - memory.total_bytes / MIB
+        context = self._context(usage, sm_count, asked)
         return MemoryParts(
             weights_mb=memory.weight_bytes / MIB,
             activations_mb=memory.saved_bytes / MIB,
             workspace_mb=max(0.0, rest),
-            context_mb=self.context.context_of(sm_count, convolves=usage.convolves),
+            context_mb=context.context_mb,
             peak_node=None,
             peak_op="",
             peak_path="",
             gradients_mb=memory.gradient_bytes / MIB,
             optimizer_mb=memory.optimizer_bytes / MIB,
+            context_software=context.software,
+            context_sd_mb=context.sd_mb,
+            context_assumed=context.assumed,
         )

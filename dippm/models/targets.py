@@ -90,8 +90,8 @@ class MemoryParts:
 
     Attributes:
         weights_mb: parameters, with the half-precision copies that autocast has made by the peak.
-        activations_mb: tensors alive at once where most of them are; of a training step what is
-            saved for the gradients.
+        activations_mb: tensors alive at once where most of them are; of a training step, and of a
+            forward pass under autograd, what is saved for the gradients.
         workspace_mb: what is reserved beyond them: cached blocks, workspaces of the libraries,
             rounding.
         context_mb: driver context, libraries and framework; grows with the multiprocessors.
@@ -101,6 +101,11 @@ class MemoryParts:
         peak_path: its module or layer, see `OpNode.path`.
         gradients_mb: of the parameters; a forward pass has none.
         optimizer_mb: states of the optimiser; a forward pass has none.
+        context_software: class of software that the context is that of, "as given", or "that of
+            the checkpoint".
+        context_sd_mb: standard deviation of the context between installations; None if the error of
+            the whole memory says it.
+        context_assumed: whether nobody named the context.
     """
 
     weights_mb: float
@@ -112,6 +117,9 @@ class MemoryParts:
     peak_path: str
     gradients_mb: float = 0.0
     optimizer_mb: float = 0.0
+    context_software: str = ""
+    context_sd_mb: float | None = None
+    context_assumed: bool = True
 
     @property
     def reserved_mb(self) -> float:

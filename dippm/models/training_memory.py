@@ -1,17 +1,24 @@
-"""`TrainingMemory`: what a training step keeps in memory, part by part.
+"""What autograd keeps in memory, in a training step and in a forward pass of inference.
 
-weights + gradients + states of the optimiser + activations saved for the gradients
+`TrainingMemory`     weights + gradients + states of the optimiser + activations saved for them
+`AutogradFootprint`  weights + the same activations: a forward pass without `torch.no_grad`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dippm.conditions import Attention, Optimizer, Precision
 from dippm.features.kernels import TrainingStep, sequence_of, training_step
 from dippm.features.kernels.optimizers import UPDATES
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.allocator import reserved_bytes
+from dippm.models.footprint import Alive, MemoryFootprint, Usage
 
+Floats = NDArray[np.float64]
 HALF: tuple[Precision, ...] = ("fp16", "bf16")
 PROBES = (2, 6)
 """Batches between which saved bytes are a line."""
@@ -166,3 +173,60 @@ class TrainingFootprint:
 
 def _saved(step: TrainingStep, checkpointing: bool) -> float:
     return step.checkpointed_bytes if checkpointing else step.saved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradFootprint:
+    """The memory of an eager forward pass that keeps what a backward pass would need.
+
+    Attributes:
+        inference: the same pass under `torch.no_grad`.
+        fixed, slope: bytes of each tensor that is kept, at batch 0 and for each sample, shape (T,).
+    """
+
+    inference: MemoryFootprint
+    fixed: Floats
+    slope: Floats
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        *,
+        attention: Attention = "fused",
+        channels_last: bool = False,
+    ) -> AutogradFootprint:
+        """Follow a forward pass at two batches; the arguments are those of `MemoryFootprint.of`."""
+        inference = MemoryFootprint.of(
+            graph, precision, attention=attention, channels_last=channels_last
+        )
+
+        def kept(batch: int) -> Floats:
+            step = training_step(
+                sequence_of(graph).at_batch(batch),
+                precision,
+                channels_last=channels_last,
+                attention=attention,
+            )
+            return np.array(step.saved_tensors, dtype=np.float64)
+
+        if not graph.batch_is_symbolic:
+            whole = kept(graph.batch)
+            return cls(inference, whole, np.zeros_like(whole))
+        low, high = (kept(batch) for batch in PROBES)
+        if len(low) != len(high):  # another batch, other copies: the shares are those of the larger
+            low = high * (low.sum() / max(high.sum(), 1.0))
+        slope = (high - low) / (PROBES[1] - PROBES[0])
+        return cls(inference, low - PROBES[0] * slope, slope)
+
+    def usage(self, batch: int) -> Usage:
+        """Return what is needed at a batch, at least what the pass needs under `torch.no_grad`."""
+        least = self.inference.usage(batch)
+        sizes = np.maximum(self.fixed + batch * self.slope, 0.0)
+        count = len(sizes)
+        reserved = reserved_bytes(sizes.astype(np.int64).tolist(), range(count), [count] * count)
+        if reserved <= least.reserved_bytes:
+            return least
+        alive = Alive(float(sizes.sum()), 0.0, None)
+        return replace(least, alive=alive, reserved_bytes=float(reserved))

@@ -1,19 +1,28 @@
-"""Fits the memory model on measured device memory; `memory_samples` says what was measured.
+"""Fits the memory model: a context for each installation, then the classes of software.
 
-Three things are fitted: the context, its share for each multiprocessor, the library of
-convolutions, and nothing of the activations, which follow from the graph. The errors that the card
-states are of models left out: what one table or both measured of an architecture is left out
-together, and of a set of our own a fifth of its architectures.
+The reserved part follows from the graph, nothing of it is fitted; how far it is off is measured on
+rows where it is most of the memory. Each installation (a machine with its driver and libraries) has
+a context of its own; what a multiprocessor needs and the library of convolutions they share. A
+class of software has the mean of its installations. How far they are from the class that an answer
+assumes is the spread that intervals and bounds have.
+
+Errors are reported of models left out (of a set of our own a fifth of its architectures), which
+have the context of their installation, and of laboratories left out wholly: the protocol L, for
+which nothing that they measured is known.
 
     python -m training.hybrid.fit.memory --data ../shared/data --graphs build/graphs
+    python -m training.hybrid.fit.memory --data ... --graphs ... --from CHECKPOINT --into FOLDER
+
+The second writes the folder of a checkpoint anew, with this memory in the place of its own.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,33 +32,77 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
-from dippm.models.memory import MemoryModel
+from dippm.conditions import SOFTWARE_CLASSES
+from dippm.models.memory import AskedContext, MemoryModel, reserved_mb
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet
+from training.hybrid.rows.context_samples import (
+    DRIVER_RESERVES_MB,
+    ContextSample,
+    context_samples,
+)
 from training.hybrid.rows.memory_samples import UNUSED, MemorySample, memory_samples
 
 Floats = NDArray[np.float64]
+DEFAULT = "cuda-11"
+"""Class that an answer assumes: its context is the largest, so its bound is the safe one."""
+START = np.log([4.0, 200.0])
+"""Of the multiprocessors' share and the library of convolutions, in MiB. A multiprocessor holds
+2,048 threads, and 2 KiB of local memory for each are 4 MiB."""
+START_CONTEXT_MB = 1000.0
+PRIOR_WEIGHT = 0.01
+"""Of these starts, which hold where no table has slices, or convolutions beside other models."""
+MOSTLY_RESERVED = 0.5
+"""Share of the memory from which on a row says how far the reserved part is off."""
+Z90, Z99 = 1.645, 2.326
 
 
-def fit_model(rows: Sequence[MemorySample]) -> MemoryModel:
-    """Fit the context; large batches and their outliers weigh little.
+@dataclass(frozen=True, slots=True)
+class ContextFit:
+    """What is fitted of contexts.
+
+    Attributes:
+        per_sm: what a multiprocessor needs, in MiB.
+        convolution_mb: library of convolutions.
+        installations: rest of the context by installation.
+    """
+
+    per_sm: float
+    convolution_mb: float
+    installations: Mapping[str, float]
+
+    def context_mb(self, row: MemorySample) -> float:
+        """Return the context of a row of a known installation."""
+        return self.installations[row.source] + self._rest_mb(row.sm_count, row.usage.convolves)
+
+    def _rest_mb(self, sm_count: int, convolves: bool) -> float:
+        return self.per_sm * sm_count + (self.convolution_mb if convolves else 0.0)
+
+
+def fit_contexts(rows: Sequence[MemorySample]) -> ContextFit:
+    """Fit what rows say of contexts; large batches and their outliers weigh little.
 
     A set of our own weighs as much as other people's tables together, however many rows it has.
     """
+    names = sorted({row.source for row in rows})
+    place = np.array([names.index(row.source) for row in rows])
     labels = np.log([row.memory_mb for row in rows])
+    reserved = np.array([reserved_mb(row.usage) for row in rows])
+    multiprocessors = np.array([row.sm_count for row in rows])
+    convolves = np.array([row.usage.convolves for row in rows])
     weights = _weights(rows)
 
-    def model(p: Floats) -> MemoryModel:
-        context, per_sm, convolution = map(float, np.exp(p))
-        return MemoryModel(context, per_sm, convolution, 0.0)
-
     def residual(p: Floats) -> Floats:
-        fitted = model(p)
-        predicted = np.log([fitted.memory_mb(row.usage, row.sm_count) for row in rows])
-        return np.asarray(weights * (predicted - labels))
+        shared, each = np.exp(p[:2]), np.exp(p[2:])
+        context = each[place] + shared[0] * multiprocessors + shared[1] * convolves
+        off = weights * (np.log(context + reserved) - labels)
+        return np.concatenate([off, PRIOR_WEIGHT * (p[:2] - START)])
 
-    start = np.log([1000.0, 4.0, 200.0])
-    return model(least_squares(residual, start, loss="soft_l1", f_scale=0.01).x)
+    start = np.concatenate([START, np.full(len(names), np.log(START_CONTEXT_MB))])
+    found = np.exp(least_squares(residual, start, loss="soft_l1", f_scale=0.01).x)
+    return ContextFit(
+        float(found[0]), float(found[1]), dict(zip(names, found[2:].tolist(), strict=True))
+    )
 
 
 def _weights(rows: Sequence[MemorySample]) -> Floats:
@@ -60,55 +113,162 @@ def _weights(rows: Sequence[MemorySample]) -> Floats:
     )
 
 
+def fit_model(rows: Sequence[MemorySample], contexts: Sequence[ContextSample]) -> MemoryModel:
+    """Fit the whole model on all that is given; without contexts of a class it has none."""
+    fitted = fit_contexts(rows)
+    software = {row.source: row.software for row in rows}
+    by_class: dict[str, list[float]] = {}
+    counted: list[float] = []
+    for name, base_mb in fitted.installations.items():
+        counted.append(base_mb)
+        # Nobody wrote down the software of tables of 2022: it is that of their time.
+        known = software[name] or DEFAULT
+        ours = DRIVER_RESERVES_MB if name == "optimum_benchmark" else 0.0
+        by_class.setdefault(known, []).append(base_mb - ours)
+    for sample in contexts:
+        base_mb = sample.counted_mb - fitted.per_sm * sample.sm_count
+        if sample.whole_model:
+            counted.append(base_mb)
+        by_class.setdefault(sample.software, []).append(base_mb - sample.reserved_by_driver_mb)
+    means = {name: max(0.0, float(np.mean(found))) for name, found in by_class.items()}
+    default_mb = means.get(DEFAULT, float(np.mean(counted)))
+    means = {DEFAULT: default_mb} | means
+    squares = sum(float(np.var(found)) * len(found) for found in by_class.values())
+    free = max(1, sum(map(len, by_class.values())) - len(by_class))
+    unknown = np.array(counted) - default_mb
+    return MemoryModel(
+        context_mb=default_mb,
+        context_mb_per_sm=fitted.per_sm,
+        convolution_mb=fitted.convolution_mb,
+        log_error=reserved_error(rows, fitted),
+        software={name: means[name] for name in SOFTWARE_CLASSES if name in means},
+        default=DEFAULT,
+        class_sd_mb=float(np.sqrt(squares / free)),
+        unknown_sd_mb=float(np.sqrt((unknown**2).sum() / max(1, len(unknown) - 1))),
+    )
+
+
+def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
+    """Return the log standard deviation of the reserved part, where it is most of the memory."""
+    reserved = np.array([reserved_mb(row.usage) for row in rows])
+    measured = np.array([row.memory_mb - fitted.context_mb(row) for row in rows])
+    labels = np.array([row.memory_mb for row in rows])
+    told = (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
+    return log_spread(np.log(reserved[told] / measured[told])) if told.any() else 0.0
+
+
 def fit_memory(
     data: Path, graph_folder: Path, collected: Sequence[CollectedSet] = ()
 ) -> tuple[MemoryModel, dict[str, object]]:
-    """Fit on everything; report and keep the errors of models left out."""
+    """Fit on everything; report and keep the errors of models and of laboratories left out."""
     graphs = GraphStore(graph_folder)
     ours = [sample for found in collected for sample in collected_memory(found, graphs)]
-    return evaluate([*memory_samples(data, graphs), *ours])
+    return evaluate([*memory_samples(data, graphs), *ours], context_samples(data))
 
 
-def evaluate(rows: Sequence[MemorySample]) -> tuple[MemoryModel, dict[str, object]]:
+def evaluate(
+    rows: Sequence[MemorySample], contexts: Sequence[ContextSample] = ()
+) -> tuple[MemoryModel, dict[str, object]]:
     """Return the model fitted on all samples, and the errors of what was left out."""
     report: dict[str, object] = {}
-    held: dict[str, Floats] = {}
-    errors_of: dict[tuple[str, str, str], list[float]] = {}
+    lines: dict[tuple[str, str, str], list[_Answer]] = {}
+    everything: list[_Answer] = []
     for name in sorted({row.held_out for row in rows}):
-        rest = fit_model([row for row in rows if row.held_out != name])
         mine = [row for row in rows if row.held_out == name]
-        error = np.array([rest.memory_mb(r.usage, r.sm_count) / r.memory_mb for r in mine]) - 1
-        for row, wrong in zip(mine, error.tolist(), strict=True):
+        rest = [row for row in rows if row.held_out != name]
+        known = fit_contexts(rest).installations if rest else {}
+        model = fit_model(rest or mine, contexts)
+        for row in mine:
+            asked = None
+            if row.source in known:  # other models of the same installation were measured
+                shared = model.context_of(row.sm_count, convolves=row.usage.convolves).context_mb
+                asked = shared - model.context_mb + known[row.source]
+            answer = _Answer.of(model, row, asked)
+            everything.append(answer)
             table = row.source if row.part else f"{row.model}, {row.source}"
             # All that other people measured has a line besides.
             for each in (table,) if row.part else (table, "all"):
-                errors_of.setdefault((each, row.device, row.precision), []).append(wrong)
-        held[name] = error
-    for (table, device, precision), wrong in errors_of.items():
-        of = {"gpu": device, "data": f"{table}, {precision}"}
-        report[f"{table}, {device}, {precision}"] = {**of, **relative_errors(np.array(wrong))}
-    everything = np.concatenate(list(held.values()))
-    report["all"] = relative_errors(everything)
+                lines.setdefault((each, row.device, row.precision), []).append(answer)
+    for (table, device, precision), answers in lines.items():
+        of = {"gpu": device, "data": f"{table}, {precision}", "split": "model held out"}
+        report[f"{table}, {device}, {precision}"] = {**of, **_errors(answers)}
+    for source, answers in laboratories(rows, contexts).items():
+        of = {"gpu": answers[0].row.device, "data": source, "split": "laboratory held out"}
+        report[f"L: {source}"] = {**of, **_errors(answers)}
+    report["all"] = _errors(everything)
     report["not used"] = UNUSED
-    return replace(fit_model(rows), log_error=log_spread(np.log1p(everything))), report
+    return fit_model(rows, contexts), report
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is predicted of a row.
+
+    Attributes:
+        row: that was measured.
+        log_ratio: of predicted over measured memory.
+        log_sd: predicted standard deviation of it.
+    """
+
+    row: MemorySample
+    log_ratio: float
+    log_sd: float
+
+    @classmethod
+    def of(cls, model: MemoryModel, row: MemorySample, asked: AskedContext) -> _Answer:
+        told = row.usage, row.sm_count, asked
+        ratio = model.memory_mb(*told) / row.memory_mb
+        return cls(row, float(np.log(ratio)), model.log_sd(*told))
+
+
+def laboratories(
+    rows: Sequence[MemorySample], contexts: Sequence[ContextSample]
+) -> dict[str, list[_Answer]]:
+    """Return the rows of each laboratory as a model predicts them that nothing of it taught."""
+    found = {}
+    for source in sorted({row.source for row in rows}):
+        rest = [row for row in rows if row.source != source]
+        if rest:
+            model = fit_model(rest, [sample for sample in contexts if sample.source != source])
+            mine = [row for row in rows if row.source == source]
+            found[source] = [_Answer.of(model, row, None) for row in mine]
+    return found
 
 
 def memory_lines(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a line of the card for each table; other people's have one for each architecture."""
+    questions = {
+        "model held out": "memory of a model never seen",
+        "laboratory held out": "memory on a machine of which nothing was measured",
+    }
     return [
         {
             "gpu": found["gpu"],
             "target": "memory_mb",
             "data": found["data"],
-            "split": "model held out",
+            "split": found["split"],
             "n": found["n"],
             "median_ape": round(100 * found["median_ape"], 2),
             "mape": round(100 * found["mape"], 2),
-            "question": "memory of a model never seen",
+            "coverage": round(100 * found["coverage"], 1),
+            "below_bound": round(100 * found["below_bound"], 1),
+            "question": questions[found["split"]],
         }
         for found in report.values()
         if "gpu" in found
     ]
+
+
+def _errors(answers: Iterable[_Answer]) -> dict[str, float]:
+    """Return errors, the share inside the 90 % interval, and the share below the 99 % bound."""
+    found = list(answers)
+    ratio = np.array([answer.log_ratio for answer in found])
+    sd = np.array([answer.log_sd for answer in found])
+    return {
+        **relative_errors(np.expm1(ratio)),
+        "coverage": float((np.abs(ratio) <= Z90 * sd).mean()),
+        "below_bound": float((ratio + Z99 * sd >= 0).mean()),
+    }
 
 
 def relative_errors(error: Floats) -> dict[str, float]:
@@ -128,16 +288,34 @@ def log_spread(error: Floats) -> float:
 
     Three models say little about a tail, so the one-sided 99 % bound covers the worst of them.
     """
-    return float(max(np.quantile(np.abs(error), 0.9) / 1.645, -error.min() / 2.326))
+    return float(max(np.quantile(np.abs(error), 0.9) / Z90, -error.min() / Z99))
+
+
+def rewritten(checkpoint: Path, into: Path, model: MemoryModel) -> None:
+    """Write a checkpoint's folder anew, with another memory in its configuration.
+
+    Raises:
+        FileExistsError: if there is something at `into`.
+    """
+    shutil.copytree(checkpoint, into)
+    config = json.loads((into / "config.json").read_text(encoding="utf-8"))
+    config["memory"] = asdict(model)
+    (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
+    checkpoint: Annotated[
+        Path | None, typer.Option("--from", help="folder of a checkpoint of inference")
+    ] = None,
+    into: Annotated[Path | None, typer.Option(help="new folder for it with this memory")] = None,
 ) -> None:
     """Print the fitted memory model and its errors as JSON."""
     model, report = fit_memory(data, graphs)
-    typer.echo(json.dumps({"model": asdict(model), "models left out": report}, indent=2))
+    typer.echo(json.dumps({"model": asdict(model), "left out": report}, indent=2))
+    if checkpoint is not None and into is not None:
+        rewritten(checkpoint, into, model)
 
 
 if __name__ == "__main__":

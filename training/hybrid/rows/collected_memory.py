@@ -51,5 +51,6 @@ def collected_memory(found: CollectedSet, graphs: GraphStore) -> Iterator[Memory
             memory_mb=record["memory_reserved_mb"] + record["memory_context_mb"],
             device=device.name,
             precision=record["precision"],
+            software="lazy",
             part=f"{found.source} {crc32(record['architecture'].encode()) % PARTS}",
         )

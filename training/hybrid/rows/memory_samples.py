@@ -2,9 +2,10 @@
 
     migperf            A100-80GB, resnet50, ViT-B/16 and BERT-base at inference, four slices
     optimum-benchmark  A100-80GB, BERT-base by PyTorch, 1 to 2,048 samples
+    D3.5, table 4      A100-40GB, DenseNet, Swin and ConvNeXt without `torch.no_grad`
 
-Both ran software of 2022 and 2023, whose attention was not fused. Sets of our own come beside them,
-see `collected_memory`.
+They ran software of 2022 and 2023, whose attention was not fused. Sets of our own come beside them,
+see `collected_memory`, and what teaches the context alone, see `context_samples`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ from pathlib import Path
 import pandas as pd
 
 from dataset.join.graph_store import GraphStore
+from dippm.conditions import SoftwareClass
 from dippm.devices import find
-from dippm.models.memory import MemoryFootprint, Usage
+from dippm.models.memory import MIB, MemoryFootprint, Usage
+from dippm.models.training_memory import AutogradFootprint
 
 DEVICE = "A100-80GB"
 FULL_GPU = "7g.80gb"
 GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
 PYTORCH_BGE = "2.0.1"
+OPTIMUM_MB = 1e6 / MIB
+"""MiB in a megabyte of optimum-benchmark, which counts millions of bytes."""
+SEED_DEVICE = "A100-40GB"
+SEED_GRAPHS = {
+    "densenet121": "timm:densenet121@224",
+    "swin_base_patch4": "timm:swin_base_patch4_window7_224@224",
+    "convnext_base": "timm:convnext_base@224",
+}
+INCONSISTENT_SEED = ("convnext_base", 4)
+"""Row of D3.5's table 4 whose memory contradicts the shares of slices beside it."""
 UNUSED = {
     "migperf, training": "the memory of training steps, which `training.steps.memory` fits",
     "optimum_benchmark, ort-gpu": "another framework, with an allocator of its own",
@@ -30,7 +43,8 @@ UNUSED = {
     "raphischer": "the most that a sensor saw in a run: ResNet-50 at batch 32 stands at 4.2 GB, "
     "in migperf at 2.3; what else was in memory is not recorded",
     "flagperf": "single operators, in per cent of the board",
-    "seeds_reported": "a pass that keeps every result, see training.studies.seed_memory",
+    "seeds_reported, ConvNeXt at batch 4": "1,652 MB contradict the shares of its slices, which "
+    "mean 3.1 to 3.2 GB",
 }
 """Tables that hold memory and do not teach, with the reason."""
 
@@ -50,6 +64,7 @@ class MemorySample:
         device: catalogue name.
         precision: as in `Conditions`.
         part: what is left out together where that is more than the model.
+        software: class of software of the installation; None if nobody wrote it down.
     """
 
     model: str
@@ -62,6 +77,7 @@ class MemorySample:
     device: str = DEVICE
     precision: str = "fp32"
     part: str = ""
+    software: SoftwareClass | None = None
 
     @property
     def held_out(self) -> str:
@@ -90,7 +106,33 @@ class _Usages:
 def memory_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
     """Return the measured rows whose graph is at hand."""
     usages = _Usages(graphs)
-    return [*_migperf(data, usages), *_optimum(data, usages)]
+    return [*_migperf(data, usages), *_optimum(data, usages), *seed_samples(data, graphs)]
+
+
+def seed_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
+    """Return the consistent rows of D3.5's table 4: forward passes without `torch.no_grad`."""
+    table = pd.read_csv(data / "seeds_reported.csv")
+    table = table[(table["table"] == "T4") & (table["quantity"] == "mem_MB_7g")]
+    whole = find(SEED_DEVICE).sm_count
+    assert whole is not None
+    found = []
+    for row in table.itertuples():
+        key, batch = SEED_GRAPHS[row.model], int(row.batch)
+        if key in graphs and (row.model, batch) != INCONSISTENT_SEED:
+            usage = AutogradFootprint.of(graphs[key], attention="unfused").usage(batch)
+            found.append(
+                MemorySample(
+                    row.model,
+                    "seeds_reported",
+                    "whole",
+                    whole,
+                    batch,
+                    usage,
+                    float(row.actual),
+                    device=SEED_DEVICE,
+                )
+            )
+    return found
 
 
 def _migperf(data: Path, usages: _Usages) -> list[MemorySample]:
@@ -129,7 +171,8 @@ def _optimum(data: Path, usages: _Usages) -> list[MemorySample]:
                     whole,
                     int(row.batch),
                     usage,
-                    row.forward_peak_memory_mb,
+                    row.forward_peak_memory_mb * OPTIMUM_MB,
+                    software="lazy",
                 )
             )
     return found

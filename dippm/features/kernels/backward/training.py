@@ -89,12 +89,15 @@ class TrainingStep:
             and indices, and under autocast the half copies of weights; parameters are not in it.
         checkpointed_bytes: the most that is alive of it if every block is run again.
         parameters: elements of each parameter that is trained.
+        saved_tensors: bytes of each tensor that the forward pass keeps, those of the loss left out,
+            about in the order in which they are made.
     """
 
     kernels: list[Kernel]
     saved_bytes: float
     checkpointed_bytes: float
     parameters: tuple[int, ...]
+    saved_tensors: tuple[float, ...] = ()
 
 
 def training_step(
@@ -129,6 +132,7 @@ def training_step(
         return TrainingStep([], 0.0, 0.0, ())
     gradients = Gradients(tape)
     _begin(gradients)
+    of_loss = len(gradients.saved)
     run.autocast, run.part = False, "backward_input"
     for step in reversed(tape.steps):
         gradients.step = step
@@ -137,7 +141,11 @@ def training_step(
     again = recomputed(tape, len(run.kernels)) if checkpointing else []
     kernels = [*run.kernels, *again, *update(optimizer, sizes, run.default_width)]
     return TrainingStep(
-        kernels, sum(gradients.saved.values()), checkpointed_bytes(gradients), sizes
+        kernels,
+        sum(gradients.saved.values()),
+        checkpointed_bytes(gradients),
+        sizes,
+        tuple(reversed(list(gradients.saved.values())[of_loss:])),
     )
 
 

@@ -57,6 +57,7 @@ class Usage:
         alive: what is in memory where most of it is.
         reserved_bytes: segments of the caching allocator for all but the weights.
         convolves, multiplies: whether it has convolutions, matrix products.
+        kept_bytes: part of the reserved bytes that autograd alone keeps.
     """
 
     weight_bytes: float
@@ -64,6 +65,7 @@ class Usage:
     reserved_bytes: float
     convolves: bool
     multiplies: bool
+    kept_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ USUAL_MULTIPROCESSORS = 80
 """Taken for a GPU of which nobody says how many it has."""
 GIVEN_LOG_ERROR = 0.03
 """Of a context that was measured: kernels that a model loads later add to it."""
+KEPT_LOG_ERROR = 0.05
+"""Of what autograd keeps: its tensors follow from the graph. The rows of D3.5's table 4 are within
+2 %, but these are three models, so more is allowed for."""
 AskedContext = float | str | None
 """Context that a user states, see `Conditions.context_mb`."""
 
@@ -101,7 +104,7 @@ class MemoryModel:
     def log_sd(self, usage: Usage, sm_count: int | None, asked: AskedContext = None) -> float:
         """Return the standard deviation of the log error of `memory_mb`, same arguments."""
         context = self.context_of(sm_count, convolves=usage.convolves, asked=asked)
-        return log_sd(reserved_mb(usage), context, self.log_error)
+        return log_sd(reserved_mb(usage), context, self.log_error, usage.kept_bytes / MIB)
 
     def parts(
         self, usage: Usage, graph: ModelGraph, sm_count: int | None, asked: AskedContext = None
@@ -155,18 +158,20 @@ class MemoryModel:
         return Context(self.default, self.context_mb + rest, self.unknown_sd_mb, assumed=True)
 
 
-def log_sd(reserved_mb: float, context: Context, log_error: float) -> float:
+def log_sd(reserved_mb: float, context: Context, log_error: float, kept_mb: float = 0.0) -> float:
     """Return the standard deviation of the log of reserved memory and context together.
 
     Args:
         reserved_mb: what the allocator takes.
         context: beside it.
         log_error: of the reserved part.
+        kept_mb: what of it autograd alone keeps, whose error is smaller.
     """
     total_mb = reserved_mb + context.context_mb
     if context.sd_mb is None or total_mb <= 0.0:
         return log_error
-    return hypot(log_error * reserved_mb, context.sd_mb) / total_mb
+    errors_mb = log_error * (reserved_mb - kept_mb), KEPT_LOG_ERROR * kept_mb, context.sd_mb
+    return hypot(*errors_mb) / total_mb
 
 
 def reserved_mb(usage: Usage) -> float:

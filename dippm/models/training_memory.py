@@ -228,5 +228,9 @@ class AutogradFootprint:
         reserved = reserved_bytes(sizes.astype(np.int64).tolist(), range(count), [count] * count)
         if reserved <= least.reserved_bytes:
             return least
-        alive = Alive(float(sizes.sum()), 0.0, None)
-        return replace(least, alive=alive, reserved_bytes=float(reserved))
+        return replace(
+            least,
+            alive=Alive(float(sizes.sum()), 0.0, None),
+            reserved_bytes=float(reserved),
+            kept_bytes=reserved - least.reserved_bytes,
+        )

@@ -118,13 +118,13 @@ def _card(examples: Examples) -> dict[str, Any]:
             "is less than predicted, by a sixth there.",
             "Power is that of one board: boards of one GPU differ by some 10 %, more when hot.",
             "The idle power of most GPUs is an estimate by class and year (dippm devices).",
-            "Memory is what nvidia-smi shows. Its context was learned from three models on one "
-            "GPU (A100-80GB) and its slices; that of other drivers differs by some hundred MB. "
-            "cuDNN's workspaces beyond changes of layout are not known: ResNet-50 at batch 256 is "
-            "14 % low.",
-            "Memory is that of inference under torch.no_grad. D3.5's labels fit a forward pass "
-            "that keeps every result for a backward pass (training/studies/seed_memory.py), so "
-            "they are higher.",
+            "Memory is what nvidia-smi shows. Its context is that of driver and software: learned "
+            "from installations on two GPUs (A100-40GB, A100-80GB) and from published contexts; "
+            "others differ by some hundred MB either way, which interval and bound hold. "
+            "context_mb states yours. cuDNN's workspaces beyond changes of layout are not known: "
+            "ResNet-50 at batch 256 is 15 % low.",
+            "Memory is that of inference under torch.no_grad; autograd=True is without. D3.5's "
+            "table 4 was measured so (training/studies/seed_memory.py).",
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
             "scaled_dot_product_attention is taken to be fused; attention=unfused asks for "
             "its steps, without the mask of causal attention where it is no tensor of the file.",

@@ -1,7 +1,8 @@
 """Fits the memory of training steps, on MIGPerf's: ResNet-50 and BERT-base on slices of an A100.
 
 One number is fitted, what is reserved over what is saved for the gradients; the context is that of
-inference. The errors that the card states are of the model that was left out.
+inference, while it is fitted that of MIGPerf's own installation. The errors that the card states
+are of the model that was left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from dippm.devices import find
 from dippm.models.memory import MemoryModel
 from dippm.models.step_memory import StepMemoryModel
 from dippm.models.training_memory import StepUsage, TrainingFootprint
-from training.hybrid.fit.memory import log_spread, relative_errors
+from training.hybrid.fit.memory import (
+    MOSTLY_RESERVED,
+    fit_contexts,
+    log_spread,
+    relative_errors,
+)
+from training.hybrid.rows.memory_samples import memory_samples
 from training.hybrid.rows.sources import named_migperf
 from training.steps.rows import optimizer_of, steady
 
@@ -78,21 +85,33 @@ def step_memory_samples(data: Path, graphs: GraphStore) -> list[StepMemorySample
     return found
 
 
+def installed(context: MemoryModel, data: Path, graphs: GraphStore) -> MemoryModel:
+    """Return the context of inference as it is in the installation of MIGPerf."""
+    if context.software is None:
+        return context
+    known = fit_contexts(memory_samples(data, graphs)).installations
+    return replace(context, context_mb=known["migperf"])
+
+
 def fit_step_memory(
-    samples: Sequence[StepMemorySample], context: MemoryModel
+    samples: Sequence[StepMemorySample], context: MemoryModel, own: MemoryModel | None = None
 ) -> tuple[StepMemoryModel, list[dict[str, Any]]]:
     """Return the model fitted on all samples, and lines of the card with its errors.
 
     Args:
         samples: what was measured.
         context: of inference.
+        own: the same as it is in the installation that was measured; None if there is no other.
     """
+    own = context if own is None else own
     lines, held = [], []
+    reserved: list[Floats] = []
     for family in sorted({sample.family for sample in samples}):
         mine = [sample for sample in samples if sample.family == family]
-        rest = _fit([sample for sample in samples if sample.family != family], context)
+        rest = _fit([sample for sample in samples if sample.family != family], own)
         error = _errors(rest, mine)
         held.append(error)
+        reserved.append(_reserved_errors(rest, mine))
         found = relative_errors(error)
         lines.append(
             {
@@ -107,8 +126,11 @@ def fit_step_memory(
                 "question": "memory of a training step of a model never seen",
             }
         )
-    everything = np.concatenate(held)
-    return replace(_fit(samples, context), log_error=log_spread(np.log1p(everything))), lines
+    fitted = replace(_fit(samples, own), context=context)
+    whole = np.log1p(np.concatenate(held))
+    part = np.concatenate(reserved)
+    spread = part if context.software is not None and len(part) else whole
+    return replace(fitted, log_error=log_spread(spread)), lines
 
 
 def memory_part(model: StepMemoryModel) -> dict[str, float]:
@@ -129,3 +151,15 @@ def _errors(model: StepMemoryModel, samples: Sequence[StepMemorySample]) -> Floa
     predicted = [model.memory_mb(sample.usage, sample.sm_count) for sample in samples]
     measured = np.array([sample.memory_mb for sample in samples])
     return np.asarray(np.array(predicted) / measured - 1)
+
+
+def _reserved_errors(model: StepMemoryModel, samples: Sequence[StepMemorySample]) -> Floats:
+    """Return the log error of the reserved part, where it is most of the memory."""
+    found = []
+    for sample in samples:
+        context = model.context.context_of(sample.sm_count, convolves=sample.usage.convolves)
+        measured_mb = sample.memory_mb - context.context_mb
+        reserved_mb = model.reserved_mb(sample.usage)
+        if measured_mb > 0 and reserved_mb >= MOSTLY_RESERVED * sample.memory_mb:
+            found.append(np.log(reserved_mb / measured_mb))
+    return np.array(found)

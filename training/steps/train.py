@@ -23,7 +23,7 @@ from training.steps.base import InferenceFits
 from training.steps.examples import load_steps
 from training.steps.fit import StepSettings
 from training.steps.folds import StepRunner
-from training.steps.memory import fit_step_memory, step_memory_samples
+from training.steps.memory import fit_step_memory, installed, step_memory_samples
 from training.steps.publish import publish
 from training.steps.rows import step_rows
 from training.steps.splits import StepFold, step_folds
@@ -52,7 +52,7 @@ def main(
     for fold in step_folds([step.row for step in examples.rows], fits):
         folds.setdefault(fold.split, []).append(fold)
     runner.run([fold for of_split in folds.values() for fold in of_split])
-    config = dict(info.config["memory"])
+    context = MemoryModel.from_config(info.config["memory"])
     publish(
         out,
         examples=examples,
@@ -61,7 +61,9 @@ def main(
         settings=runner.settings,
         folds=folds,
         helds={name: runner.held_out(of_split) for name, of_split in folds.items()},
-        memory=fit_step_memory(step_memory_samples(data, store), MemoryModel(**config)),
+        memory=fit_step_memory(
+            step_memory_samples(data, store), context, installed(context, data, store)
+        ),
         since=since,
         changes=changes,
     )

@@ -22,7 +22,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,7 +153,8 @@ def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
     reserved = np.array([reserved_mb(row.usage) for row in rows])
     measured = np.array([row.memory_mb - fitted.context_mb(row) for row in rows])
     labels = np.array([row.memory_mb for row in rows])
-    told = (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
+    forward = np.array([row.usage.kept_bytes == 0 for row in rows])
+    told = forward & (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
     return log_spread(np.log(reserved[told] / measured[told])) if told.any() else 0.0
 
 
@@ -176,8 +177,13 @@ def evaluate(
     for name in sorted({row.held_out for row in rows}):
         mine = [row for row in rows if row.held_out == name]
         rest = [row for row in rows if row.held_out != name]
-        known = fit_contexts(rest).installations if rest else {}
         model = fit_model(rest or mine, contexts)
+        known = {
+            sample.source: sample.counted_mb - model.context_mb_per_sm * sample.sm_count
+            for sample in contexts
+            if sample.whole_model
+        }
+        known |= fit_contexts(rest).installations if rest else {}
         for row in mine:
             asked = None
             if row.source in known:  # other models of the same installation were measured

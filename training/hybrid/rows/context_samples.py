@@ -55,7 +55,9 @@ class ContextSample:
 PUBLISHED = (
     ContextSample("published", "TITAN V, torch 1.3, pytorch#28394", "cuda-10", 80, 1008 - 3),
     ContextSample("published", "GTX 1080, torch 1.8.2+cu101, pytorch#55277", "cuda-10", 20, 721),
-    ContextSample("published", "2080 Ti, torch 1.6+cu101, pytorch#49877", "cuda-10", 68, 1035 - 158),
+    ContextSample(
+        "published", "2080 Ti, torch 1.6+cu101, pytorch#49877", "cuda-10", 68, 1035 - 158
+    ),
     ContextSample("published", "3090, torch 1.8.2+cu111, pytorch#55277", "cuda-11", 82, 1687),
     ContextSample("published", "3090, torch 1.7.1+cu110, pytorch#49877", "cuda-11", 82, 1644 - 158),
 )

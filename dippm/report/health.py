@@ -17,10 +17,13 @@ from dippm.errors import DippmError, SandboxWarning
 from dippm.frontends import cache, plugins, registry
 from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB
 from dippm.frontends.worker import Worker
+from dippm.measure.context import probe
+from dippm.measure.readings import Absent
 from dippm.measure.sources.registry import survey
 from dippm.pretrained import store
 from dippm.pretrained.checkpoint import verify
 from dippm.pretrained.store import available, find
+from dippm.printable import printable
 from dippm.vision_operators import missing_libraries
 
 State = Literal["ok", "absent", "broken"]
@@ -36,7 +39,7 @@ OPTIONAL = {
     "timm": (("timm",), ("torchvision",)),
     "hf": (("transformers",),),
 }
-
+CONTEXT_ELSE = "predictions assume a class of software, --context-mb names another"
 BESIDE_CPU_TORCH = (
     "its operators need {library}, which this build of torch lacks: `import dippm` before "
     "torchvision, timm or transformers declares them"
@@ -65,7 +68,8 @@ def examine() -> tuple[Finding, ...]:
         Finding("python", "ok", platform.python_version()),
     )
     ours = (*versions, *_packages(), *_plugins(), *_checkpoints())
-    return (*ours, _gpu(), _memory(), _sandbox(), _cache(), *sources())
+    gpu = _gpu()
+    return (*ours, gpu, _context(gpu), _memory(), _sandbox(), _cache(), *sources())
 
 
 def sources() -> Iterator[Finding]:
@@ -145,6 +149,22 @@ def _gpu() -> Finding:
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("GPU", "absent", f"absent: nvidia-smi failed ({error})")
     return Finding("GPU", "ok", "; ".join(answer.stdout.strip().splitlines()))
+
+
+def _context(gpu: Finding) -> Finding:
+    """Measure what a process takes on the GPU beside its tensors, which predictions assume else."""
+    if gpu.state != "ok":
+        return Finding("context", "absent", f"absent: no GPU to measure it on; {CONTEXT_ELSE}")
+    found = probe()
+    if isinstance(found, Absent):
+        return Finding("context", "absent", f"absent: {printable(found.reason)}; {CONTEXT_ELSE}")
+    return Finding(
+        "context",
+        "ok",
+        f"{found['context_mb']:,.0f} MB on {printable(found['device'])}, torch {found['torch']}, "
+        f"CUDA {found['cuda']}, what the driver keeps included: --context-mb "
+        f"{found['context_mb']:.0f}",
+    )
 
 
 def _memory() -> Finding:

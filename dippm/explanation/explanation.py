@@ -252,6 +252,8 @@ def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
     c = prediction.conditions
     if c.phase == "train":
         return {}, "what is alive at each operator of a training step is not known"
+    if c.autograd:
+        return {}, "what is alive at each operator under autograd is not known"
     if prediction.memory_parts is None:
         return {}, prediction.absent["memory_parts"]
     footprint = MemoryFootprint.of(

@@ -64,5 +64,6 @@ def parts_of(
 
 def memory_by_part(parts: MemoryParts) -> dict[str, float]:
     """Return the parts of a memory in MB by name; they sum to the whole."""
-    found = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_mb")}
+    names = [f.name for f in fields(parts) if f.name.endswith("_mb") and f.name != "context_sd_mb"]
+    found = {name: getattr(parts, name) for name in names}
     return {name.removesuffix("_mb"): float(size) for name, size in found.items()}

@@ -113,7 +113,7 @@ def _weights(rows: Sequence[MemorySample]) -> Floats:
     )
 
 
-def fit_model(rows: Sequence[MemorySample], contexts: Sequence[ContextSample]) -> MemoryModel:
+def fit_model(rows: Sequence[MemorySample], contexts: Sequence[ContextSample] = ()) -> MemoryModel:
     """Fit the whole model on all that is given; without contexts of a class it has none."""
     fitted = fit_contexts(rows)
     software = {row.source: row.software for row in rows}

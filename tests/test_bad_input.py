@@ -190,6 +190,15 @@ def test_unknown_conditions(fails, onnx_file, asked, value):
     assert "Known:" in fails(onnx_file, ConditionsError, **{asked: value}).hint
 
 
+def test_a_context_that_is_no_memory(fails, onnx_file):
+    for wrong in ("-1", "nan", "inf", "1e7", "1_800", "", "cuda-12", "x" * 5000, "\x1b[2J"):
+        error = fails(onnx_file, ConditionsError, context_mb=wrong)
+        assert "lazy" in error.hint
+        assert len(error.message) < 200
+        assert error.message.isprintable()
+    assert "Did you mean lazy?" in fails(onnx_file, ConditionsError, context_mb="lasy").hint
+
+
 def test_unknown_names_get_a_guess(fails, onnx_file):
     assert "A100" in fails(onnx_file, UnknownNameError, device="A1000").hint
     assert "1g.5gb" in fails(onnx_file, UnknownNameError, mig="1g.6gb").hint

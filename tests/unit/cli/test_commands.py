@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -141,6 +142,81 @@ def test_models(run):
     assert "roofline-test (default)" in run("models").stdout
     (row,) = json.loads(run("models", "--json").stdout)["models"]
     assert row["version"] == "1.0.0"
+
+
+def test_a_stated_context_and_autograd_reach_every_command(onnx_file):
+    """The memory of a command is that of `predict`, asked the same."""
+
+    def run(*words):
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    asked = [
+        "--device",
+        "A100-40GB",
+        "--batch",
+        "4",
+        "--context-mb",
+        "1900",
+        "--autograd",
+        "--json",
+    ]
+
+    def told(*words):
+        answer = run(*words, str(onnx_file), *asked)
+        assert answer.exit_code == 0, answer.output
+        return json.loads(answer.stdout)
+
+    one = told("predict")
+    assert one["memory_parts"]["context_mb"] == 1900
+    assert one["conditions"]["autograd"] is True
+    bound_mb = one["memory_bound_mb"]
+    assert told("compare")["rows"][0]["memory_bound_mb"] == bound_mb
+    assert told("sweep")["batches"][0]["memory_bound_mb"] == bound_mb
+    assert {row["memory_bound_mb"] for row in told("mig")["rows"]} == {bound_mb}
+    assert told("mig", "plan")["models"][0]["memory_bound_mb"] == bound_mb
+    assert told("explain")["memory"]["context"] == 1900
+    assert told("what-if")["baseline"]["memory_mb"] == one["memory_mb"]
+    plain = json.loads(run("predict", str(onnx_file), "-b", "4", "--json").stdout)
+    assert plain["memory_parts"]["context_mb"] != 1900
+    refused = run("predict", str(onnx_file), "--autograd", "--mode", "compiled")
+    assert refused.exit_code == 1
+    assert "eager forward pass" in refused.output
+
+
+def test_doctor_says_why_no_context_is_measured(run, tmp_path, monkeypatch):
+    """What answers to `nvidia-smi` is there, and the process that would measure sees no GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def context():
+        findings = json.loads(run("doctor", "--json").stdout)["findings"]
+        (found,) = (finding for finding in findings if finding["what"] == "context")
+        return found
+
+    monkeypatch.setenv("PATH", "")
+    assert "no GPU to measure it on" in context()["detail"]
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA T4, 550.54'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = context()
+    assert found["state"] == "absent"
+    assert "torch sees no GPU" in found["detail"]
+    assert "--context-mb" in found["detail"]
+    monkeypatch.setattr(
+        "dippm.measure.context.PROBE",
+        (
+            sys.executable,
+            "-c",
+            """print('noise\\n{"context_mb": 1802.4, "device": "T4", '
+                                 '"torch": "2.9", "cuda": "12.8"}')""",
+        ),
+    )
+    found = context()
+    assert found["state"] == "ok"
+    assert "1,802 MB on T4, torch 2.9, CUDA 12.8" in found["detail"]
+    assert found["detail"].endswith("--context-mb 1802")
+    monkeypatch.setattr("dippm.measure.context.PROBE", (sys.executable, "-c", "print('{')"))
+    assert "failed" in context()["detail"]
 
 
 def test_doctor_sees_a_damaged_checkpoint(run, checkpoint_folder, tmp_path, monkeypatch):

@@ -43,10 +43,11 @@ LLAMA = {
 QUICK = "--device cpu --repeat 3 --warm-up 1 --energy-window-s 0"
 COMMANDS = {
     "predict": ("net.onnx --tree", "net.onnx --device A100 --mig 1g.5gb",
-                "net.onnx --device cpu", "net.onnx --phase train --dataset-size 9 --host 12"),
+                "net.onnx --device cpu", "net.onnx --phase train --dataset-size 9 --host 12",
+                "net.onnx --autograd --context-mb 1800"),
     "predict ": ("net.onnx --device T4 --precision all",),
     "compare": ("net.onnx bad.onnx --device A100,cpu --batch 1,5000",
-                "net.onnx --phase train --mig full,1g.5gb"),
+                "net.onnx --phase train --mig full,1g.5gb", "net.onnx --autograd --context-mb 900"),
     "sweep": ("net.onnx --batch 1:8", "net.onnx --batch 1:2 --device cpu",
               "net.onnx --batch 64 --power-limit 150:300"),
     "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
@@ -57,7 +58,8 @@ COMMANDS = {
     "diff": ("net.onnx --device A100,H100", "net.onnx --mig full,1g.5gb"),
     "what-if": ("net.onnx",),
     "parallel": ("net.onnx --gpus 4", "net.onnx --tensor 2 --pipeline 2 --phase train"),
-    "llm": ("llama.json --device L4", "llama.json --tensor-parallel 2 --software eager"),
+    "llm": ("llama.json --device L4", "llama.json --tensor-parallel 2 --software eager",
+            "llama.json --context-mb 600"),
     "graph": ("net.onnx --tree",),
     "measure": (f"net.onnx {QUICK}", f"net.onnx {QUICK} --compare --operators 2"),
     "calibrate": ("rows.csv --save mine.toml",),

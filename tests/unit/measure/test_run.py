@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dippm.measure import context
 from dippm.measure.columns import MEASURED
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime, Settings
@@ -31,6 +32,18 @@ def test_every_column_of_a_gpu_has_a_value_or_a_reason(gpu):
     for name in MEASURED:
         assert name in row, name
         assert (row[name] is None) == (name in row["absent"]), name
+
+
+def test_a_fresh_process_measures_its_context(gpu, monkeypatch):
+    """What `dippm doctor` shows: in use, less what others and torch's allocator have of it."""
+    assert context.measured_here() == {"absent": "torch sees no GPU"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    gpu.others = 1, 180.0
+    found = context.measured_here()
+    assert found.pop("torch") == torch.__version__
+    assert found == {"context_mb": 700 - 180 - 20, "device": "Stand-in", "cuda": torch.version.cuda}
+    gpu.others = 1, None
+    assert context.measured_here() == {"absent": context.CROWDED}
 
 
 def test_each_quantity_is_asked_for_when_it_is_needed_and_no_more(gpu):

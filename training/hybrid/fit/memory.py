@@ -54,6 +54,9 @@ PRIOR_WEIGHT = 0.01
 """Of these starts, which hold where no table has slices, or convolutions beside other models."""
 MOSTLY_RESERVED = 0.5
 """Share of the memory from which on a row says how far the reserved part is off."""
+UNTOLD_LOG_ERROR, LEAST_LOG_ERROR = 0.13, 0.05
+"""Error of the reserved part if no such row is at hand, and the least: cuDNN's workspaces alone are
+not known better."""
 Z90, Z99 = 1.645, 2.326
 
 
@@ -155,7 +158,9 @@ def reserved_error(rows: Sequence[MemorySample], fitted: ContextFit) -> float:
     labels = np.array([row.memory_mb for row in rows])
     forward = np.array([row.usage.kept_bytes == 0 for row in rows])
     told = forward & (reserved >= MOSTLY_RESERVED * labels) & (measured > 0)
-    return log_spread(np.log(reserved[told] / measured[told])) if told.any() else 0.0
+    if not told.any():
+        return UNTOLD_LOG_ERROR
+    return max(LEAST_LOG_ERROR, log_spread(np.log(reserved[told] / measured[told])))
 
 
 def fit_memory(

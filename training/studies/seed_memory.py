@@ -17,8 +17,6 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import dippm
 from dataset.join.graph_store import GraphStore
@@ -99,35 +97,34 @@ def main(
     checkpoint: Annotated[Path | None, typer.Option(help="folder of a checkpoint")] = None,
     context_mb: Annotated[str | None, typer.Option(help="as of `dippm predict`")] = None,
 ) -> None:
-    """Print the table."""
+    """Print the table, in Markdown."""
     rows = seed_rows(data, GraphStore(graphs), checkpoint, context_mb)
-    table = Table(
+    columns = (
         *("model", "batch", "measured MB", "its slice", "D3.5 predicted MB"),
-        *("autograd=True MB", "error %", "99 % bound MB", "slice", "under no_grad MB"),
+        *("`autograd=True` MB", "error %", "99 % bound MB", "slice", "under `no_grad` MB"),
     )
+    typer.echo("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for row in rows:
-        its = seed_profile(row.measured_mb)
-        numbers = row.under_autograd.memory_mb or 0.0, row.under_autograd.memory_bound_mb or 0.0
-        table.add_row(
-            row.model + " *" * (not row.is_consistent),
+        its, ours = seed_profile(row.measured_mb), row.under_autograd
+        cells = (
+            row.model + " \\*" * (not row.is_consistent),
             f"{row.batch}",
             f"{row.measured_mb:,.0f}",
             its.name if its else "none",
             f"{row.predicted_mb:,.0f}",
-            f"{numbers[0]:,.0f}",
+            f"{ours.memory_mb or 0.0:,.0f}",
             f"{100 * row.error:+.1f}",
-            f"{numbers[1]:,.0f}",
+            f"{ours.memory_bound_mb or 0.0:,.0f}",
             row.slice or "none",
             f"{row.under_no_grad.memory_mb or 0.0:,.0f}",
         )
-    console = Console()
-    console.print(table)
+        typer.echo("| " + " | ".join(cells) + " |")
     contexts = [row.context_mb for row in rows if row.is_consistent]
-    console.print(
-        f"context of D3.5's installation by these rows: {np.mean(contexts):,.0f} MB, "
-        f"{min(contexts):,.0f} to {max(contexts):,.0f}"
+    typer.echo(
+        "\n\\* contradicts the shares of its slices, which mean 3.1 to 3.2 GB.\n"
+        f"Context of D3.5's installation by the other rows: {np.mean(contexts):,.0f} MB, "
+        f"{min(contexts):,.0f} to {max(contexts):,.0f}."
     )
-    console.print("* contradicts the shares of its slices, which mean 3.1 to 3.2 GB")
 
 
 if __name__ == "__main__":

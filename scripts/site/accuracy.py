@@ -43,6 +43,7 @@ SPLITS = """\
 | S3a | all rows of a GPU and its variants | a GPU never measured |
 | S6 | the largest models | larger than anything seen |
 | model held out | all rows of a model | memory of a new model |
+| laboratory held out | all that a laboratory measured | memory on an unknown installation |
 | operators and models held out | these; others of their laboratory train | power of a new model |
 | source held out | all that a laboratory measured | somebody else's bench |
 """

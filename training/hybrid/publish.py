@@ -16,7 +16,7 @@ from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
 from training.hybrid.fit.folds import Runner
-from training.hybrid.fit.memory import memory_lines
+from training.hybrid.fit.memory import MEMORY_LIMITS, memory_lines
 from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows
 from training.hybrid.judge.report import by_family, learners, summary
 from training.hybrid.rows.examples import Examples
@@ -118,13 +118,7 @@ def _card(examples: Examples) -> dict[str, Any]:
             "is less than predicted, by a sixth there.",
             "Power is that of one board: boards of one GPU differ by some 10 %, more when hot.",
             "The idle power of most GPUs is an estimate by class and year (dippm devices).",
-            "Memory is what nvidia-smi shows. Its context is that of driver and software: learned "
-            "from installations on two GPUs (A100-40GB, A100-80GB) and from published contexts; "
-            "others differ by some hundred MB either way, which interval and bound hold. "
-            "context_mb states yours. cuDNN's workspaces beyond changes of layout are not known: "
-            "ResNet-50 at batch 256 is 15 % low.",
-            "Memory is that of inference under torch.no_grad; autograd=True is without. D3.5's "
-            "table 4 was measured so (training/studies/seed_memory.py).",
+            *MEMORY_LIMITS,
             "Latency on a MIG slice scales the roofline by multiprocessors and memory slices.",
             "scaled_dot_product_attention is taken to be fused; attention=unfused asks for "
             "its steps, without the mask of causal attention where it is no tensor of the file.",

@@ -99,6 +99,7 @@ class Sweep:
         rooflines: least time of the kernels in ms, by place.
         compiled: the answers in compiled mode, by place.
         recurrent: device time of recurrent layers in compiled mode over that in eager mode.
+        kept: 99 % bound of the memory without `torch.no_grad` in MiB, by place.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Sweep:
     rooflines: dict[Place, float] = field(default_factory=dict)
     compiled: dict[Place, Estimates] = field(default_factory=dict)
     recurrent: dict[Place, float] = field(default_factory=dict)
+    kept: dict[Place, float] = field(default_factory=dict)
 
     def value(self, place: Place, target: str = "latency_ms") -> float | None:
         """Return a predicted value; None if the place or the target has none."""
@@ -135,6 +137,7 @@ def sweep(predictor: Any, graph: ModelGraph, name: str, points: Sequence[Conditi
                 found.recurrent[place] = compiled_ms / eager_ms
             continue
         found.answers[place] = answer
+        found.kept[place] = predictor.memory_bound_mb(graph, replace(c, autograd=True))
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
         table = tables[c.precision]
@@ -198,6 +201,14 @@ def memory(s: Sweep) -> Iterator[tuple[float, str]]:
         ratio = s.ratio(place, larger, "memory_mb")
         if ratio is not None:
             yield ratio, f"{_shown(s, place)} over batch {larger[3]}"
+
+
+def autograd(s: Sweep) -> Iterator[tuple[float, str]]:
+    """What keeps tensors for a backward pass needs no less memory."""
+    for place, kept_mb in s.kept.items():
+        bound_mb = s.answers[place].memory_bound_mb
+        if bound_mb is not None:
+            yield bound_mb / kept_mb, _shown(s, place)
 
 
 def slices(s: Sweep) -> Iterator[tuple[float, str]]:
@@ -267,6 +278,7 @@ LAWS: dict[str, Callable[[Sweep], Iterator[tuple[float, str]]]] = {
     "larger batch never sooner": larger_batch,
     "no more per sample in a larger batch": per_sample,
     "no less memory at a larger batch": memory,
+    "no less memory without no_grad": autograd,
     "smaller slice never faster": slices,
     "power between idle and limit": power,
     "energy is power x time": energy,

@@ -12,6 +12,7 @@ from dippm.language.architecture import Decoder
 from dippm.language.memory import LanguageMemory
 from dippm.language.passes import PassCost
 from dippm.language.setting import Setting
+from dippm.models.memory import ONE_CONTEXT
 from dippm.models.targets import Estimate, HostUse
 from dippm.printable import printable
 
@@ -128,11 +129,14 @@ class LanguagePrediction:
             yield "energy", f"{show(self.joules_per_token)} J/token", "prompts included"
         m = self.memory
         of_each = " each" if s.gpus > 1 else ""
+        context = f"context {show(m.context_mb)}"
+        if m.context_software != ONE_CONTEXT:
+            context += f" ({m.context_software}{', assumed' * m.context_assumed})"
         yield (
             "memory",
             f"{show(m.total_mb)} MB{of_each}",
             f"weights {show(m.weights_mb)} + cache {show(m.cache_mb)} + activations "
-            f"{show(m.activations_mb + m.workspace_mb)} + context {show(m.context_mb)}",
+            f"{show(m.activations_mb + m.workspace_mb)} + {context}",
         )
         context = f"or a context of {self.largest_context:,}"
         if self.largest_context < self.memory_context:

@@ -34,6 +34,8 @@ GIVEN_LOG_ERROR = 0.03
 KEPT_LOG_ERROR = 0.05
 """Of what autograd keeps: its tensors follow from the graph. The rows of D3.5's table 4 are within
 2 %, but these are three models, so more is allowed for."""
+ONE_CONTEXT = "that of the checkpoint"
+"""Stands for the class in answers of a checkpoint that knows no classes."""
 AskedContext = float | str | None
 """Context that a user states, see `Conditions.context_mb`."""
 
@@ -43,7 +45,7 @@ class Context:
     """The context of one answer.
 
     Attributes:
-        software: class of software that it is that of, "as given", or "that of the checkpoint".
+        software: class of software that it is that of, "as given", or `ONE_CONTEXT`.
         context_mb: memory of the process beside the allocator.
         sd_mb: standard deviation between installations; None if the error of the whole memory says
             it, as in checkpoints that know no classes.
@@ -154,7 +156,7 @@ class MemoryModel:
             assert self.software is not None
             return Context(asked, self.software[asked] + rest, self.class_sd_mb, assumed=False)
         if self.software is None:
-            return Context("that of the checkpoint", self.context_mb + rest, None, assumed=True)
+            return Context(ONE_CONTEXT, self.context_mb + rest, None, assumed=True)
         return Context(self.default, self.context_mb + rest, self.unknown_sd_mb, assumed=True)
 
 

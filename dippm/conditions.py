@@ -162,7 +162,7 @@ class Conditions:
         return self.mig.memory_mb if self.mig else self.device.memory_mb
 
 
-def context_of(context: float | str | None) -> float | str | None:
+def context_of(context: Any) -> float | str | None:
     """Return the context that a number of MiB, text of one, or a class of software means.
 
     Raises:
@@ -178,9 +178,10 @@ def context_of(context: float | str | None) -> float | str | None:
             return folded
         with suppress(ValueError):
             number = decimal_number(folded.removesuffix("mib").removesuffix("mb"))
-    elif isinstance(context, Real) and not isinstance(context, bool):
-        within = -MAX_CONTEXT_MB <= context <= MAX_CONTEXT_MB
-        number, shown = (float(context), f"{context}") if within else (nan, "out of range")
+    elif not isinstance(context, bool) and isinstance(context, Real):
+        given: Any = context  # a whole number may be too large for a float, or for print
+        within = -MAX_CONTEXT_MB <= given <= MAX_CONTEXT_MB
+        number, shown = (float(given), f"{given}") if within else (nan, "out of range")
     if not 0 <= number <= MAX_CONTEXT_MB:
         close = get_close_matches(shown.strip().casefold(), SOFTWARE_CLASSES, n=1)
         guess = f"Did you mean {close[0]}? " if close else ""

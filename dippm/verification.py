@@ -139,6 +139,7 @@ def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
         "timer": (c.timer, measurement.columns["timer"]),
         "layout": (c.channels_last, regime.channels_last),
         "phase": (c.phase, regime.phase),
+        "autograd": (c.autograd, False),  # measurements run under torch.inference_mode
     }
     for name, (predicted, measured) in pairs.items():
         if predicted != measured:

@@ -84,6 +84,12 @@ def test_other_conditions_are_refused(prediction, changes):
         verify(prediction, measurement(prediction, **changes))
 
 
+def test_a_pass_under_autograd_is_not_what_is_measured(prediction):
+    asked = replace(prediction.conditions, autograd=True)
+    with pytest.raises(ConditionsError, match="the prediction is for autograd"):
+        verify(replace(prediction, conditions=asked), measurement(prediction))
+
+
 def test_the_verdict_of_a_busy_machine_says_so(prediction):
     idle, busy = MachineLoad(0.2, 1.0, 2, 0.02), MachineLoad(7.0, 8.0, 2, 0.8)
     told = replace(measurement(prediction), load=busy)

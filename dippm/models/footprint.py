@@ -187,13 +187,17 @@ class MemoryFootprint:
         lives = self.sizes(batch).astype(np.int64), self.first, self.last
         return float(reserved_bytes(*(array.tolist() for array in lives)))
 
-    def all_kept(self, batch: int) -> Usage:
+    def all_kept(self, batch: int, usage: Usage) -> Usage:
         """Return what is needed if nothing that the pass makes is given back until it ends.
 
         Of nearly all models that is more than autograd keeps, with a margin for copies and for the
         rounding of many small tensors.
+
+        Args:
+            batch: samples.
+            usage: at the batch, as `usage` returns it.
         """
-        usage, kept = self.usage(batch), KEPT_MARGIN * float(self.sizes(batch).sum())
+        kept = KEPT_MARGIN * float(self.sizes(batch).sum())
         return replace(usage, reserved_bytes=max(usage.reserved_bytes, kept))
 
     def _alive(self, sizes: Floats) -> Floats:

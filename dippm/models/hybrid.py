@@ -323,13 +323,15 @@ class Hybrid:
         held = self._cached(graph)
         how = (c.precision, c.autograd, *self.phase.key(c))
         if ("usage", *how, batch) not in held:
-            held["usage", *how, batch] = self._footprint(graph, c).usage(batch)
+            known = (self._usage(graph, replace(c, autograd=False), batch),) if c.autograd else ()
+            held["usage", *how, batch] = self._footprint(graph, c).usage(batch, *known)
         return held["usage", *how, batch]
 
     def _footprint(self, graph: ModelGraph, c: Conditions) -> Any:
         held, key = self._cached(graph), ("footprint", c.precision, c.autograd, *self.phase.key(c))
         if key not in held:
-            held[key] = self.phase.footprint(graph, c)
+            without = self._footprint(graph, replace(c, autograd=False)) if c.autograd else None
+            held[key] = self.phase.footprint(graph, c, without)
         return held[key]
 
     def _memory_warnings(
@@ -361,7 +363,8 @@ class Hybrid:
         if place is None:
             return
         # What keeps every result keeps more; where that changes nothing, nothing else is followed.
-        if _place(self._bound_mb(self._footprint(graph, c).all_kept(batch), c), c) == place:
+        all_kept = self._footprint(graph, c).all_kept(batch, usage)
+        if _place(self._bound_mb(all_kept, c), c) == place:
             return
         bound_mb = self._bound_mb(self._usage(graph, replace(c, autograd=True), batch), c)
         other = _place(bound_mb, c)

@@ -72,8 +72,11 @@ class PhaseModel(Protocol):
     def launches(self, table: KernelTable) -> float:
         """Return the launches of the kernels, counted as those of a forward pass."""
 
-    def footprint(self, graph: ModelGraph, c: Conditions) -> Any:
-        """Return what tells the memory at any batch: `usage(batch)` is for `memory`."""
+    def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
+        """Return what tells the memory at any batch: `usage(batch)` is for `memory`.
+
+        Under autograd `without` is the same without it, if that is at hand.
+        """
 
     def refuse(self, c: Conditions) -> None:
         """Refuse what the phase cannot answer.
@@ -117,11 +120,15 @@ class ForwardPass:
         """Return how many there are."""
         return table.launches
 
-    def footprint(self, graph: ModelGraph, c: Conditions) -> Any:
+    def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
         """Return the tensors of a pass."""
         if c.autograd:
             return AutogradFootprint.of(
-                graph, c.precision, attention=c.attention, channels_last=c.channels_last
+                graph,
+                c.precision,
+                attention=c.attention,
+                channels_last=c.channels_last,
+                inference=without,
             )
         return MemoryFootprint.of(
             graph, c.precision, c.mode, channels_last=c.channels_last, attention=c.attention
@@ -178,7 +185,7 @@ class TrainingSteps:
         inside = float(counts[np.isin(table.part, _FROM_PYTHON)].sum())
         return inside + self._launch_share * (float(counts.sum()) - inside)
 
-    def footprint(self, graph: ModelGraph, c: Conditions) -> Any:
+    def footprint(self, graph: ModelGraph, c: Conditions, without: Any = None) -> Any:
         """Return what a step keeps."""
         return TrainingFootprint.of(
             graph,

@@ -24,6 +24,8 @@ PROBES = (2, 6)
 """Batches between which saved bytes are a line."""
 LARGE_PROBES = (512, 1024)
 """With checkpointing the block that keeps most may be another one at a large batch."""
+PRIME_BATCH = 1009
+"""Sizes that have this factor have it from the batch."""
 _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 
@@ -196,9 +198,18 @@ class AutogradFootprint:
         *,
         attention: Attention = "fused",
         channels_last: bool = False,
+        inference: MemoryFootprint | None = None,
     ) -> AutogradFootprint:
-        """Follow a forward pass at two batches; the arguments are those of `MemoryFootprint.of`."""
-        inference = MemoryFootprint.of(
+        """Follow a forward pass at one batch, whose factor tells which tensors grow with it.
+
+        Args:
+            graph: the model, as for `MemoryFootprint.of`, whose arguments the next three are.
+            precision: number formats.
+            attention: "fused" or "unfused".
+            channels_last: images are held so.
+            inference: the pass under `torch.no_grad`, if it was followed before.
+        """
+        inference = inference or MemoryFootprint.of(
             graph, precision, attention=attention, channels_last=channels_last
         )
 
@@ -214,15 +225,20 @@ class AutogradFootprint:
         if not graph.batch_is_symbolic:
             whole = kept(graph.batch)
             return cls(inference, whole, np.zeros_like(whole))
-        low, high = (kept(batch) for batch in PROBES)
-        if len(low) != len(high):  # another batch, other copies: the shares are those of the larger
-            low = high * (low.sum() / max(high.sum(), 1.0))
-        slope = (high - low) / (PROBES[1] - PROBES[0])
-        return cls(inference, low - PROBES[0] * slope, slope)
+        whole = kept(PRIME_BATCH)
+        grows = whole % PRIME_BATCH == 0
+        return cls(
+            inference, np.where(grows, 0.0, whole), np.where(grows, whole / PRIME_BATCH, 0.0)
+        )
 
-    def usage(self, batch: int) -> Usage:
-        """Return what is needed at a batch, at least what the pass needs under `torch.no_grad`."""
-        least = self.inference.usage(batch)
+    def usage(self, batch: int, least: Usage | None = None) -> Usage:
+        """Return what is needed at a batch, at least what the pass needs under `torch.no_grad`.
+
+        Args:
+            batch: samples.
+            least: that need, if it was worked out before.
+        """
+        least = least or self.inference.usage(batch)
         sizes = np.maximum(self.fixed + batch * self.slope, 0.0)
         count = len(sizes)
         reserved = reserved_bytes(sizes.astype(np.int64).tolist(), range(count), [count] * count)

@@ -13,9 +13,13 @@ import contextlib
 import copy
 import functools
 import json
+import os
 import re
+import struct
+import warnings
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -35,13 +39,18 @@ from dippm.frontends.frontend import InputSpec
 from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
 from dippm.frontends.worker import locating, step
+from dippm.frontends.worker_errors import no_process
 from dippm.frontends.zip_names import member_names
+from dippm.process import end_after_cpu
 from dippm.relax.raw_graph import RawGraph
 
 NAME = "keras"
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CONFIG_BYTES = 256 << 20
+HDF5_CPU_S = 10
+"""Processor time for one attribute of an HDF5 file, which takes milliseconds: HDF5 1.14 never ends
+where an entry of the file's heap is 0 bytes long."""
 DAMAGED = "The file is damaged: copy it again, or save the model again with model.save(...)."
 OPERATION = "operation "
 _MISSING = re.compile(
@@ -141,11 +150,19 @@ def _archive_config(path: Path) -> bytes:
             if archive.getinfo("config.json").file_size > MAX_CONFIG_BYTES:
                 raise ModelFileError(f"the configuration in {path} is implausibly large", DAMAGED)
             return archive.read("config.json")
-    except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
+    except _UNREADABLE_ARCHIVE as error:
         raise ModelFileError(
             f"{path} is not a readable Keras archive: {error}",
             "The file may be truncated; copy or save it again.",
         ) from error
+
+
+_UNREADABLE_ARCHIVE = (
+    *(zipfile.BadZipFile, KeyError, EOFError, OSError, struct.error, zlib.error),
+    RuntimeError,  # encrypted, or of a version or a compression that `zipfile` does not know
+    ValueError,  # a name that is no UTF-8, a place before the beginning
+    OverflowError,
+)
 
 
 def _hdf5_config(path: Path) -> bytes | str:
@@ -156,22 +173,70 @@ def _hdf5_config(path: Path) -> bytes | str:
             f"HDF5 files need h5py, which cannot be imported: {error}",
             'pip install "dippm[tensorflow]"',
         ) from error
-    try:
-        with h5py.File(path, "r") as file:
-            config = file.attrs.get("model_config")
-    except (OSError, RuntimeError, KeyError) as error:
-        raise ModelFileError(
-            f"{path} is not a readable HDF5 file: {error}",
-            "The file may be truncated; copy or save it again.",
-        ) from error
+    step("reading the configuration with HDF5")
+    config = _in_a_child(lambda: _model_config(h5py, path))
     if config is None:
+        raise ModelFileError(f"{path} is damaged: HDF5 crashes or never ends when it reads it", DAMAGED)
+    kind, text = config[:1], config[1:]
+    if kind == _FAILED:
+        raise ModelFileError(
+            f"{path} is not a readable HDF5 file: {text.decode(errors='replace')}",
+            "The file may be truncated; copy or save it again.",
+        )
+    if kind == _ABSENT:
         raise ModelFileError(
             f"{path} holds weights without an architecture",
             "Save the whole model: model.save('model.keras').",
         )
-    if not isinstance(config, bytes | str):
+    if kind == _NO_TEXT:
         raise ModelFileError(f"the configuration in {path} is no text", DAMAGED)
-    return config
+    return text
+
+
+_TEXT, _NO_TEXT, _ABSENT, _FAILED = b"t", b"n", b"a", b"f"
+
+
+def _model_config(h5py: Any, path: Path) -> bytes:
+    """Return what the file has as its configuration: a kind, and the text or the error."""
+    try:
+        with h5py.File(path, "r") as file:
+            config = file.attrs.get("model_config")
+        if isinstance(config, str):
+            config = config.encode("utf-8", "surrogateescape")
+    except Exception as error:  # of HDF5, of numpy for a type that it lacks, of a text's coding
+        return _FAILED + str(error).encode("utf-8", "replace")
+    if config is None:
+        return _ABSENT
+    return _TEXT + config if isinstance(config, bytes) else _NO_TEXT
+
+
+def _in_a_child(work: Callable[[], bytes]) -> bytes | None:
+    """Return the result of C code that a damaged file may crash or hold up; None where it did.
+
+    Its limit is processor time: a busy machine does not make a good file a damaged one.
+    """
+    ours, its = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the work needs not
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(ours)
+            os.close(its)
+            raise no_process(error) from error
+    if not child:
+        try:
+            os.close(ours)
+            end_after_cpu(HDF5_CPU_S)
+            with open(its, "wb") as answer:
+                answer.write(work())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(its)
+    with open(ours, "rb") as answer:
+        result = answer.read()
+    return result if os.waitpid(child, 0)[1] == 0 else None
 
 
 def _check_backend() -> None:

@@ -17,6 +17,7 @@ from dippm.process.guard import leave_guard, start_guard
 from dippm.process.limits import (
     cpu_limit_s,
     end_after,
+    end_after_cpu,
     end_before_cpu_limit,
     follow_parent,
     limit_memory,
@@ -34,6 +35,7 @@ __all__ = [
     "cpu_limit_s",
     "describe_exit",
     "end_after",
+    "end_after_cpu",
     "end_before_cpu_limit",
     "enter_sandbox",
     "follow_parent",

@@ -49,6 +49,20 @@ def end_before_cpu_limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (early if soft < 0 else min(soft, early), hard))
 
 
+def end_after_cpu(seconds: int) -> None:
+    """Let the kernel end this process once it used up so much more processor time; no core file."""
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(usage.ru_utime + usage.ru_stime) + seconds
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    most = most if hard < 0 else min(most, hard)
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
 def end_after(seconds: float | None) -> None:
     """Let the kernel end this process after a while, whatever it is doing then; None: never.
 

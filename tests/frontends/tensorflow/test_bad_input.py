@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from dippm.errors import UnknownFormatError
+from dippm.errors import ModelFileError, UnknownFormatError
 from dippm.frontends import keras, registry, savedmodel
 from dippm.graph import build
 from tests.frontends.tensorflow import models
@@ -65,6 +65,68 @@ def test_truncated_files(kind, files, child, tmp_path):
         error, message, _ = refused(child(models.convert, target))
         assert error == "ModelFileError", message
         assert file.name in message
+
+
+def with_bytes(source, target, changes):
+    """Copy a file with other bytes at some places."""
+    data = bytearray(source)
+    for place, new in changes.items():
+        data[place : place + len(new)] = new
+    target.write_bytes(data)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("a first entry of the heap that is none", "never ends|not a readable HDF5 file"),
+        ("a free entry of no bytes", "never ends|not a readable HDF5 file"),
+        ("another class of type", "not a readable HDF5 file|crashes"),
+    ],
+)
+def test_hdf5_files_that_hold_up_or_crash_its_library(change, reason, tmp_path, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.setattr(keras, "HDF5_CPU_S", 1)
+    with h5py.File(tmp_path / "good.h5", "w") as file:
+        file.attrs["model_config"] = '{"class_name": "Sequential"}'
+    assert keras._read_config(tmp_path / "good.h5") == {"class_name": "Sequential"}
+    good = (tmp_path / "good.h5").read_bytes()
+    heap = good.index(b"GCOL")
+    entry = heap + 16  # a number, the references, 4 bytes of nothing, 8 bytes of length
+    free = entry + 16 + 32
+    assert good[entry : entry + 2] == b"\1\0", "the text"
+    assert good[free : free + 2] == b"\0\0", "what is left"
+    changes = {
+        "a first entry of the heap that is none": {entry: bytes(16)},
+        "a free entry of no bytes": {free + 8: bytes(8)},
+        "another class of type": {good.index(b"model_config\0") + 16: b"\x19\3\1\0"},
+    }
+    bad = with_bytes(good, tmp_path / "bad.h5", changes[change])
+    with pytest.raises(ModelFileError, match=reason) as caught:
+        keras._read_config(bad)
+    assert caught.value.hint
+
+
+def test_archives_that_cannot_be_unpacked(tmp_path):
+    """A version of the format, a compression, a password, a name: what `zipfile` raises for each."""
+    with zipfile.ZipFile(tmp_path / "good.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", '{"class_name": "Sequential"}')
+        archive.writestr("metadata.json", "{}")
+    good = (tmp_path / "good.keras").read_bytes()
+    first, last = good.index(b"PK\1\2"), good.rindex(b"PK\1\2")
+    body = good.index(b"config.json") + len("config.json")
+    changes = {
+        "a later version": {first + 6: b"\xff"},
+        "another compression": {10: b"\x63", first + 10: b"\x63"},
+        "encrypted": {6: b"\1", first + 8: b"\1"},
+        "a name that is no text": {last + 9: b"\x08", last + 46: b"\xff"},
+        "a damaged text": {body: b"\xff\xff\xff"},
+    }
+    for name, change in changes.items():
+        bad = with_bytes(good, tmp_path / f"{name}.keras", change)
+        with pytest.raises(ModelFileError, match="not a readable Keras archive") as caught:
+            keras._read_config(bad)
+        assert caught.value.hint, name
 
 
 @BOTH

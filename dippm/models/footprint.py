@@ -25,8 +25,9 @@ from dippm.models.widths import Widths
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-KEPT_MARGIN = 1.2
-"""Of 90 models of a zoo none keeps more under autograd than this, times the sum of all results."""
+KEPT_MARGIN = 1.4
+"""Times the sum of all results: of 160 models of a zoo none keeps more under autograd. Recurrent
+layers, which keep their gates, come closest (Sequencer2D: 1.35)."""
 _PRODUCTS = ("dense", "batch_matmul", "attention")
 
 

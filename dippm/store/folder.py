@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -285,6 +286,18 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or _is_whole(value)
 
 
+def _are_floats(data: Any) -> bool:
+    """Return whether all whole numbers in plain data can be floats, which readers draw and mean."""
+    left = [data]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict | list):
+            left += item.values() if isinstance(item, dict) else item
+        elif isinstance(item, int) and abs(item) > sys.float_info.max:
+            return False
+    return True
+
+
 def _is_uuid(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 32 and set(value) <= _DIGITS
 
@@ -307,7 +320,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "values": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "prediction": lambda value: value is None or isinstance(value, dict),
     "at": lambda value: isinstance(value, Moment),
-    "data": lambda value: True,
+    "data": lambda value: _are_floats(value),
 }
 """What the fields of records hold, by their names, which mean the same in each."""
 

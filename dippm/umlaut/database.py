@@ -44,6 +44,8 @@ OF_MEASUREMENT = {
     "unit": ("measurement_unit", "_unit", "unit"),
     "method": ("measured_method_name",),
 }
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""The second, where the message of the first would quote a damaged name."""
 LARGEST = 1 << 28
 """Bytes of a cut file that is mended in memory."""
 LARGEST_CELL = 64 << 20
@@ -109,7 +111,7 @@ def is_umlaut(path: Path) -> bool:
     try:
         with closing(_open(path)) as connection:
             return set(_tables(connection)) >= {RUNS, MEASUREMENTS}
-    except sqlite3.Error:
+    except SQLITE_ERRORS:
         return False
 
 
@@ -140,7 +142,7 @@ def read_database(path: Path) -> Database:
             runs = [dict(row) for row in _rows(connection, RUNS, OF_RUN, notes)]
             held = _rows(connection, MEASUREMENTS, OF_MEASUREMENT, notes)
             measurements = _measurements(held, notes)
-    except (sqlite3.Error, MemoryError) as error:
+    except (*SQLITE_ERRORS, MemoryError) as error:
         raise RunError(
             f"{path} is damaged: {error or 'it asks for more memory than there is'}",
             "Nothing in it can be read. `sqlite3 FILE .recover` may save parts of it.",
@@ -250,7 +252,7 @@ def _until_damage(
             if not room.holds(row):
                 return rows, False
             rows.append(row)
-    except sqlite3.Error:
+    except SQLITE_ERRORS:
         return rows, False
     return rows, True
 

@@ -10,6 +10,7 @@ import pytest
 from dippm.errors import RunError
 from dippm.store.folder import EVENTS, START, RunFolder, read_folder
 from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.umlaut.rows import rows_of_folder
 
 
 def started(**more: object) -> Start:
@@ -49,6 +50,16 @@ def test_a_line_that_a_crash_cut_is_counted_and_the_rest_read(tmp_path: Path) ->
     found = read_folder(folder.path)
     assert [span.name for span in found.spans] == ["whole"]
     assert (found.damaged_lines, found.end) == (1, None)
+
+
+def test_a_number_that_no_float_holds_is_a_damaged_line(tmp_path: Path) -> None:
+    folder = RunFolder.create(started(), tmp_path)
+    for data in (10**400, -(10**309), [1, {"seconds": 10**400}], 10**300, [2**70, True, "x"]):
+        folder.value(Value("loss", "metric", data, 5))
+    found = read_folder(folder.path)
+    assert [value.data for value in found.values] == [10**300, [2**70, True, "x"]]
+    assert found.damaged_lines == 3
+    assert [row.value for row in rows_of_folder(folder.path)] == [1e300, None]
 
 
 def test_threads_share_a_folder(tmp_path: Path) -> None:

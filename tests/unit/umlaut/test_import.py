@@ -153,6 +153,17 @@ def test_what_is_no_database_is_said(here: Path, content: bytes) -> None:
     assert not is_umlaut(path)
 
 
+def test_a_schema_with_a_name_that_is_no_text(here: Path) -> None:
+    path = made(here / "x.db", [])
+    content = path.read_bytes()
+    at = content.index(b"tablebenchmark_metadata") + len("tablebenchmark_metad")
+    path.write_bytes(content[:at] + b"\xff" * 9 + content[at + 9 :])  # over the end of the name
+    with pytest.raises(RunError, match="damaged") as caught:
+        read_database(path)
+    assert caught.value.hint
+    assert not is_umlaut(path)
+
+
 def test_another_database_is_said(here: Path) -> None:
     with sqlite3.connect(here / "x.db") as connection:
         connection.execute("CREATE TABLE runs (id)")

@@ -41,6 +41,7 @@ from dippm.frontends.worker_errors import (
     took_too_long,
 )
 from dippm.process import (
+    BadFrameError,
     Sandbox,
     TimedOutError,
     WorkerDiedError,
@@ -58,6 +59,10 @@ PLACE_S = 3.0
 is in a long call into C says nothing."""
 PLACE_SIGNAL = signal.SIGUSR1
 STAGE_S = 0.2
+LOOK_S = 1.0
+"""Between two looks at what a conversion has written."""
+MOST_FILES = 10_000
+LONGEST_STEP = 300
 GARBAGE = 100_000
 """New objects before those without owner are looked for: a large graph is millions that have one,
 and to look through them again and again is a tenth of a conversion."""
@@ -101,6 +106,7 @@ class Worker:
     _pipes: WorkerPipes = field(init=False, repr=False)
     _began: float = field(default=0.0, init=False, repr=False)
     _limit_s: float = field(default=DEFAULT_TIMEOUT_S, init=False, repr=False)
+    _looked: float = field(default=0.0, init=False, repr=False)
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,12 +153,16 @@ class Worker:
         except WorkerDiedError as error:
             if error.code == -signal.SIGALRM:  # this process slept longer than the limit
                 raise self._too_slow() from None
-            raise self._ended(error.code) from None
+            raise self._ended(error) from None
         except TimedOutError:
             raise self._too_slow(self._ask_place()) from None
         self.conversions += 1
         self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
-        self.worn_out = answer.get("worn_out", False) or self.conversions >= CONVERSIONS_PER_PROCESS
+        self.worn_out = (
+            answer.get("worn_out", False)
+            or self.conversions >= CONVERSIONS_PER_PROCESS
+            or self._wrote_too_much()  # the next one shall not answer for it
+        )
         if "error" in answer:
             raise revive(answer["error"])
         try:
@@ -174,7 +184,7 @@ class Worker:
             while self.sandbox is None:
                 self._hear(self._pipes.receive(lambda: end - time.monotonic()))
         except WorkerDiedError as error:
-            raise self._ended(error.code) from None
+            raise self._ended(error) from None
         except TimedOutError:
             self._limit_s = timeout_s
             raise self._too_slow() from None
@@ -187,19 +197,51 @@ class Worker:
 
     def _receive(self, timeout_s: float) -> process.Message:
         while True:
-            frame = self._pipes.receive(lambda: self._began + self._limit_s - time.monotonic())
+            frame = self._pipes.receive(self._remaining)
+            if not _is_frame(frame):
+                raise BadFrameError("answered with what is no answer")
             if "operators" in frame:
                 self._limit_s = timeout_s * times(frame["operators"])
             elif not self._hear(frame):
                 return frame
 
+    def _remaining(self) -> float:
+        """Return the seconds that are left of the limit, and look at the folder now and then."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK_S:
+            self._looked = now
+            if self._wrote_too_much():
+                self.stop()
+                raise ConversionError(
+                    f"the conversion wrote more than {self.memory_limit_mb} MB, or {MOST_FILES:,} "
+                    f"files, into its temporary folder (step: {self.step})",
+                    "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
+                )
+        return self._began + self._limit_s - now
+
+    def _wrote_too_much(self) -> bool:
+        """Return whether the folder holds more than the process may have in memory."""
+        left, files, folders = self.memory_limit_mb << 20, MOST_FILES, [str(self.folder)]
+        while folders:
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        left -= entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                    files -= 1
+                    if left < 0 or files < 0:
+                        return True
+        return False
+
     def _hear(self, frame: process.Message) -> bool:
         """Take what a worker says of itself; return whether a frame was such."""
         if "sandbox" in frame:
-            self.sandbox = Sandbox.from_dict(frame["sandbox"])
-            _warn_of_open_ways(self.sandbox)
+            if self.sandbox is None:  # the first was written before any model was read
+                self.sandbox = Sandbox.from_dict(frame["sandbox"])
+                _warn_of_open_ways(self.sandbox)
         elif "step" in frame:
-            self.step = frame["step"]
+            self.step = frame["step"][:LONGEST_STEP]
             tell(self.step)
         else:
             return False
@@ -222,7 +264,8 @@ class Worker:
         self.stop()
         return took_too_long(self._limit_s, self.step + place)
 
-    def _ended(self, code: int | None) -> ConversionError:
+    def _ended(self, end: WorkerDiedError) -> ConversionError:
+        code = end.code
         self.stop()
         words = self._pipes.last_words()
         where = f"(step: {self.step})"
@@ -246,7 +289,7 @@ class Worker:
         elif "pthread_create" in words:
             message, hint = no_process(RuntimeError(f"a library has none {where}")).args
         elif code is None:
-            message = f"the conversion process closed its pipe without an answer {where}"
+            message = f"the conversion process {end} {where}"
             hint = "Try again; if it repeats, export the model to ONNX instead."
         elif code < 0:
             message = f"the converter was ended by {process.signal_name(-code)} {where}"
@@ -258,6 +301,31 @@ class Worker:
         if words:
             error.add_note("last words of the process:\n" + words)
         return error
+
+
+def _is_frame(frame: process.Message) -> bool:
+    """Return whether this is what a worker says of itself, or an answer: `main` writes no other.
+
+    A model may have taken over the process.
+    """
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "operators": int,
+        "step": str,
+        "sandbox": dict,
+        "graph": str,
+        "error": dict,
+        "peak_memory_mb": float,
+        "cpu_s": float,
+        "worn_out": bool,
+    }
+    if not all(isinstance(value, kinds.get(key, ())) for key, value in frame.items()):
+        return False
+    if len(frame) == 1 and frame.keys() <= {"operators", "step", "sandbox"}:
+        return 0 <= frame.get("operators", 0) < 1 << 53
+    words = frame.get("error", {"type": "", "message": "", "hint": "", "cause": ""})
+    return {"peak_memory_mb", "cpu_s"} < frame.keys() and all(
+        isinstance(words.get(key), str) for key in ("type", "message", "hint", "cause")
+    )
 
 
 def _warn_of_open_ways(sandbox: Sandbox) -> None:
@@ -425,6 +493,7 @@ def main(module: str, memory_limit_mb: int, folder: str) -> None:
     sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
     _send({"sandbox": sandbox.to_dict()})
     process.limit_memory(memory_limit_mb)
+    process.limit_files(memory_limit_mb)
     process.end_before_cpu_limit()
     step("importing libraries")
     _import(module)

@@ -34,8 +34,8 @@ def no_room(error: OSError, folder: str) -> ConversionError:
     what = f"the temporary folder {folder} cannot be written" if folder else ""
     return ConversionError(
         f"{what or 'no temporary folder can be made'}: {error.strerror or error}",
-        "Make room in it, raise a limit on the size of files (`ulimit -f`), or set TMPDIR to"
-        " another folder.",
+        "Make room in it, raise a limit on the size of files (`ulimit -f`; memory_limit_mb=... is"
+        " one), or set TMPDIR to another folder.",
     )
 
 

@@ -20,12 +20,20 @@ from dippm.process.limits import (
     end_after_cpu,
     end_before_cpu_limit,
     follow_parent,
+    limit_files,
     limit_memory,
 )
-from dippm.process.pipes import Remaining, TimedOutError, WorkerDiedError, WorkerPipes
+from dippm.process.pipes import (
+    BadFrameError,
+    Remaining,
+    TimedOutError,
+    WorkerDiedError,
+    WorkerPipes,
+)
 from dippm.process.sandbox import Sandbox, enter_sandbox
 
 __all__ = [
+    "BadFrameError",
     "Message",
     "Remaining",
     "Sandbox",
@@ -41,6 +49,7 @@ __all__ = [
     "follow_parent",
     "is_out_of_memory",
     "leave_guard",
+    "limit_files",
     "limit_memory",
     "own_pipes",
     "read_frame",

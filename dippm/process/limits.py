@@ -24,6 +24,18 @@ def limit_memory(limit_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def limit_files(limit_mb: int) -> None:
+    """Limit the size of each file that this process writes."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    given = [limit for limit in (soft, hard) if limit >= 0]  # -1 is "no limit"
+    most = min(limit_mb << 20, *given, sys.maxsize)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
 def cpu_limit_s() -> int | None:
     """Return the processor time after which the kernel kills a process of this shell, if any."""
     if sys.platform == "win32":

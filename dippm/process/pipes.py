@@ -19,6 +19,8 @@ Remaining = Callable[[], float]
 
 POLL_S = 0.2
 KEPT_LOG_BYTES = 1 << 16
+LONGEST_FRAME = 1 << 30
+"""Bytes; a graph of a million operators has about 300 million."""
 
 
 class TimedOutError(Exception):
@@ -36,6 +38,18 @@ class WorkerDiedError(Exception):
         closed = "closed its pipe without an answer"
         super().__init__(closed if code is None else describe_exit(code))
         self.code = code
+
+
+class BadFrameError(WorkerDiedError):
+    """The worker sent what is no message: it is of no use any more.
+
+    Args:
+        what: it did, as the end of "the process ...".
+    """
+
+    def __init__(self, what: str) -> None:
+        Exception.__init__(self, what)
+        self.code = None
 
 
 class WorkerPipes:
@@ -105,6 +119,7 @@ class WorkerPipes:
         Raises:
             TimedOutError: if no time is left.
             WorkerDiedError: if the worker ended instead.
+            BadFrameError: if it sent what is no message, or one that is too long.
         """
         while (message := self._next()) is None:
             left = remaining()
@@ -162,10 +177,17 @@ class WorkerPipes:
         if len(self._received) < HEADER.size:
             return None
         (size,) = HEADER.unpack_from(self._received)
+        if size > LONGEST_FRAME:
+            raise BadFrameError(f"answered with {size:,} bytes, more than any graph has")
         end = HEADER.size + size
         if len(self._received) < end:
             return None
-        message: Message = json.loads(self._received[HEADER.size : end])
+        try:
+            message = json.loads(self._received[HEADER.size : end])
+        except (ValueError, RecursionError) as error:
+            raise BadFrameError("answered with what is no JSON") from error
+        if not isinstance(message, dict):
+            raise BadFrameError("answered with what is no message")
         del self._received[:end]
         return message
 

@@ -8,7 +8,13 @@ import time
 
 import pytest
 
-from dippm.process import TimedOutError, WorkerDiedError, WorkerPipes, describe_exit
+from dippm.process import (
+    BadFrameError,
+    TimedOutError,
+    WorkerDiedError,
+    WorkerPipes,
+    describe_exit,
+)
 
 SERVER = """
 import os, subprocess, sys, time
@@ -66,6 +72,21 @@ def test_a_child_that_keeps_the_pipes_does_not_hide_the_end(worker):
     with pytest.raises(WorkerDiedError) as caught:
         ask(worker, "os.set_inheritable(answers.fileno(), True); " + lingering)
     assert str(caught.value) == describe_exit(-11) == "killed by SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ("(1 << 62).to_bytes(8, 'little')", "4,611,686,018,427,387,904 bytes"),
+        ("(2).to_bytes(8, 'little') + b'{]'", "no JSON"),
+        ("(90_000).to_bytes(8, 'little') + b'[' * 90_000", "no JSON"),
+        ("(2).to_bytes(8, 'little') + b'[]'", "no message"),
+    ],
+)
+def test_what_is_no_message_is_not_waited_for(worker, sent, words):
+    with pytest.raises(BadFrameError, match=words) as caught:
+        ask(worker, f"answers.write({sent}); sys.stdin = open(0, closefd=False); time.sleep(600)")
+    assert caught.value.code is None
 
 
 def test_closing_lets_the_worker_end_by_itself(worker):

@@ -49,6 +49,21 @@ FRONTEND = """
         if mood == "writes":
             with open(os.environ["TMPDIR"] + "/scratch", "wb") as file:
                 file.write(bytes(1000))
+        if mood in ("large files", "many files"):
+            for number in range(20_000):
+                with open(os.environ["TMPDIR"] + f"/{number}", "wb") as file:
+                    if mood == "large files" and number < 4:
+                        os.posix_fallocate(file.fileno(), 0, 100 << 20)
+            time.sleep(600)
+        if mood == "a large file":
+            with open(os.environ["TMPDIR"] + "/one", "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, 300 << 20)
+        if mood.startswith("{"):
+            import json
+            from dippm import process
+            from dippm.frontends import worker
+            process.write_frame(worker._answers, json.loads(mood))
+            time.sleep(600)
         if mood == "deep":
             def call():
                 call()
@@ -239,6 +254,42 @@ def test_a_crash_says_the_step_and_the_last_words(pool):
     with pytest.raises(ConversionError, match="being moody") as caught:
         convert(pool, "exit")
     assert any("last words" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("mood", ["large files", "many files"])
+def test_a_conversion_that_fills_its_folder_is_ended(pool, mood):
+    with pytest.raises(ConversionError, match=r"wrote more than 256 MB.*being moody") as caught:
+        convert(pool, mood, memory_limit_mb=256)
+    assert "memory_limit_mb" in caught.value.hint
+    assert pool._idle == []
+
+
+def test_a_conversion_cannot_write_a_larger_file_than_it_may_have_in_memory(pool):
+    with pytest.raises(ConversionError, match="cannot be written: File too large") as caught:
+        convert(pool, "a large file", memory_limit_mb=256)
+    assert "memory_limit_mb" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "{}",
+        '{"graph": "{}"}',
+        '{"error": {"type": "ConversionError"}}',
+        '{"error": {"type": 1, "message": "", "hint": "", "cause": ""}, "peak_memory_mb": 1.0, '
+        '"cpu_s": 1.0}',
+        '{"graph": [], "peak_memory_mb": 1.0, "cpu_s": 1.0}',
+        '{"graph": "{}", "peak_memory_mb": "1", "cpu_s": 1.0}',
+        '{"operators": -1}',
+        '{"operators": 1e3}',
+        '{"step": 1}',
+    ],
+)
+def test_what_a_taken_over_process_answers_is_checked(pool, frame):
+    with pytest.raises(ConversionError, match=r"process answered with.*being moody") as caught:
+        convert(pool, frame)
+    assert caught.value.hint
+    assert pool._idle == []
 
 
 def test_a_timeout_ends_the_process(pool):

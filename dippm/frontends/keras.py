@@ -176,7 +176,7 @@ def _hdf5_config(path: Path) -> bytes | str:
     step("reading the configuration with HDF5")
     config = _in_a_child(lambda: _model_config(h5py, path))
     if config is None:
-        raise ModelFileError(f"{path} is damaged: HDF5 crashes or never ends when it reads it", DAMAGED)
+        raise ModelFileError(f"{path} is damaged: HDF5 crashes on it or never ends", DAMAGED)
     kind, text = config[:1], config[1:]
     if kind == _FAILED:
         raise ModelFileError(

@@ -8,7 +8,7 @@ import importlib.util
 import pickle
 import pickletools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -62,6 +62,8 @@ PURE_GLOBALS = {
 
 TRACERS = ("torchvision.models.feature_extraction", "timm.models._features_fx")
 """Modules whose classes write Python code from names when they are built."""
+
+LONGEST_REFUSAL = 2000
 
 _MARKS = frozenset(
     ("archive_format", "models/", "serialized_exported_program.json", "code/", "constants.pkl")
@@ -174,7 +176,10 @@ def _load_allowed(path: Path, device: str) -> Any:
             raise _unsafe(path, refused)
         permitted = resolved
     while True:  # an old file is not listed beforehand: it names its globals one at a time
-        with torch.serialization.safe_globals([(value, name) for name, value in permitted.items()]):
+        with (
+            _brief_refusals(),
+            torch.serialization.safe_globals([(value, name) for name, value in permitted.items()]),
+        ):
             try:
                 return torch.load(path, map_location=device, weights_only=True)
             except pickle.UnpicklingError as error:
@@ -188,6 +193,26 @@ def _load_allowed(path: Path, device: str) -> Any:
                     _check_installed(path, [name])
                     raise _unsafe(path, [name]) from error
                 permitted[name] = value
+
+
+@contextlib.contextmanager
+def _brief_refusals() -> Iterator[None]:
+    """Shorten what torch's unpickler says: it holds text of the file, as long as the file likes.
+
+    `torch.load` searches it with patterns whose time is quadratic: a minute for 200,000 characters.
+    """
+    from torch import _weights_only_unpickler as unpickler
+
+    class BriefError(pickle.UnpicklingError):
+        def __init__(self, message: str = "") -> None:
+            super().__init__(str(message)[:LONGEST_REFUSAL])
+
+    kept = unpickler.UnpicklingError
+    unpickler.UnpicklingError = BriefError  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        unpickler.UnpicklingError = kept  # type: ignore[misc]
 
 
 def _whole_and_legacy(path: Path) -> UnsafeModelError:

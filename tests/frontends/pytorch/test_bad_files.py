@@ -19,7 +19,7 @@ from dippm.errors import (
 )
 from dippm.frontends import pytorch, registry
 from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_archive import archive_kind
+from dippm.frontends.torch_archive import archive_kind, load_pickled
 
 SHAPE = "3,32,32"
 
@@ -119,3 +119,14 @@ def test_trust_is_not_remembered(files):
     frontends.load(files / "traced.pt", SHAPE, trust=True)
     with pytest.raises(UnsafeModelError):
         frontends.load(files / "traced.pt", SHAPE)
+
+
+def test_long_names_in_an_old_file_are_not_searched(tmp_path):
+    """What torch says of a name is cut before `torch.load` searches it in quadratic time."""
+    name = b"x" * 20_000
+    header = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
+    (tmp_path / "model.pt").write_bytes(header + b"\x80\x02c" + name + b"\n" + name + b"\n.")
+    assert archive_kind(tmp_path / "model.pt") == "legacy pickle"
+    with pytest.raises(ModelFileError) as caught:
+        load_pickled(tmp_path / "model.pt", trust=False)
+    assert len(str(caught.value.__cause__)) < 5_000

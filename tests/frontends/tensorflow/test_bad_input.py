@@ -108,7 +108,7 @@ def test_hdf5_files_that_hold_up_or_crash_its_library(change, reason, tmp_path, 
 
 
 def test_archives_that_cannot_be_unpacked(tmp_path):
-    """A version of the format, a compression, a password, a name: what `zipfile` raises for each."""
+    """A version, a compression, a password, a name: each has another error of `zipfile`."""
     with zipfile.ZipFile(tmp_path / "good.keras", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", '{"class_name": "Sequential"}')
         archive.writestr("metadata.json", "{}")

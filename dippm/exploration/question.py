@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dippm.exploration.axes import Label
 from dippm.exploration.constraints import Constraint
@@ -91,5 +92,24 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Outcome:
-        """Return what `to_dict` was called on."""
-        return cls(**{**document, "warnings": tuple(document["warnings"])})
+        """Return what `to_dict` was called on.
+
+        Raises:
+            ValueError: if this is no such document.
+        """
+        try:
+            found = cls(**{**document, "warnings": tuple(document["warnings"])})
+            numbers = (*found.values.values(), *found.violations.values())
+            are_numbers = all(map(_is_number, (*numbers, found.convert_s, found.predict_s)))
+            texts = (found.reason, found.checkpoint, *found.warnings)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"an outcome that is none: {error}") from error
+        if found.state not in get_args(State) or not are_numbers:
+            raise ValueError("an outcome whose state or values are none")
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("an outcome whose texts are none")
+        return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

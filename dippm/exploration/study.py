@@ -15,11 +15,12 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from dippm.errors import UnknownNameError
+from dippm.errors import DippmError, UnknownNameError
 from dippm.exploration.axes import Axis, Choices, Floats, Label, values_of
 from dippm.exploration.design import ARCHITECTURE
 from dippm.exploration.driver import Driver
 from dippm.exploration.errors import (
+    ExploreError,
     ExploreNotInstalledError,
     StudyInUseError,
     StudyMismatchError,
@@ -73,12 +74,13 @@ class Study:
         self._optuna = optuna_module()
         self._question, self.space = question, question.space
         self._asked: dict[int, Any] = {}
-        with self._quiet():
+        is_grid = sampler == "grid"
+        with self._quiet(), _kept_things_read():
             self._study = self._opened(storage, name)
             self._check()
             self._drive(take_over=take_over)
-            is_grid = sampler == "grid"
             self._revive(again=not is_grid)
+        with self._quiet():
             # A second search of a study must not begin with the random numbers of the first.
             seed += len(self._study.get_trials(deepcopy=False))
             self._study.sampler = self._sampler(sampler, trials, seed)
@@ -90,12 +92,19 @@ class Study:
         return str(self._study.study_name)
 
     def tried(self) -> list[tuple[int, Chosen, Outcome]]:
-        """Return what was tried: number, what was chosen, what became of it; each design once."""
+        """Return what was tried: number, what was chosen, what became of it; each design once.
+
+        Raises:
+            ExploreError: if what the storage keeps is damaged.
+        """
         found: dict[tuple[Any, ...], tuple[int, Chosen, Outcome]] = {}
-        for trial in self._study.get_trials(deepcopy=False):
-            if OUTCOME in trial.user_attrs and trial.state.is_finished():
-                chosen, outcome = dict(trial.params), Outcome.from_dict(trial.user_attrs[OUTCOME])
-                found.setdefault(key_of(chosen), (trial.number, chosen, outcome))
+        with _kept_things_read():
+            for trial in self._study.get_trials(deepcopy=False):
+                if OUTCOME in trial.user_attrs and trial.state.is_finished():
+                    chosen = dict(trial.params)
+                    outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
+                    self.space.design(chosen)  # raises if it is none of the space
+                    found.setdefault(key_of(chosen), (trial.number, chosen, outcome))
         return list(found.values())
 
     def ask(self, most: int) -> dict[int, Chosen]:
@@ -237,6 +246,22 @@ class Study:
                 yield
         finally:
             logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
+def _kept_things_read() -> Iterator[None]:
+    """Name the storage where what it keeps has another form than was written."""
+    try:
+        yield
+    except (DippmError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # of Optuna, of the database, of our own reading
+        words = (str(error).splitlines() or [""])[0][:300]
+        raise ExploreError(
+            f"the study in this storage cannot be read: {type(error).__name__}: {words}",
+            "Look whether its database is reached and whole (`sqlite3 FILE .recover` may save "
+            "parts), or begin anew with another name=... or storage=... .",
+        ) from error
 
 
 def every(space: Space) -> Iterator[Chosen]:

@@ -109,8 +109,8 @@ def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
             continue
         if "ended" in event:
             rows.pop(number, None)
-        elif "run" in event:
-            rows[number] = rows[number]._replace(run=event["run"], folder=event["folder"])
+        elif "run" in event and number in rows:
+            rows[number] = rows[number]._replace(run=event["run"], folder=event.get("folder", ""))
         else:
             rows[number] = Open(number, Process.parse(event.get("process", "")))
     return tuple(rows.values()), tuple(sorted(folder.glob(SEATS)))
@@ -129,6 +129,16 @@ def _events(folder: Path) -> list[dict[str, Any]]:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # the line in flight when the machine went down
-            found.append(json.loads(line))
+        with contextlib.suppress(ValueError, RecursionError):  # cut when the machine went down
+            event = json.loads(line)
+            if _is_event(event):
+                found.append(event)
     return found
+
+
+def _is_event(event: Any) -> bool:
+    """Return whether this is what `Journal.write` was given, as far as it is read."""
+    return isinstance(event, dict) and all(
+        type(value) is int if name == "row" else isinstance(value, str)
+        for name, value in event.items()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Literal, NamedTuple, get_args
 
 from dippm.errors import UnknownNameError
@@ -26,6 +27,9 @@ class Status(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.word} {self.detail}" if self.detail else self.word
+
+
+_NUMBER = re.compile("[0-9]{1,20}")
 
 
 class Process(NamedTuple):
@@ -54,7 +58,8 @@ class Process(NamedTuple):
         """Return what `str` made of one, None for any other text."""
         host, _, rest = text.strip().partition(":")
         pid, _, start = rest.partition(":")
-        return cls(host, int(pid), int(start)) if pid.isdigit() and start.isdigit() else None
+        numbers = all(_NUMBER.fullmatch(part) for part in (pid, start))
+        return cls(host, int(pid), int(start)) if numbers else None
 
     @property
     def here(self) -> bool:

@@ -3,6 +3,8 @@
 With Atheris installed, what it finds of new code leads it (of `dippm` alone); without, changes are
 drawn at random. A file that breaks its reader is kept in build/fuzz with the error, and the exit
 code is 1. Each format runs in a process of its own, with limits of memory and of time per file.
+Seconds are of the processor, for a busy machine damages no fewer files; of a format that waits for
+workers, they are of the clock.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.fuzz.formats import FORMATS, ROOT, Format
 FOUND = ROOT / "build" / "fuzz"
 MEMORY_MB, ONE_FILE_S = 6_000, 60
 MOST_FOUND = 5
-HUNG_S = 180
+HUNG_S, MOST_TIMES = 180, 10
 
 
 def main() -> int:
@@ -36,9 +38,10 @@ def main() -> int:
     words.add_argument("--seconds", type=float, default=60.0)
     words.add_argument("--seed", type=int, default=None)
     words.add_argument("--one", help=argparse.SUPPRESS)
+    words.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = words.parse_args()
     if asked.one:
-        return fuzz(asked.one, asked.seconds, asked.seed or int(time.time()))
+        return fuzz(asked.one, asked.seconds, asked.seed or int(time.time()), asked.folder)
     failed = []
     for name in asked.formats or FORMATS:
         needs = FORMATS[name].needs
@@ -51,60 +54,76 @@ def main() -> int:
             str(asked.seconds),
             *(["--seed", str(asked.seed)] if asked.seed else []),
         ]
-        try:
-            code = subprocess.run(command, cwd=ROOT, timeout=asked.seconds + HUNG_S).returncode
-        except subprocess.TimeoutExpired:
-            print(f"{name}: hangs where no signal of Python arrives", flush=True)
-            code = 1
-        if code:
-            failed.append(name)
+        with tempfile.TemporaryDirectory(prefix="dippm-fuzz-") as folder:
+            if not _holds(name, [*command, "--folder", folder], asked.seconds, Path(folder)):
+                failed.append(name)
     print(f"broken: {', '.join(failed)}" if failed else "all formats hold", flush=True)
     return 1 if failed else 0
 
 
-def fuzz(name: str, seconds: float, seed: int) -> int:
+def _holds(name: str, command: list[str], seconds: float, folder: Path) -> bool:
+    """Run the process of a format; keep the file on which it ended or hung."""
+    try:
+        code = subprocess.run(command, cwd=ROOT, timeout=MOST_TIMES * (seconds + HUNG_S)).returncode
+        ended = f"ends the process with code {code}" if code not in (0, 1) else ""
+    except subprocess.TimeoutExpired:
+        code, ended = 1, "hangs where no signal of Python arrives"
+    last = folder / f"m{FORMATS[name].ending}"
+    if ended and last.is_file():
+        keep(name, last.read_bytes(), ended)
+    elif ended:
+        print(f"{name}: {ended}", flush=True)
+    return code == 0
+
+
+def _spent_s(form: Format) -> float:
+    """Return the time that this process has used, with what its children have."""
+    return time.monotonic() if form.waits else sum(os.times()[:4])
+
+
+def fuzz(name: str, seconds: float, seed: int, folder: Path) -> int:
     """Damage files of one format for a while; return 1 if one broke its reader."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MB << 20, MEMORY_MB << 20))
-    signal.signal(signal.SIGALRM, _too_slow)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     form = FORMATS[name]
-    with tempfile.TemporaryDirectory(prefix="dippm-fuzz-") as temporary:
-        folder = Path(temporary)
-        (folder / "seeds").mkdir()
-        seeds = form.seeds(folder / "seeds")
-        path = folder / f"m{form.ending}"
-        for content in seeds:  # whole ones are read
-            path.write_bytes(content)
-            form(path)
-        found: set[str] = set()
+    signal.signal(signal.SIGALRM if form.waits else signal.SIGPROF, _too_slow)
+    (folder / "seeds").mkdir()
+    seeds = form.seeds(folder / "seeds")
+    path = folder / f"m{form.ending}"
+    for content in seeds:  # whole ones are read
+        path.write_bytes(content)
+        form(path)
+    found: set[str] = set()
 
-        def one(content: bytes) -> None:
-            if broken := break_with(form, content, path):
-                if broken not in found:
-                    keep(name, content, broken)
-                found.add(broken)
+    def one(content: bytes) -> None:
+        if broken := break_with(form, content, path):
+            if broken not in found:
+                keep(name, content, broken)
+            found.add(broken)
 
-        begun = time.monotonic()
+    begun = _spent_s(form)
 
-        def is_over(count: int) -> bool:
-            """Say how it went once the time is up, or enough was found."""
-            if time.monotonic() < begun + seconds and len(found) < MOST_FOUND:
-                return False
-            print(f"{name}: {count:,} files, {len(found)} defects (seed {seed})", flush=True)
-            return True
+    def is_over(count: int) -> bool:
+        """Say how it went once the time is up, or enough was found."""
+        if _spent_s(form) < begun + seconds and len(found) < MOST_FOUND:
+            return False
+        print(f"{name}: {count:,} files, {len(found)} defects (seed {seed})", flush=True)
+        return True
 
-        if importlib.util.find_spec("atheris"):
-            _by_coverage(one, seeds, seed, is_over, found)
-        chance, count = random.Random(seed), 0
-        while not is_over(count):
-            one(damaged(chance.choice(seeds), chance))
-            count += 1
-        return int(bool(found))
+    if importlib.util.find_spec("atheris"):
+        _by_coverage(one, seeds, seed, is_over, found)
+    chance, count = random.Random(seed), 0
+    while not is_over(count):
+        one(damaged(chance.choice(seeds), chance))
+        count += 1
+    return int(bool(found))
 
 
 def break_with(form: Format, content: bytes, path: Path) -> str:
     """Return the traceback's end of what a file does to its reader; "" if it is read or refused."""
     path.write_bytes(content)
-    signal.alarm(ONE_FILE_S)
+    timer = signal.ITIMER_REAL if form.waits else signal.ITIMER_PROF
+    signal.setitimer(timer, ONE_FILE_S)
     try:
         form(path)
     except BaseException as error:
@@ -115,7 +134,7 @@ def break_with(form: Format, content: bytes, path: Path) -> str:
         where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
         return f"{where}: {type(error).__name__}: {str(error)[:200]}"
     finally:
-        signal.alarm(0)
+        signal.setitimer(timer, 0)
     return ""
 
 

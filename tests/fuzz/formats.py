@@ -39,6 +39,7 @@ class Format:
         read: reads a file of this kind, and uses what it gave.
         slow: whether one file takes more than a tenth of a second.
         needs: a module without which it cannot be read, "" for none.
+        waits: whether other processes do the reading.
     """
 
     ending: str
@@ -46,6 +47,7 @@ class Format:
     read: Callable[[Path], Any]
     slow: bool = False
     needs: str = ""
+    waits: bool = False
 
     def __call__(self, path: Path) -> None:
         """Read a file, which may be any; only what is no error of ours gets out."""
@@ -172,6 +174,28 @@ def _read_keras(path: Path) -> None:
     keras_allowed.check(keras._read_config(path), path)
 
 
+def _hdf5(folder: Path) -> list[bytes]:
+    """As Keras writes them: text of any length, attributes and data sets in groups."""
+    import h5py
+
+    with h5py.File(folder / "m.h5", "w") as file:
+        file.attrs["model_config"] = '{"class_name": "Sequential", "config": {"layers": []}}'
+        file.attrs["keras_version"] = "3.15.1"
+        layer = file.create_group("model_weights").create_group("dense")
+        layer["kernel"] = [[0.5] * 4] * 8
+        layer.attrs["weight_names"] = ["kernel"]
+    return [(folder / "m.h5").read_bytes()]
+
+
+def _read_hdf5(path: Path) -> None:
+    from dippm.frontends import keras
+
+    keras.HDF5_CPU_S = 1
+    keras.accepts(path)
+    if keras._is_hdf5(path):
+        keras._read_config(path)
+
+
 def _savedmodel(folder: Path) -> list[bytes]:
     import tensorflow as tf
 
@@ -231,6 +255,16 @@ def _read_hf_config(path: Path) -> None:
     from dippm.language import read_decoder
 
     repr(read_decoder(path))
+
+
+def _read_hf_config_folder(path: Path) -> None:
+    """Convert a folder of a configuration whole, in the worker."""
+    from dippm import frontends
+
+    folder = path.parent / "folder"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(path, folder / "config.json")
+    frontends.load(f"hf-config:{folder}", cache=False, timeout_s=40, memory_limit_mb=3000)
 
 
 # Databases and records of runs
@@ -386,6 +420,89 @@ def _read_cache_entry(path: Path) -> None:
         del os.environ["DIPPM_CACHE_DIR"]
         if before is not None:
             os.environ["DIPPM_CACHE_DIR"] = before
+
+
+def _journals(folder: Path) -> list[bytes]:
+    from dippm.plans.journal import JOURNAL, Journal
+    from dippm.plans.status import Process
+
+    here = str(Process.of(os.getpid()))
+    journal = Journal(folder / "plan")
+    journal.write(row=1)
+    journal.write(row=1, process=here)
+    journal.write(row=1, run="ab" * 16, folder="/runs/ab")
+    journal.write(row=2, process=here)
+    journal.write(row=2, ended="FINISHED")
+    return [(folder / "plan" / JOURNAL).read_bytes()]
+
+
+def _read_journal(path: Path) -> None:
+    """Read what a recovery reads; nothing that the journal names is ended."""
+    from dippm.plans.journal import JOURNAL, is_left, left_open
+
+    folder = path.parent / "plan"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(path, folder / JOURNAL)
+    is_left(folder)
+    for row in left_open(folder)[0]:
+        assert row.process is None or not row.process.goes_on or row.process.pid > 0
+        Path(row.folder) / row.run, row.row + 1
+
+
+def _study(path: Path) -> Any:
+    """Open a search as `explore` does; its models are never built."""
+    from dippm.exploration import Space
+    from dippm.exploration.objectives import objectives_of
+    from dippm.exploration.question import Question
+    from dippm.exploration.study import Study
+
+    space = Space({"small": lambda: None}, batch=[1, 4])
+    question = Question(space, objectives_of(["latency_ms"]), (), None)  # type: ignore[arg-type]
+    asked = {"sampler": "random", "trials": 2, "seed": 0, "take_over": True}
+    return Study(question, storage=f"sqlite:///{path}", name="dippm", **asked)
+
+
+def _studies(folder: Path) -> list[bytes]:
+    from dippm.exploration.question import Outcome
+
+    study = _study(folder / "search.db")
+    for number in study.ask(2):
+        study.tell(number, Outcome("ok", {"latency_ms": 1.5}, checkpoint="hybrid-gpu"))
+    study.release()
+    study._study._storage._backend.engine.dispose()
+    return [(folder / "search.db").read_bytes()]
+
+
+def _read_study(path: Path) -> None:
+    for beside in path.parent.glob(f"{path.name}-*"):
+        beside.unlink()
+    study = _study(path)
+    study.tried()
+    study.release()
+    study._study._storage._backend.engine.dispose()
+
+
+def _outcomes(folder: Path) -> list[bytes]:
+    from dippm.exploration.question import Outcome
+
+    found = Outcome("infeasible", {"latency_ms": 1.5}, {"memory_mb": 0.5}, "too large", ("a",))
+    return [json.dumps(found.to_dict()).encode()]
+
+
+@cache
+def _whole_study() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return _studies(Path(folder))[0]
+
+
+def _read_outcome(path: Path) -> None:
+    database = path.with_name("search.db")
+    database.write_bytes(_whole_study())
+    connection = sqlite3.connect(database)
+    with contextlib.closing(connection), connection:
+        change = "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'outcome'"
+        connection.execute(change, (_text(path),))
+    _read_study(database)
 
 
 # Checkpoints
@@ -579,6 +696,13 @@ FORMATS: dict[str, Format] = {
     "collected Parquet": Format(".parquet", _parquet_shards, _read_shard, needs="pyarrow"),
     "cached graph": Format(".json", _cache_entry, _read_cache_entry),
     "store": Format(".db", _stores, _read_store, slow=True, needs="mlflow"),
+    "HDF5 file": Format(".h5", _hdf5, _read_hdf5, needs="h5py", slow=True),
+    "folder of hf-config": Format(
+        ".json", _hf_config, _read_hf_config_folder, slow=True, waits=True, needs="transformers"
+    ),
+    "journal of a plan": Format(".jsonl", _journals, _read_journal),
+    "search": Format(".db", _studies, _read_study, slow=True, needs="optuna"),
+    "outcome of a search": Format(".json", _outcomes, _read_outcome, slow=True, needs="optuna"),
     "device": Format(".toml", _texts(DEVICE), _read_device),
     "prices": Format(".toml", _files("examples/prices.toml"), _read_prices),
     "space": Format(".toml", _spaces, _read_space),

@@ -497,6 +497,8 @@ def _whole_study() -> bytes:
 
 def _read_outcome(path: Path) -> None:
     database = path.with_name("search.db")
+    for beside in path.parent.glob("search.db*"):
+        beside.unlink()
     database.write_bytes(_whole_study())
     connection = sqlite3.connect(database)
     with contextlib.closing(connection), connection:

@@ -24,6 +24,7 @@ from dippm.exploration import (
 from dippm.exploration.evaluation import Evaluator
 from dippm.exploration.question import Task
 from dippm.exploration.study import every
+from tests.fuzz import formats
 from tests.unit.exploration import searches
 from tests.unit.exploration.networks import (
     build,
@@ -371,3 +372,12 @@ def test_the_table_names_what_the_space_leaves_open_even_if_one_only_was_tried()
     assert winner in found.to_csv()
     assert found.to_dict()["designs"][0]["architecture"] == winner
     assert "batch" not in columns
+
+
+def test_what_a_storage_keeps_is_checked(tmp_path):
+    place = tmp_path / "outcome.json"
+    for bad in ("{}", "[]", '{"state": "ok", "warnings": [], "values": {"latency_ms": "1"}}'):
+        place.write_text(bad)
+        with pytest.raises(ExploreError, match="cannot be read") as caught:
+            formats._read_outcome(place)
+        assert "storage=" in caught.value.hint

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dippm.plans.book import Book
-from dippm.plans.journal import left_open
+from dippm.plans.journal import is_left, left_open
 from dippm.plans.place import state_folder
 from dippm.plans.reading import read_plan
 from dippm.plans.status import Process, Status
@@ -338,6 +338,20 @@ def test_a_journal_that_cannot_be_written(desk):
     assert heard[-1]["error"] == "PlanError"
     assert "the journal of the plan cannot be written" in heard[-1]["message"]
     assert desk.statuses() == ["PENDING"]
+
+
+def test_a_journal_with_lines_that_nobody_wrote(tmp_path):
+    lines = ["[]", "7", '{"row": []}', '{"row": 2, "run": "ab", "folder": "/x"}', "[" * 9000]
+    lines += ['{"row": 1, "process": 5}', '{"scheduler": null}', '{"row": 1, "process": "h:²:1"}']
+    lines += [
+        '{"row": 1, "run": {}, "folder": "/x"}',
+        '{"row": 1, "process": "h:%s:1"}' % ("9" * 5000),
+    ]
+    (tmp_path / "journal.jsonl").write_text("\n".join(lines))
+    assert is_left(tmp_path)
+    rows, seats = left_open(tmp_path)
+    assert [(row.row, row.process, row.run) for row in rows] == [(1, None, "")]
+    assert not seats
 
 
 def test_a_journal_that_ends_in_the_middle_of_a_line(desk, monkeypatch):

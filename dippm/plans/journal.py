@@ -109,8 +109,10 @@ def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
             continue
         if "ended" in event:
             rows.pop(number, None)
-        elif "run" in event and number in rows:
-            rows[number] = rows[number]._replace(run=event["run"], folder=event.get("folder", ""))
+        elif "run" in event:
+            if number in rows:
+                about = {"run": event["run"], "folder": event.get("folder", "")}
+                rows[number] = rows[number]._replace(**about)
         else:
             rows[number] = Open(number, Process.parse(event.get("process", "")))
     return tuple(rows.values()), tuple(sorted(folder.glob(SEATS)))

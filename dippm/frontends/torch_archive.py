@@ -201,18 +201,20 @@ def _brief_refusals() -> Iterator[None]:
 
     `torch.load` searches it with patterns whose time is quadratic: a minute for 200,000 characters.
     """
-    from torch import _weights_only_unpickler as unpickler
+    from torch import _weights_only_unpickler
+
+    unpickler: Any = _weights_only_unpickler
 
     class BriefError(pickle.UnpicklingError):
         def __init__(self, message: str = "") -> None:
             super().__init__(str(message)[:LONGEST_REFUSAL])
 
     kept = unpickler.UnpicklingError
-    unpickler.UnpicklingError = BriefError  # type: ignore[misc]
+    unpickler.UnpicklingError = BriefError
     try:
         yield
     finally:
-        unpickler.UnpicklingError = kept  # type: ignore[misc]
+        unpickler.UnpicklingError = kept
 
 
 def _whole_and_legacy(path: Path) -> UnsafeModelError:

@@ -321,7 +321,7 @@ def _is_frame(frame: process.Message) -> bool:
     if not all(isinstance(value, kinds.get(key, ())) for key, value in frame.items()):
         return False
     if len(frame) == 1 and frame.keys() <= {"operators", "step", "sandbox"}:
-        return 0 <= frame.get("operators", 0) < 1 << 53
+        return bool(0 <= frame.get("operators", 0) < 1 << 53)
     words = frame.get("error", {"type": "", "message": "", "hint": "", "cause": ""})
     return {"peak_memory_mb", "cpu_s"} < frame.keys() and all(
         isinstance(words.get(key), str) for key in ("type", "message", "hint", "cause")

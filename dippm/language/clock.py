@@ -23,6 +23,7 @@ from dippm.features.kernel_table import KernelTable
 from dippm.language.corrections import Corrections
 from dippm.language.kernels import KernelList
 from dippm.language.setting import Software
+from dippm.models.gpu_effects import GpuEffects
 from dippm.models.hybrid import Hybrid
 from dippm.models.kernel_law import KernelLaw
 from dippm.models.kernel_network import ROUNDS
@@ -86,7 +87,7 @@ class KernelClock:
         shared = software != "eager"
         law = hybrid.law
         assert isinstance(law, KernelLaw)
-        self._law = replace(law, terms={}, usual={}, heads={}) if shared else law
+        self._law = replace(law, effects=GpuEffects({}, {}), heads={}) if shared else law
         self._corrections = corrections if shared else None
         self._order = _GpusInOrder(hybrid.config["seen"]["often"])
         self._conditions = replace(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dataset.join.splits import Split
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.models.kernel_law import ANY_MEMORY, by_class
+from dippm.models.gpu_effects import ANY_MEMORY, by_class
 from training.hybrid.fit.folds import Task
 from training.hybrid.fit.mixture import SAGE, TREES
 from training.hybrid.fit.trees import KernelTrees, TreeSettings
@@ -103,7 +103,7 @@ class Base:
         if table:
             position = self.tables[table]
             added = self.state["terms"][position] + self.state["offset"][position]
-            return added.numpy().astype(np.float64)
+            return np.asarray(added.numpy(), dtype=np.float64)
         family = row.device.memory_family or ANY_MEMORY
         return by_class(self.law["usual"].get(family, {}).get(row.mode, {}))
 

@@ -46,6 +46,11 @@ def main(
         work, lambda: (step_rows(data, store.__contains__), store.__getitem__), processes
     )
     info = read_info(inference)
+    if "effects" in info.config["law"]:
+        raise typer.BadParameter(
+            f"{info.name} {info.version} has effects of GPUs by unit, which the fit of steps does "
+            "not read yet: name a version with terms of tables, up to 0.9.1"
+        )
     fits = InferenceFits(inference_work, info.config)
     runner = StepRunner(examples, fits, work / "fits", StepSettings())
     folds: dict[str, list[StepFold]] = {}

@@ -247,7 +247,7 @@ def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
     for row in rows:
         devices.setdefault(row.device.name, set()).add(row.precision)
     models = [row for row in rows if row.is_model]
-    kinds = examples.class_roofline_ms()[train].any(axis=0)
+    kinds: list[bool] = np.any(examples.class_roofline_ms()[train], axis=0).tolist()
     return {
         "often": {width: _often(rows, width) for width in sorted(set(FORMATS.values()))},
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},

@@ -173,7 +173,7 @@ class _Design:
         kind = np.concatenate([k.kind for k in kernels])
         share = np.concatenate([k.share for k in kernels])
         column = np.concatenate([k.column for k in kernels])
-        words = {
+        words: dict[str, list[str]] = {
             "family": [row.device.memory_family or ANY_MEMORY for row in rows],
             "gpu": [row.device.name for row in rows],
             "chip": [chip_of(row.device) for row in rows],

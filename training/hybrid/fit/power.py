@@ -80,7 +80,7 @@ def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
 def _cell_weights(samples: Sequence[PowerSample]) -> Floats:
     """Return weights that sum to 1 over each kind of work of each source and GPU."""
     of = pd.Series([(s.source, s.device.name, s.kind) for s in samples])
-    return 1 / of.map(of.value_counts()).to_numpy(dtype=np.float64)
+    return np.asarray(1 / of.map(of.value_counts()).to_numpy(dtype=np.float64))
 
 
 def log_spread(samples: Sequence[PowerSample], predicted: Sequence[Floats]) -> float:

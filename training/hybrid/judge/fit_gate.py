@@ -74,7 +74,7 @@ def main(
     loaded = dippm.load(checkpoint)
     cells = gate_cells(loaded, *load_rows(data, graphs))
     document = {
-        "checkpoint": fingerprint(loaded.checkpoint.info.path),
+        "checkpoint": fingerprint(loaded.checkpoint.path),
         "cells": [asdict(cell) for cell in cells],
     }
     lines = ",\n  ".join(json.dumps(cell) for cell in document["cells"])
@@ -101,7 +101,8 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
     grouped = pd.concat([keys, answers], axis=1).groupby(list(CELL))["log_error"]
     return [
-        Cell(*map(str, key), len(found), round(float(found.median()), 3)) for key, found in grouped
+        Cell(gpu, source, precision, mode, work, len(found), round(float(found.median()), 3))
+        for (gpu, source, precision, mode, work), found in grouped
     ]
 
 

@@ -205,7 +205,8 @@ def _busy(steps: Sequence[tuple[Mapping[str, Any], KernelTable]]) -> list[float]
     parts = np.array([(w[:2].sum(), w[3].sum()) for w in work])
     columns = np.column_stack([parts, launches]) / times[:, None]
     per_launch_ms = nnls(columns, np.ones(len(times)))[0][-1]
-    return np.maximum(LEAST_BUSY, 1 - per_launch_ms * launches / times).tolist()
+    busy = np.maximum(LEAST_BUSY, 1 - per_launch_ms * launches / times)
+    return [float(share) for share in busy]
 
 
 def _imagenet_epochs(data: Path) -> pd.DataFrame:

@@ -39,7 +39,9 @@ UNUSED = {
     "migperf, training": "the memory of training steps, which `training.steps.memory` fits",
     "optimum_benchmark, ort-gpu": "another framework, with an allocator of its own",
     "optimum_benchmark, LLaMA, Mistral, Vicuna": "passes that fill a cache of keys and values, of "
-    "which there is no graph; what the driver shows is 25.8 GB at batch 1 and 2 alike",
+    "which there is no graph; what the driver shows beyond the allocator teaches the context, see "
+    "`context_samples`",
+    "hf_training_steps": "peaks of the allocator in training steps, of models without a graph here",
     "raphischer": "the most that a sensor saw in a run: ResNet-50 at batch 32 stands at 4.2 GB, "
     "in migperf at 2.3; what else was in memory is not recorded",
     "flagperf": "single operators, in per cent of the board",

@@ -146,18 +146,21 @@ class MemoryModel:
         if isinstance(asked, float | int):
             return Context("as given", float(asked), GIVEN_LOG_ERROR * asked, assumed=False)
         multiprocessors = USUAL_MULTIPROCESSORS if sm_count is None else sm_count
-        rest = self.context_mb_per_sm * multiprocessors + (self.convolution_mb if convolves else 0)
+        libraries_mb = self.convolution_mb if convolves else 0.0
+
+        def whole(base_mb: float) -> float:
+            return base_mb + self.context_mb_per_sm * multiprocessors + libraries_mb
+
         if asked is not None:
-            if asked not in (self.software or {}):
+            if self.software is None or asked not in self.software:
                 raise ConditionsError(
                     f"the checkpoint does not know the context of software of the class {asked}",
                     "Give its memory in MiB, context_mb=1800; `dippm doctor` measures it.",
                 )
-            assert self.software is not None
-            return Context(asked, self.software[asked] + rest, self.class_sd_mb, assumed=False)
+            return Context(asked, whole(self.software[asked]), self.class_sd_mb, assumed=False)
         if self.software is None:
-            return Context(ONE_CONTEXT, self.context_mb + rest, None, assumed=True)
-        return Context(self.default, self.context_mb + rest, self.unknown_sd_mb, assumed=True)
+            return Context(ONE_CONTEXT, whole(self.context_mb), None, assumed=True)
+        return Context(self.default, whole(self.context_mb), self.unknown_sd_mb, assumed=True)
 
 
 def log_sd(reserved_mb: float, context: Context, log_error: float, kept_mb: float = 0.0) -> float:

@@ -182,6 +182,14 @@ class MemoryUnits(Schema):
     units: dict[EffectUnit, dict[Name, LogFactor]]
 
 
+class EffectSpread(Schema):
+    """Standard deviations of effects, log; of these levels an answer does not know its own."""
+
+    source: LogError
+    source_class: LogError
+    laboratory: LogError
+
+
 class GpuHead(Schema):
     """A GPU with weights of its own in the last layer of the networks."""
 
@@ -209,11 +217,14 @@ class TreeLawPart(Schema):
     usual: dict[MemoryFamily | Literal["any"], dict[Mode, dict[Name, LogFactor]]] | None = None
     effects: list[GpuUnits] | None = None
     default_effects: list[MemoryUnits] | None = None
+    effect_spread: EffectSpread | None = None
 
     @model_validator(mode="after")
     def _has_effects(self) -> Self:
         if (self.effects is None) == (self.tables is None):
             raise ValueError("give effects of GPUs, or terms of their tables")
+        if (self.effects is None) != (self.effect_spread is None):
+            raise ValueError("effects have a spread between laboratories")
         if (self.effects is None) != (self.default_effects is None) or (
             (self.tables is None) != (self.usual is None)
         ):

@@ -13,7 +13,7 @@ laboratory that measured it (software, driver, machine) was told apart when they
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ BYTES = len(FEATURE_UNITS)
 """Column of byte traffic."""
 SHARPNESS = 4.0
 """How fast a kernel changes from its bytes to its arithmetic around the ridge of the roofline."""
+CLASSES_LEAVE = 0.5
+"""Share of a standard deviation between classes that is left of it in the sum of a model."""
 ANY_MEMORY = "any"
 """In place of `Device.memory_family` where it is not known."""
 _ARITHMETIC = np.array([UNITS.index("half") if u == "int8" else UNITS.index(u) for u in UNITS])
@@ -43,14 +45,19 @@ class GpuEffects:
     Args:
         of_gpus: by (GPU, mode): log slow-down, shape (classes, len(EFFECT_UNITS)).
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU that was not measured.
+        laboratory_log_sd: standard deviation of the log time between laboratories.
+        headed: (GPU, mode) whose answers mean what one laboratory measured, see `KernelLaw.heads`.
     """
 
     def __init__(
         self,
         of_gpus: Mapping[tuple[str, str], Floats],
         usual: Mapping[tuple[str, str], Floats],
+        laboratory_log_sd: float = 0.0,
+        headed: Collection[tuple[str, str]] = (),
     ) -> None:
         self.of_gpus, self.usual = of_gpus, usual
+        self.laboratory_log_sd, self.headed = laboratory_log_sd, frozenset(headed)
 
     @classmethod
     def from_law(cls, law: Mapping[str, Any]) -> GpuEffects:
@@ -64,7 +71,8 @@ class GpuEffects:
             of_gpus = {(line["device"], line["mode"]): _array(line["units"]) for line in lines}
             defaults = law["default_effects"]
             usual = {(line["memory"], line["mode"]): _array(line["units"]) for line in defaults}
-            return cls(of_gpus, usual)
+            headed = [(line["device"], line["mode"]) for line in law["heads"]]
+            return cls(of_gpus, usual, _between_laboratories(law["effect_spread"]), headed)
         of_gpus = {(line["device"], line["mode"]): _alike(line["terms"]) for line in law["tables"]}
         usual = {
             (family, mode): _alike(added)
@@ -80,6 +88,16 @@ class GpuEffects:
             family = c.device.memory_family or ANY_MEMORY
             found = self.usual.get((family, c.mode), _NONE)
         return found
+
+    def log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log.
+
+        0 where the owner calibrated, on a GPU whose answers mean what one laboratory measured, and
+        on one that none did: intervals of these were fitted to rows of a laboratory held out.
+        """
+        key = (c.device.measured_name, c.mode)
+        known = c.device.calibration is not None or key in self.headed or key not in self.of_gpus
+        return 0.0 if known else self.laboratory_log_sd
 
     def added(
         self, table: KernelTable, batch: int, view: DeviceView, c: Conditions, launches: float
@@ -119,6 +137,15 @@ def effect_column(unit: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 _NONE: Floats = np.zeros((len(KERNEL_CLASSES), len(EFFECT_UNITS)))
+
+
+def _between_laboratories(spread: Mapping[str, float]) -> float:
+    """Return the standard deviation of a model's log time between laboratories.
+
+    A model has kernels of several classes, so that about half of what is a class's own cancels.
+    """
+    of_class = CLASSES_LEAVE * spread["source_class"]
+    return float(np.sqrt(spread["source"] ** 2 + spread["laboratory"] ** 2 + of_class**2))
 
 
 def _array(units: Mapping[str, Mapping[str, float]]) -> Floats:

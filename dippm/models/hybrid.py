@@ -266,7 +266,8 @@ class Hybrid:
             gpu_novelty,
         )
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
-        return IntervalTerms(described, group, limit, host.log_sd * host.share)
+        of_laboratory = self.law.laboratory_log_sd(c) * max(0.0, 1.0 - host.share)
+        return IntervalTerms(described, group, limit, host.log_sd * host.share, of_laboratory)
 
     def _power_w(
         self, found: KernelTimes, shares: Sequence[float], c: Conditions, busy: float

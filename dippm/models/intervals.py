@@ -73,17 +73,19 @@ class IntervalTerms:
         group: one of GROUPS.
         limit: log half width that a power limit of the board adds, 0 if there is none.
         host_log_sd: standard deviation of the log latency for what is not known of the host.
+        laboratory_log_sd: the same of the laboratory, see `dippm.models.gpu_effects`.
     """
 
     features: tuple[float, ...]
     group: str
     limit: float
     host_log_sd: float
+    laboratory_log_sd: float = 0.0
 
     def half_width(self, law: IntervalLaw, z: float) -> float:
         """Return the log half width by a law; `z` is the normal quantile of its coverage."""
         law_half = law.half_width(self.features, self.group)
-        return hypot(law_half, self.limit, z * self.host_log_sd)
+        return hypot(law_half, self.limit, z * self.host_log_sd, z * self.laboratory_log_sd)
 
 
 def interval_group(

@@ -88,6 +88,10 @@ class Law(Protocol):
         """Return the times of a model's kernels at each place."""
         ...
 
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class KernelLaw:
@@ -147,6 +151,10 @@ class KernelLaw:
                 network.members[0]["scale"],
             ),
         )
+
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        return self.effects.log_sd(c)
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         """Return the times of a model's kernels at each place."""

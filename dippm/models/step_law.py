@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dippm.conditions import Conditions
 from dippm.features.kernel import PARTS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_FEATURES, kernel_features, roofline_ms, serial_ms
@@ -88,6 +89,10 @@ class StepLaw:
             highest=bounds[:, 1],
             effects=GpuEffects.from_law(law),
         )
+
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        return self.effects.log_sd(c)
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         """Return the times of a step's kernels at each place.

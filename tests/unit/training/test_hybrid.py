@@ -13,7 +13,7 @@ import dippm
 from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
 from dataset.measured.nodes import GraphBuilder
 from dippm.conditions import Conditions
-from dippm.devices import find
+from dippm.devices import find, host_of
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView
 from dippm.graph.model_graph import ModelGraph
@@ -400,8 +400,8 @@ def test_the_checkpoint_answers_as_the_fits_do(runner, shipped, checkpoint, far)
         measured=measured,
     )
     predictor = Hybrid(law, loaded.config)
-    predictor.host = replace(predictor.host, launch_ms=float(first.usual.exp()))
-    conditions = Conditions(device=row.device, batch=4, precision="amp")
+    host = host_of(1e3 * float(first.usual.exp()))
+    conditions = Conditions(device=row.device, batch=4, precision="amp", host=host)
     found = predictor.predict(graph_of(row.graph), conditions).values["latency_ms"].value
     expected = np.mean([np.mean(answers), by_trees]) if far else np.mean(answers)
     assert np.log(found) == pytest.approx(expected, abs=0.02)

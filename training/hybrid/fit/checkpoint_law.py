@@ -26,7 +26,7 @@ from dippm.models.memory import MemoryModel
 from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
 from training.hybrid.fit.batches import Batches, Indices
-from training.hybrid.fit.effects import Effects, fit_effects, row_kernels, sampled_rows
+from training.hybrid.fit.effects import LEVELS, Effects, fit_effects, row_kernels, sampled_rows
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import TREES
 from training.hybrid.fit.network import KernelNetwork
@@ -43,7 +43,6 @@ RANGE_MARGIN = 0.2
 OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
 """From so many rows of either on, a GPU is not held between its neighbours."""
 CHUNK = 256
-EFFECT_PARTS = "effects", "default_effects", "effect_spread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,7 @@ def checkpoint_law(
         "measured_gpus": list(measured.on_gpus),
         "effects": [],
         "default_effects": [],
+        "effect_spread": dict.fromkeys(LEVELS, 0.0),
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
@@ -147,7 +147,7 @@ def effects_of(
 
 
 def effects_part(found: Effects) -> dict[str, Any]:
-    """Return the keys EFFECT_PARTS of the part "law" of a configuration."""
+    """Return what the part "law" of a configuration has of effects."""
     return {
         "effects": [
             {"device": device, "mode": mode, "units": named_effects(array)}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
+from dippm.devices import Device
 from dippm.models.power import PowerModel, idle_power_w, silicon
 from training.evaluation.metrics import absolute_percentage_errors
 from training.hybrid.rows.collected_power import collected_power
@@ -55,10 +56,11 @@ def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
     """
     weights = np.sqrt(_cell_weights(samples))
     labels = np.log(_labels(samples))
-    idle = np.array([s.idle_w or idle_power_w(s.device) for s in samples])
-    limit = np.array([s.limit_w or s.device.known("power_limit_w") for s in samples])
-    waits = np.array([s.device.memory_family == "board" for s in samples])
-    log_silicon = np.log([silicon(s.device) for s in samples])
+    boards = [_board(s) for s in samples]
+    idle = np.array([idle_power_w(board) for board in boards])
+    limit = np.array([board.known("power_limit_w") for board in boards])
+    waits = np.array([board.memory_family == "board" for board in boards])
+    log_silicon = np.log([silicon(board) for board in boards])
     busy = np.array([s.busy for s in samples])
     shares = np.array([s.shares for s in samples])
 
@@ -75,6 +77,16 @@ def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
     floor, *coefficients, sharpness = np.exp(found[:6]).tolist()
     waiting_share, exponent = found[6:].tolist()
     return PowerModel(floor, tuple(coefficients), sharpness, 0.0, waiting_share, exponent)
+
+
+def _board(sample: PowerSample) -> Device:
+    """Return the board that ran: of the catalogue, with the idle power and limit that it had."""
+    device = sample.device
+    return replace(
+        device,
+        idle_power_w=sample.idle_w or device.idle_power_w,
+        power_limit_w=sample.limit_w or device.power_limit_w,
+    )
 
 
 def _cell_weights(samples: Sequence[PowerSample]) -> Floats:

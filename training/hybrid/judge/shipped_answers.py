@@ -8,7 +8,7 @@ no launch time, no version of its software.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import pandas as pd
@@ -69,6 +69,8 @@ def shipped_answers(
 def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) -> list[Answer]:
     graph = in_float32(graph)
     asked = [row.conditions for row in rows]
+    if not graph.batch_is_symbolic:  # an operator of one shape, whose table has no column for it
+        asked = [replace(conditions, batch=graph.batch) for conditions in asked]
     found = []
     for row, conditions in zip(rows, asked, strict=True):
         predictor = loaded.checkpoint_for(conditions.device).predictor

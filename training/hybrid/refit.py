@@ -131,7 +131,7 @@ def _left_out(
         answers["gpu"] = [row.device.name for row in tested]
         answers["work"] = [row.kind for row in tested]
         parts.append(answers)
-    every = pd.concat(parts, ignore_index=True)
+    every = pd.concat(parts, ignore_index=True).dropna(subset="predicted_ms")
     device = every[every["host_share"] <= HOST_DECIDES]
     lines = []
     for (source, gpu, work), mine in device.groupby(["laboratory", "gpu", "work"]):

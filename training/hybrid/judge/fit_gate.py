@@ -99,7 +99,11 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     answers = shipped_answers(loaded, chosen, graph)
     answers["log_error"] = np.log(answers["predicted_ms"] / answers["measured_ms"])
     keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
-    grouped = pd.concat([keys, answers], axis=1).groupby(list(CELL))["log_error"]
+    grouped = (
+        pd.concat([keys, answers], axis=1)
+        .dropna(subset="log_error")
+        .groupby(list(CELL))["log_error"]
+    )
     return [
         Cell(gpu, source, precision, mode, work, len(found), round(float(found.median()), 3))
         for (gpu, source, precision, mode, work), found in grouped

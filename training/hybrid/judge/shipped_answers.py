@@ -7,12 +7,14 @@ no launch time, no version of its software.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import pandas as pd
 
+from dippm.conditions import MAX_BATCH, Conditions
 from dippm.graph.float_type import in_float32
 from dippm.graph.model_graph import ModelGraph
 from dippm.loaded import LoadedPredictor
@@ -27,7 +29,7 @@ class Answer:
     Attributes:
         row_id: of the measured row.
         measured_ms: latency of the row.
-        predicted_ms: latency that was answered.
+        predicted_ms: latency that was answered; NaN if the row cannot be asked for.
         low_ms, high_ms: ends of its 90 % interval.
         host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
         features: of the interval, see `dippm.models.intervals.interval_features`.
@@ -53,6 +55,8 @@ def shipped_answers(
 ) -> pd.DataFrame:
     """Return the answers for rows, in their order, with the columns of `Answer`.
 
+    A row that no user can ask for, since its batch is out of range, has numbers that are none.
+
     Operators amid a model (`Row.node`) are no question of a user, so they may not be among the
     rows.
 
@@ -68,11 +72,12 @@ def shipped_answers(
 
 def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) -> list[Answer]:
     graph = in_float32(graph)
-    asked = [row.conditions for row in rows]
-    if not graph.batch_is_symbolic:  # an operator of one shape, whose table has no column for it
-        asked = [replace(conditions, batch=graph.batch) for conditions in asked]
+    asked = [_asked(row, graph) for row in rows]
     found = []
     for row, conditions in zip(rows, asked, strict=True):
+        if conditions is None:
+            found.append(Answer(row.row_id, row.latency_ms, *[math.nan] * 4, (), "", 0.0, 0.0))
+            continue
         predictor = loaded.checkpoint_for(conditions.device).predictor
         [estimates] = predictor.predict_many(graph, [conditions])
         latency = estimates.values["latency_ms"]
@@ -93,3 +98,15 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
             )
         )
     return found
+
+
+def _asked(row: Row, graph: ModelGraph) -> Conditions | None:
+    """Return the conditions of a row; None if no user can state them.
+
+    An operator of one shape has no batch but that of its shape, which may be too large for one.
+    """
+    if graph.batch_is_symbolic:
+        return row.conditions
+    if graph.batch > MAX_BATCH:
+        return None
+    return replace(row.conditions, batch=graph.batch)

@@ -52,7 +52,9 @@ def _follow(node: Node, strides: dict[int, Strides]) -> None:
     if node.op == "transpose" and given is not None:
         strides[id(node.out)] = tuple(given[a] for a in node.attributes["permutation"])
     elif node.op == "reshape":
-        result = given and view_strides(source.shape, given, node.out.shape)
+        result = None
+        if given is not None:  # a number has strides, none of them
+            result = view_strides(source.shape, given, node.out.shape)
         if result is None:
             _note_copy(node, source)
         else:

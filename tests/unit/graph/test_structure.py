@@ -214,3 +214,13 @@ def test_strides_follow_memory_that_is_read_as_other_elements() -> None:
     assert view_strides((1, 4, 2), (1, 2, 1), (1, 4))[1:] == (1,)
     assert view_strides((4, 2), (1, 4), (4,)) is None  # the parts do not lie beside each other
     assert view_strides((2, 4), (4, 1), (2, 4, 3, 2)) is None
+
+
+def test_a_sum_over_all_that_gets_an_axis_is_divided_as_it_is():
+    """Paddle's std of all elements: the number becomes a tensor of one, then an operand."""
+    s = Sketch()
+    x = s.input(BATCH, 8)
+    total = s.call("sum", [s.call("matmul", [x, s.weight(8, 8)], BATCH, 8)])
+    one = s.call("reshape", [total], 1)
+    graph = s.graph(s.call("divide", [one, s.number(8.0, 1)], 1))
+    assert ops(graph)[-1] == "divide"

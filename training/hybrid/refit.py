@@ -24,7 +24,7 @@ import typer
 import dippm
 from dippm.models.kernel_law import KernelLaw
 from dippm.pretrained.checkpoint import save_checkpoint
-from training.hybrid.fit.checkpoint_law import effects_part
+from training.hybrid.fit.checkpoint_law import effects_part, often_measured
 from training.hybrid.fit.effects import Effects, RowKernels, fit_effects, row_kernels, sampled_rows
 from training.hybrid.fit.memory import MEMORY_LIMITS, OF_MEMORY, fit_memory, memory_lines
 from training.hybrid.fit.power import fit_and_evaluate
@@ -70,6 +70,11 @@ def main(
     memory, memory_report = fit_memory(data, graphs)
     power, power_lines = fit_and_evaluate(data, graphs)
     new = _with_effects(config, found) | {"memory": asdict(memory), "power": asdict(power)}
+    known = set(config["seen"]["devices"])
+    often = {
+        width: [gpu for gpu in gpus if gpu in known] for width, gpus in often_measured(rows).items()
+    }
+    new["seen"] = {**config["seen"], "often": often}
     lines = _left_out(new, tensors, chosen, kernels, graph)
     limits = [line for line in config["card"]["limits"] if not line.startswith(OF_MEMORY)]
     new["card"] = {

@@ -40,8 +40,9 @@ from training.hybrid.rows.examples import Examples, GraphLookup, Row
 HOST = "migperf A100-80GB eager"
 RANGE_QUANTILES = (0.001, 0.999)
 RANGE_MARGIN = 0.2
-OFTEN_MODELS, OFTEN_OPERATORS = 30, 400
-"""From so many rows of either on, a GPU is not held between its neighbours."""
+OFTEN_MODELS, OFTEN_OPERATORS = 20, 20
+"""From so many rows of either on, a GPU is not held between its neighbours, nor slowed by what its
+power limit is thought to do: its effects have both, pooled with what other GPUs say."""
 CHUNK = 256
 
 
@@ -249,11 +250,16 @@ def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
     models = [row for row in rows if row.is_model]
     kinds: list[bool] = np.any(examples.class_roofline_ms()[train], axis=0).tolist()
     return {
-        "often": {width: _often(rows, width) for width in sorted(set(FORMATS.values()))},
+        "often": often_measured(rows),
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},
         "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
         "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],
     }
+
+
+def often_measured(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the GPUs that were measured often, by width of the format."""
+    return {width: _often(rows, width) for width in sorted(set(FORMATS.values()))}
 
 
 def _often(every: Sequence[Row], width: str) -> list[str]:

@@ -4,8 +4,9 @@
 
 Rows are asked through the shipped door (`shipped_answers`). A cell is what one laboratory measured
 of one kind of work on one GPU: (GPU, source, precision, mode, class). Its figure is the median of
-log(predicted / measured) over at most 40 rows. Rows below 0.3 ms that a clock on the host timed are
-left out: they show the launches of the laboratory's machine, which no question names. A cell of 20
+log(predicted / measured) over at most 40 rows. Rows below 0.3 ms that a clock on the host timed, and
+rows of which the answer says that the host decides them, are left out: they show the launches of
+the laboratory's machine, which no question names. A cell of 20
 rows and more beyond ±0.10 needs a line in `fit_gate_reasons.toml` that says why; the tests refuse a
 table that is not the shipped checkpoint's, and a cell without a line.
 """
@@ -36,6 +37,7 @@ REASONS = Path(__file__).with_name("fit_gate_reasons.toml")
 MOST_ROWS, FEWEST_ROWS = 40, 20
 MOST_LOG_ERROR = 0.10
 SHORTEST_MS = 0.3
+HOST_DECIDES = 0.5
 CELL = ("gpu", "source", "precision", "mode", "work")
 
 
@@ -99,11 +101,9 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
     answers = shipped_answers(loaded, chosen, graph)
     answers["log_error"] = np.log(answers["predicted_ms"] / answers["measured_ms"])
     keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
-    grouped = (
-        pd.concat([keys, answers], axis=1)
-        .dropna(subset="log_error")
-        .groupby(list(CELL))["log_error"]
-    )
+    known = pd.concat([keys, answers], axis=1).dropna(subset="log_error")
+    known = known[known["host_share"] <= HOST_DECIDES]
+    grouped = known.groupby(list(CELL))["log_error"]
     return [
         Cell(gpu, source, precision, mode, work, len(found), round(float(found.median()), 3))
         for (gpu, source, precision, mode, work), found in grouped

@@ -63,7 +63,6 @@ QUESTIONS = (
     Question("memory of a training step", "memory_mb", "model held out", (), "train"),
     Question("memory of a model never seen", "memory_mb", "model held out", ("all",)),
     Question("power, all that its laboratory measured unseen", "power_w", "source", ()),
-    Question("energy of GPTs, likewise", "energy_j", "source", ("GPTs",)),
     Question("latency on this project's CPU, new kind", "latency_ms", "S2-5", ("cpu",)),
     Question("memory on this project's CPU, new kind", "memory_mb", "S2-5", ("cpu",)),
 )

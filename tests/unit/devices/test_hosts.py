@@ -42,10 +42,10 @@ def test_the_assumed_class_is_the_one_that_the_checkpoint_was_fitted_to() -> Non
 
 
 def test_the_assumed_class_follows_the_board() -> None:
-    desktops = "GTX-1080-Ti TITAN-Xp TITAN-V TITAN-RTX Quadro-RTX-5000 Quadro-RTX-6000 RTX-2080-Ti"
+    old = ("GTX-10", "RTX-20", "TITAN", "Quadro")
     for device in all_devices():
         desktop = device.name.startswith(("GTX", "RTX", "TITAN", "Quadro"))
-        is_old = device.name in desktops.split()
+        is_old = device.name.startswith(old) and device.name != "RTX-2000-Ada"
         server = not desktop or device.name == "RTX-PRO-6000-Server"
         expected = "server-2022" if server else "desktop-2019" if is_old else "desktop-2024"
         assert default_host(device).name == expected, device.name

@@ -4,11 +4,11 @@
 
 Rows are asked through the shipped door (`shipped_answers`). A cell is what one laboratory measured
 of one kind of work on one GPU: (GPU, source, precision, mode, class). Its figure is the median of
-log(predicted / measured) over at most 40 rows. Rows below 0.3 ms that a clock on the host timed, and
-rows of which the answer says that the host decides them, are left out: they show the launches of
-the laboratory's machine, which no question names. A cell of 20
-rows and more beyond ±0.10 needs a line in `fit_gate_reasons.toml` that says why; the tests refuse a
-table that is not the shipped checkpoint's, and a cell without a line.
+log(predicted / measured) over at most 40 rows. Rows below 0.3 ms that a clock on the host timed,
+and rows of which the answer says that the host decides them, are left out: they show the launches
+of the laboratory's machine, which no question names. A cell of 20 rows and more beyond ±0.10 needs
+a line in `fit_gate_reasons.toml` that says why; the tests refuse a table that is not the shipped
+checkpoint's, and a cell without a line.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ no launch time, no version of its software.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,6 +19,8 @@ from dippm.graph.model_graph import ModelGraph
 from dippm.loaded import LoadedPredictor
 from training.hybrid.rows.by_graph import over_graphs
 from training.hybrid.rows.examples import GraphLookup, Row
+
+NONE = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
     found = []
     for row, conditions in zip(rows, asked, strict=True):
         if conditions is None:
-            found.append(Answer(row.row_id, row.latency_ms, *[math.nan] * 4, (), "", 0.0, 0.0))
+            found.append(
+                Answer(row.row_id, row.latency_ms, NONE, NONE, NONE, NONE, (), "", 0.0, 0.0)
+            )
             continue
         predictor = loaded.checkpoint_for(conditions.device).predictor
         [estimates] = predictor.predict_many(graph, [conditions])

@@ -404,9 +404,9 @@ ODD_VALUES = {
 KEYS = {
     "hybrid": [
         "kind", "sha256", "graph_version", "feature_version", "law", "law.members",
-        "law.network_weight", "law.tree_depth", "law.tree_reach", "law.range", "law.tables",
-        "law.usual", "host", "host.launch_ms", "memory", "memory.context_mb", "power",
-        "power.coefficients",
+        "law.network_weight", "law.tree_depth", "law.tree_reach", "law.range",
+        "law.effects", "law.default_effects", "law.effect_spread", "host", "host.launch_ms",
+        "memory", "memory.context_mb", "power", "power.coefficients",
         "intervals", "intervals.latency_ms", "intervals.latency_ms.coefficients",
         "intervals.latency_ms.quantile", "seen", "seen.devices", "seen.often", "seen.batch_range",
         "seen.kernel_classes", "name", "version", "card",

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dippm.conditions import Conditions
+from dippm.devices import Device
 from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import FEATURE_UNITS, DeviceView, roofline_parts_ms
@@ -28,6 +29,7 @@ from dippm.features.kernel_table import KernelTable
 Floats = NDArray[np.float64]
 EFFECT_UNITS = (*FEATURE_UNITS, "bytes")
 BYTES = len(FEATURE_UNITS)
+_HALF, _FP32 = FEATURE_UNITS.index("half"), FEATURE_UNITS.index("fp32")
 """Column of byte traffic."""
 SHARPNESS = 4.0
 """How fast a kernel changes from its bytes to its arithmetic around the ridge of the roofline."""
@@ -87,6 +89,9 @@ class GpuEffects:
         if found is None:
             family = c.device.memory_family or ANY_MEMORY
             found = self.usual.get((family, c.mode), _NONE)
+            if not _has_tensor_cores(c.device):
+                found = found.copy()
+                found[:, _HALF] = found[:, _FP32]
         return found
 
     def log_sd(self, c: Conditions) -> float:
@@ -137,6 +142,12 @@ def effect_column(unit: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 _NONE: Floats = np.zeros((len(KERNEL_CLASSES), len(EFFECT_UNITS)))
+
+
+def _has_tensor_cores(device: Device) -> bool:
+    """Tell whether half precision has units of its own: else what they do says nothing of it."""
+    peak = device.peak_tflops
+    return peak.get("fp16", 0.0) > 2.5 * peak.get("fp32", 0.0)
 
 
 def _between_laboratories(spread: Mapping[str, float]) -> float:

@@ -19,9 +19,10 @@ from dippm.graph import ModelGraph
 from dippm.models.order import neighbours
 
 BATCHES = (1, 64, 1024)
-TOLERANCE = 0.1
+TOLERANCE = 0.12
 """Of measured GPUs with different chips the order is learned, not built in: a V100-SXM2 comes out
-up to 6 % slower than an RTX 2080 Ti, and a V100-PCIe with it."""
+up to 6 % slower than an RTX 2080 Ti, and a V100-PCIe with it; a GTX 1070 or 1080, held to what a
+TITAN Xp measured in half precision, up to 11 % slower there than with autocast."""
 SLICED = ("A30", "A100-40GB", "H200")
 
 

@@ -26,7 +26,14 @@ from dippm.models.memory import MemoryModel
 from dippm.models.order import FORMATS
 from dippm.models.power import PowerModel
 from training.hybrid.fit.batches import Batches, Indices
-from training.hybrid.fit.effects import LEVELS, Effects, fit_effects, row_kernels, sampled_rows
+from training.hybrid.fit.effects import (
+    LEVELS,
+    NOT_AS_A_USER_RUNS,
+    Effects,
+    fit_effects,
+    row_kernels,
+    sampled_rows,
+)
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import TREES
 from training.hybrid.fit.network import KernelNetwork
@@ -40,7 +47,7 @@ from training.hybrid.rows.examples import Examples, GraphLookup, Row
 HOST = "migperf A100-80GB eager"
 RANGE_QUANTILES = (0.001, 0.999)
 RANGE_MARGIN = 0.2
-OFTEN_MODELS, OFTEN_OPERATORS = 20, 20
+OFTEN_MODELS, OFTEN_OPERATORS = 30, 300
 """From so many rows of either on, a GPU is not held between its neighbours, nor slowed by what its
 power limit is thought to do: its effects have both, pooled with what other GPUs say."""
 CHUNK = 256
@@ -258,7 +265,8 @@ def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
 
 
 def often_measured(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the GPUs that were measured often, by width of the format."""
+    """Return the GPUs that were measured often, as users run, by width of the format."""
+    rows = [row for row in rows if row.source not in NOT_AS_A_USER_RUNS]
     return {width: _often(rows, width) for width in sorted(set(FORMATS.values()))}
 
 

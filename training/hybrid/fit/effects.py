@@ -99,6 +99,8 @@ ROW_SD = {"model": 0.08, "module": 0.3, "operator": 0.2}
 """Where the standard deviation of what is left of a row starts, log, by what was measured."""
 HEAVY = 2.0
 """Rows further off than so many standard deviations pull no harder (Huber 1964)."""
+ALIKE_LIMITS = 1.25
+"""Ratio of two power limits up to which boards of one chip are alike."""
 REFERENCE, OTHERS = "reference", "others"
 MOST_STEP = 0.5
 START_LAUNCH_MS = 0.01
@@ -315,9 +317,12 @@ def _of_gpus(
     }
     usual = {key: found.reshape(shape) for key, found in usual.items()}
     of_gpus = {}
-    measured = {chip_of(row.device) for row in rows}
-    named = {row.device.name: row.device for row in rows}
-    named |= {found.name: found for found in all_devices() if chip_of(found) in measured}
+    measured = {row.device.name: row.device for row in rows}
+    named = measured | {
+        found.name: found
+        for found in all_devices()
+        if any(is_like_board(found, device) for device in measured.values())
+    }
     for device in named.values():
         chip = chip_of(device)
         for mode in modes:
@@ -352,6 +357,18 @@ def _usual(
 def chip_of(device: Device) -> str:
     """Return what boards of one chip have in common, see `dippm.models.order.is_same_chip`."""
     return f"{device.architecture} {device.sm_count}"
+
+
+def is_like_board(device: Device, other: Device) -> bool:
+    """Tell whether a board has the chip of another one, and about its power limit.
+
+    A GTX 1080 has the multiprocessors of a P4, and two and a half times its power: what the limit
+    of the one does to the chip says nothing of the other.
+    """
+    limit_w, other_w = device.power_limit_w, other.power_limit_w
+    if chip_of(device) != chip_of(other) or limit_w is None or other_w is None:
+        return False
+    return max(limit_w, other_w) <= ALIKE_LIMITS * min(limit_w, other_w)
 
 
 def sampled_rows(rows: Sequence[Row]) -> list[Row]:

@@ -187,10 +187,7 @@ class OrderedTimes:
         if known is not None:
             return known
         lone, bounds = self._lone[self._arithmetic(c)], self._bounds[point]
-        times = lone.kernel_ms
-        for slower in bounds.slower:
-            most_ms = self._order_of(slower).device_ms
-            times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
+        times = self._no_slower(lone.kernel_ms, bounds)
         for larger in bounds.larger:
             times = np.maximum(times, self._order_of(larger).kernel_ms)
         for smaller in bounds.smaller:
@@ -198,8 +195,16 @@ class OrderedTimes:
         for larger in bounds.larger:  # a measured board of the chip says more than other chips
             if is_same_chip(c.device, larger.device):
                 times = np.maximum(times, self._order_of(larger).kernel_ms)
-        self._ordered[point] = found = _of(lone, times)
+        # kernel by kernel a larger GPU may have raised the sum above that of another format
+        self._ordered[point] = found = _of(lone, self._no_slower(times, bounds))
         return found
+
+    def _no_slower(self, times: Floats, bounds: Bounds) -> Floats:
+        """Return times whose sum is at most that of each format which bounds them."""
+        for slower in bounds.slower:
+            most_ms = self._order_of(slower).device_ms
+            times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
+        return times
 
     def _point(self, c: Conditions) -> Point:
         self._devices[id(c.device)] = c.device  # an identity is another's once its owner is gone

@@ -29,8 +29,8 @@ from dippm.features.kernel_table import KernelTable
 Floats = NDArray[np.float64]
 EFFECT_UNITS = (*FEATURE_UNITS, "bytes")
 BYTES = len(FEATURE_UNITS)
-_HALF, _FP32 = FEATURE_UNITS.index("half"), FEATURE_UNITS.index("fp32")
 """Column of byte traffic."""
+_HALF, _FP32 = FEATURE_UNITS.index("half"), FEATURE_UNITS.index("fp32")
 SHARPNESS = 4.0
 """How fast a kernel changes from its bytes to its arithmetic around the ridge of the roofline."""
 CLASSES_LEAVE = 0.5

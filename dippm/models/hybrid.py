@@ -218,7 +218,6 @@ class Hybrid:
             ),
             memory_parts=parts,
             host=used,
-            latency_terms=terms,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:

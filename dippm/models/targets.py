@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
 
-from dippm.models.intervals import IntervalTerms
-
 Bound = Literal["compute", "memory", "launch", "host"]
 Pass = Literal["forward", "backward", "optimizer", "recompute", "host"]
 UNITS = {"latency_ms": "ms", "memory_mb": "MB", "power_w": "W", "energy_j": "J"}
@@ -164,8 +162,6 @@ class Estimates:
         memory_parts: what the memory consists of; None if the predictor knows only the whole, or
             was asked for many points.
         host: the machine that the latency holds for; None if the predictor knows only one.
-        latency_terms: what the width of the latency's interval is made of; None if the predictor
-            does not say.
     """
 
     values: Mapping[str, Estimate]
@@ -175,4 +171,3 @@ class Estimates:
     warnings: tuple[str, ...] = ()
     memory_parts: MemoryParts | None = None
     host: HostUse | None = None
-    latency_terms: IntervalTerms | None = None

@@ -22,10 +22,11 @@ import pandas as pd
 import typer
 
 import dippm
+from dippm.models.hybrid import HOST_DECIDES
 from dippm.models.kernel_law import KernelLaw
 from dippm.pretrained.checkpoint import save_checkpoint
-from training.hybrid.fit.checkpoint_law import effects_part, often_measured
-from training.hybrid.fit.effects import Effects, RowKernels, fit_effects, row_kernels, sampled_rows
+from training.hybrid.fit.checkpoint_law import effects_beside, effects_part, often_measured
+from training.hybrid.fit.effects import Effects, RowKernels, row_kernels, sampled_rows
 from training.hybrid.fit.memory import MEMORY_LIMITS, OF_MEMORY, fit_memory, memory_lines
 from training.hybrid.fit.power import fit_and_evaluate
 from training.hybrid.judge.shipped_answers import shipped_answers
@@ -35,9 +36,6 @@ from training.hybrid.rows.sources import load_rows
 Config = dict[str, Any]
 OLD_EFFECTS = ("tables", "usual")
 FEWEST_ROWS = 5
-HOST_DECIDES = 0.5
-"""Rows that wait for the host more than this are the machine's, which no question of a user of
-another laboratory names; they are counted apart."""
 TABLE = "latency, laboratory left out of the effects of GPUs, through the shipped door, percent"
 
 
@@ -92,9 +90,8 @@ def main(
 
 
 def _fitted(config: Config, rows: Sequence[Row], kernels: Sequence[RowKernels]) -> Effects:
-    heads = [(head["device"], head["mode"], head["table"]) for head in _heads(config)]
     rate = config["host"]["copy_bytes_per_ms"]
-    return fit_effects(rows, kernels, copy_bytes_per_ms=rate, heads=heads)
+    return effects_beside(rows, kernels, _heads(config), rate)
 
 
 def _heads(config: Config) -> list[dict[str, Any]]:
@@ -117,7 +114,9 @@ def _left_out(
 ) -> list[dict[str, Any]]:
     """Return errors by laboratory and GPU, each laboratory by effects that it did not teach.
 
-    Only of GPUs that another laboratory taught, and of rows whose own head is not in the networks.
+    Rows that the host decides are left out: they show the laboratory's machine, which no question
+    names. Only of GPUs that another laboratory taught, and of rows whose own head is not in the
+    networks.
     """
     headed = {head["table"].partition(" ")[0] for head in _heads(config)}
     parts = []

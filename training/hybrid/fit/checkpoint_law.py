@@ -30,6 +30,7 @@ from training.hybrid.fit.effects import (
     LEVELS,
     NOT_AS_A_USER_RUNS,
     Effects,
+    RowKernels,
     fit_effects,
     row_kernels,
     sampled_rows,
@@ -110,8 +111,9 @@ def checkpoint_law(
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
     seen, host = _seen(examples, train), _host(networks, runner, train)
     bare = KernelLaw.from_checkpoint(tensors, {"law": law, "seen": seen})
-    rows = [examples.rows[i] for i in train]
-    found = effects_of(bare, rows, graph, host["copy_bytes_per_ms"], law["heads"])
+    rows = sampled_rows([examples.rows[i] for i in train])
+    kernels = row_kernels(bare, rows, graph)
+    found = effects_beside(rows, kernels, law["heads"], host["copy_bytes_per_ms"])
     return CheckpointLaw(law | effects_part(found), seen, host, tensors)
 
 
@@ -132,26 +134,22 @@ def configuration(
     }
 
 
-def effects_of(
-    law: KernelLaw,
+def effects_beside(
     rows: Sequence[Row],
-    graph: GraphLookup,
-    copy_bytes_per_ms: float,
+    kernels: Sequence[RowKernels],
     heads: Sequence[Mapping[str, Any]],
+    copy_bytes_per_ms: float,
 ) -> Effects:
-    """Return the effects of the GPUs of rows beside a law, whose own effects do not count.
+    """Return the effects of the GPUs of rows beside a law.
 
     Args:
-        law: of networks and trees.
         rows: that train.
-        graph: key → graph.
-        copy_bytes_per_ms: of inputs to the device.
+        kernels: of each, as the law has them.
         heads: part "heads" of the configuration.
+        copy_bytes_per_ms: of inputs to the device.
     """
     owners = [(head["device"], head["mode"], head["table"]) for head in heads]
-    chosen = sampled_rows(rows)
-    kernels = row_kernels(law, chosen, graph)
-    return fit_effects(chosen, kernels, copy_bytes_per_ms=copy_bytes_per_ms, heads=owners)
+    return fit_effects(rows, kernels, copy_bytes_per_ms=copy_bytes_per_ms, heads=owners)
 
 
 def effects_part(found: Effects) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
-from zlib import crc32
 
 import numpy as np
 import scipy.linalg
@@ -51,7 +50,7 @@ from dippm.models.kernel_law import KernelLaw, Place
 from dippm.models.kernel_network import ROUNDS
 from dippm.models.law_kernels import LawKernels
 from training.hybrid.rows.by_graph import over_graphs
-from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node
+from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node, sampled_by
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -134,8 +133,8 @@ class Effects:
     """What was found.
 
     Attributes:
-        of_gpus: by (GPU, mode), shape (classes, units): d + g + h + i.
-        usual: by (memory family or ANY_MEMORY, mode): d.
+        of_gpus: by (GPU, mode), shape (classes, units): what an answer adds.
+        usual: by (memory family or ANY_MEMORY, mode): what one for another GPU adds, d.
         sd: standard deviation of each level, log.
         row_sd: of what is left of a row, by what was measured.
         terms: every term by its name, level first.
@@ -376,14 +375,12 @@ def sampled_rows(rows: Sequence[Row]) -> list[Row]:
 
     None of those of NOT_AS_A_USER_RUNS.
     """
-    cells: dict[tuple[str, ...], list[Row]] = {}
-    for row in (row for row in rows if row.source not in NOT_AS_A_USER_RUNS):
-        work = "model" if row.is_model else row.family
-        cells.setdefault((row.table, row.precision, work), []).append(row)
-    found: list[Row] = []
-    for _, mine in sorted(cells.items()):
-        found += sorted(mine, key=lambda row: crc32(row.row_id.encode()))[:MOST_ROWS]
-    return found
+    asked = (row for row in rows if row.source not in NOT_AS_A_USER_RUNS)
+    return sampled_by(
+        asked,
+        lambda row: (row.table, row.precision, "model" if row.is_model else row.family),
+        MOST_ROWS,
+    )
 
 
 def row_kernels(law: KernelLaw, rows: Sequence[Row], graph: GraphLookup) -> list[RowKernels]:

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -28,8 +27,9 @@ import typer
 
 import dippm
 from dippm.loaded import LoadedPredictor
+from dippm.models.hybrid import HOST_DECIDES
 from training.hybrid.judge.shipped_answers import shipped_answers
-from training.hybrid.rows.examples import GraphLookup, Row
+from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
 from training.hybrid.rows.sources import load_rows
 
 TABLE = Path(__file__).with_name("fit_gate.json")
@@ -37,7 +37,6 @@ REASONS = Path(__file__).with_name("fit_gate_reasons.toml")
 MOST_ROWS, FEWEST_ROWS = 40, 20
 MOST_LOG_ERROR = 0.10
 SHORTEST_MS = 0.3
-HOST_DECIDES = 0.5
 CELL = ("gpu", "source", "precision", "mode", "work")
 
 
@@ -85,7 +84,8 @@ def main(
     judged = [cell for cell in cells if cell.n >= FEWEST_ROWS]
     beyond = [cell for cell in judged if cell.is_beyond]
     for cell in sorted(beyond, key=lambda cell: -abs(cell.log_error)):
-        typer.echo(f"{' · '.join(key_of(cell))}: {cell.log_error:+.2f} over {cell.n}")
+        named = " · ".join(getattr(cell, name) for name in CELL)
+        typer.echo(f"{named}: {cell.log_error:+.2f} over {cell.n}")
     typer.echo(f"{len(beyond)} of {len(judged)} cells beyond ±{MOST_LOG_ERROR:.2f}; wrote {out}")
 
 
@@ -97,7 +97,12 @@ def gate_cells(loaded: LoadedPredictor, rows: Sequence[Row], graph: GraphLookup)
         rows: that trained it.
         graph: key → graph.
     """
-    chosen = list(_sampled(rows))
+    asked = (
+        row
+        for row in rows
+        if row.node is None and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS)
+    )
+    chosen = sampled_by(asked, cell_of, MOST_ROWS)
     answers = shipped_answers(loaded, chosen, graph)
     answers["log_error"] = np.log(answers["predicted_ms"] / answers["measured_ms"])
     keys = pd.DataFrame([cell_of(row) for row in chosen], columns=list(CELL))
@@ -114,11 +119,6 @@ def cell_of(row: Row) -> tuple[str, ...]:
     """Return CELL of a row."""
     work = "model" if row.is_model else row.family.removeprefix("operator ")
     return row.device.name, row.source, row.precision, row.mode, work
-
-
-def key_of(cell: Cell) -> tuple[str, ...]:
-    """Return CELL of a cell."""
-    return cell.gpu, cell.source, cell.precision, cell.mode, cell.work
 
 
 def fingerprint(checkpoint: Path) -> dict[str, str]:
@@ -140,16 +140,6 @@ def without_reason(document: Mapping[str, Any], reasons: Path = REASONS) -> list
         if cell.is_beyond
         and not any(all(getattr(cell, k) == line[k] for k in CELL if k in line) for line in lines)
     ]
-
-
-def _sampled(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield at most MOST_ROWS rows of each cell, the same ones each time."""
-    cells: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.node is None and (row.timer == "kernel" or row.latency_ms >= SHORTEST_MS):
-            cells.setdefault(cell_of(row), []).append(row)
-    for _, mine in sorted(cells.items()):
-        yield from sorted(mine, key=lambda row: crc32(row.row_id.encode()))[:MOST_ROWS]
 
 
 if __name__ == "__main__":

@@ -33,10 +33,6 @@ class Answer:
         predicted_ms: latency that was answered; NaN if the row cannot be asked for.
         low_ms, high_ms: ends of its 90 % interval.
         host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
-        features: of the interval, see `dippm.models.intervals.interval_features`.
-        group: one of its groups.
-        limit: see `dippm.models.intervals.IntervalTerms`.
-        host_log_sd: likewise.
     """
 
     row_id: str
@@ -45,10 +41,6 @@ class Answer:
     low_ms: float
     high_ms: float
     host_share: float
-    features: tuple[float, ...]
-    group: str
-    limit: float
-    host_log_sd: float
 
 
 def shipped_answers(
@@ -56,10 +48,8 @@ def shipped_answers(
 ) -> pd.DataFrame:
     """Return the answers for rows, in their order, with the columns of `Answer`.
 
-    A row that no user can ask for, since its batch is out of range, has numbers that are none.
-
-    Operators amid a model (`Row.node`) are no question of a user, so they may not be among the
-    rows.
+    Operators amid a model (`Row.node`) are no question of a user and may not be among the rows. A
+    row whose batch is out of range cannot be asked for: its predicted numbers are NaN.
 
     Args:
         loaded: what `dippm.load` returned.
@@ -77,15 +67,12 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
     found = []
     for row, conditions in zip(rows, asked, strict=True):
         if conditions is None:
-            found.append(
-                Answer(row.row_id, row.latency_ms, NONE, NONE, NONE, NONE, (), "", 0.0, 0.0)
-            )
+            found.append(Answer(row.row_id, row.latency_ms, NONE, NONE, NONE, NONE))
             continue
         predictor = loaded.checkpoint_for(conditions.device).predictor
         [estimates] = predictor.predict_many(graph, [conditions])
         latency = estimates.values["latency_ms"]
-        host, terms = estimates.host, estimates.latency_terms
-        assert terms is not None
+        host = estimates.host
         found.append(
             Answer(
                 row.row_id,
@@ -94,10 +81,6 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
                 latency.interval.low,
                 latency.interval.high,
                 host.share if host else 0.0,
-                terms.features,
-                terms.group,
-                terms.limit,
-                terms.host_log_sd,
             )
         )
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,18 @@ class Row:
     def is_end_to_end(self) -> bool:
         """Tell whether a whole model was timed by the wall on a whole GPU, as predictions are."""
         return self.is_model and self.timer == "wall" and self.mig is None
+
+
+def sampled_by(rows: Iterable[Row], key: Callable[[Row], tuple[str, ...]], most: int) -> list[Row]:
+    """Return at most so many rows of each key, always the same ones, in the order of the keys."""
+    cells: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        cells.setdefault(key(row), []).append(row)
+    return [
+        row
+        for _, mine in sorted(cells.items())
+        for row in sorted(mine, key=lambda row: crc32(row.row_id.encode()))[:most]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,20 +446,34 @@ def locating(place_of: Callable[[Frames], str]) -> Iterator[None]:
 
 _place_of: Callable[[Frames], str] | None = None
 _sending = threading.Lock()
+_unsent_place: str | None = None
+"""The answer to a signal that came amid another message, which is sent behind that message."""
 
 
 def _send(message: process.Message) -> None:
     assert _answers is not None
     with _sending:
         process.write_frame(_answers, message)
+    _send_unsent_place()
 
 
 def _send_place(_: int, frame: FrameType | None) -> None:
     """Answer a caller whose time is over; it ends this process when it has heard, or soon."""
-    if _answers is None or not _sending.acquire(blocking=False):  # it came amid another message
+    global _unsent_place
+    if _answers is not None:
+        _unsent_place = place_in(frame)
+        _send_unsent_place()
+
+
+def _send_unsent_place() -> None:
+    global _unsent_place
+    if _unsent_place is None or not _sending.acquire(blocking=False):  # who holds it comes here
         return
     try:
-        process.write_frame(_answers, {"place": place_in(frame)})
+        place, _unsent_place = _unsent_place, None
+        if place is not None:
+            assert _answers is not None
+            process.write_frame(_answers, {"place": place})
     finally:
         _sending.release()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -337,6 +338,22 @@ def test_a_timeout_names_the_module_and_the_line(tmp_path, monkeypatch):
         worker.convert({**request, "trust": True}, timeout_s=600.0)
     assert "timeout_s" in caught.value.hint
     assert not worker.alive
+
+
+def test_a_question_for_the_place_amid_a_message_is_answered_behind_it(monkeypatch):
+    sent = []
+
+    def write(_, message):
+        if not sent:
+            frontends.worker._send_place(signal.SIGUSR1, sys._getframe())
+        sent.append(message)
+
+    monkeypatch.setattr(frontends.worker, "_answers", object())
+    monkeypatch.setattr(frontends.worker.process, "write_frame", write)
+    with frontends.worker.locating(lambda frames: ", somewhere"):
+        frontends.worker._send({"step": "within"})
+        frontends.worker._send({"step": "behind"})
+    assert sent == [{"step": "within"}, {"place": ", somewhere"}, {"step": "behind"}]
 
 
 def test_errors_keep_their_type(pool):

@@ -218,6 +218,7 @@ class Hybrid:
             ),
             memory_parts=parts,
             host=used,
+            interval_terms=terms,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:

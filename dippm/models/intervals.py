@@ -84,8 +84,11 @@ class IntervalTerms:
 
     def half_width(self, law: IntervalLaw, z: float) -> float:
         """Return the log half width by a law; `z` is the normal quantile of its coverage."""
-        law_half = law.half_width(self.features, self.group)
-        return hypot(law_half, self.limit, z * self.host_log_sd, z * self.laboratory_log_sd)
+        return hypot(law.half_width(self.features, self.group), self.beside_law(z))
+
+    def beside_law(self, z: float) -> float:
+        """Return the log half width that no law answers for: power limit, host, laboratory."""
+        return hypot(self.limit, z * self.host_log_sd, z * self.laboratory_log_sd)
 
 
 def interval_group(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dippm.models.intervals import IntervalTerms
 
 Bound = Literal["compute", "memory", "launch", "host"]
 Pass = Literal["forward", "backward", "optimizer", "recompute", "host"]
@@ -162,6 +165,8 @@ class Estimates:
         memory_parts: what the memory consists of; None if the predictor knows only the whole, or
             was asked for many points.
         host: the machine that the latency holds for; None if the predictor knows only one.
+        interval_terms: what the width of the latency's interval is made of; None if the predictor
+            does not say.
     """
 
     values: Mapping[str, Estimate]
@@ -171,3 +176,4 @@ class Estimates:
     warnings: tuple[str, ...] = ()
     memory_parts: MemoryParts | None = None
     host: HostUse | None = None
+    interval_terms: IntervalTerms | None = None

@@ -27,9 +27,10 @@ from dippm.models.kernel_law import KernelLaw
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.hybrid.fit.checkpoint_law import effects_beside, effects_part, often_measured
 from training.hybrid.fit.effects import Effects, RowKernels, row_kernels, sampled_rows
-from training.hybrid.fit.memory import MEMORY_LIMITS, OF_MEMORY, fit_memory, memory_lines
-from training.hybrid.fit.power import fit_and_evaluate
+from training.hybrid.fit.memory import fit_memory, memory_lines
+from training.hybrid.fit.power import evaluate, measured_power
 from training.hybrid.judge.shipped_answers import shipped_answers
+from training.hybrid.publish import card_of
 from training.hybrid.rows.examples import GraphLookup, Row
 from training.hybrid.rows.sources import load_rows
 
@@ -66,7 +67,7 @@ def main(
     for level, sd in found.sd.items():
         typer.echo(f"{level}: standard deviation {sd:.3f}")
     memory, memory_report = fit_memory(data, graphs)
-    power, power_lines = fit_and_evaluate(data, graphs)
+    power, power_lines = evaluate(measured_power(data, graphs))
     new = _with_effects(config, found) | {"memory": asdict(memory), "power": asdict(power)}
     known = set(config["seen"]["devices"])
     often = {
@@ -74,10 +75,10 @@ def main(
     }
     new["seen"] = {**config["seen"], "often": often}
     lines = _left_out(new, tensors, chosen, kernels, graph)
-    limits = [line for line in config["card"]["limits"] if not line.startswith(OF_MEMORY)]
+    card = card_of({row.source for row in rows})
     new["card"] = {
-        **config["card"],
-        "limits": [*LIMITS, *limits, *MEMORY_LIMITS],
+        **card,
+        "limits": [LIMIT, *card["limits"]],
         "changes": changes,
         "command": "python -m training.hybrid.refit <checkpoint> --data <tables> "
         "--graphs <raw graphs> --out checkpoints/hybrid-gpu/<version>",
@@ -157,11 +158,11 @@ def _left_out(
     return lines
 
 
-LIMITS = (
-    "Latency errors by split (S0 to S6) are those of the law's training: a row was predicted with "
-    "the offsets of its own table. What a question gets on a GPU that another laboratory measured "
-    "is in the table of laboratories left out, whose law knew them; a law that did not was not "
-    "fitted yet. Energy errors are not stated: those of earlier versions were of another power.",
+LIMIT = (
+    "The law is an earlier version's, and so are the lines of latency by split: see its card. What "
+    "a question gets on a GPU that another laboratory measured is in the table of laboratories "
+    "left out, whose law knew them. Energy errors are not stated: those of earlier versions were "
+    "of another power."
 )
 
 

@@ -4,10 +4,13 @@
         --out checkpoints/hybrid-gpu/<version> [--collected dataset/data/<device>]
 
 Steps: measured rows → examples (cached under --work), fits of every learner on every fold of every
-split, the shipped ensemble on all rows, intervals from held-out errors, power and memory models,
-checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the held-out
-predictions, row by row, and the page; a run that was cut off goes on where it stopped. Sets of our
-own (--collected, one folder for each GPU) are sources like any other, of time, power and memory.
+split, the shipped ensemble on all rows, power and memory models, each fold published and asked
+through the shipped door for the rows that it did not see, intervals from those errors, checkpoint,
+and a page of held-out errors. Every fit is kept under --work, and so are the answers, row by row,
+and the page; a run that was cut off goes on where it stopped. Sets of our own (--collected, one
+folder for each GPU) are sources like any other, of time, power and memory.
+
+    --splits L --splits S3a     judge by some of the splits alone: each fold costs a fit
 """
 
 from __future__ import annotations
@@ -22,19 +25,21 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dataset.join.latency_splits import HASHES, hashes_of, latency_splits
-from training.evaluation.held_out import HeldOut, write_held_out
+from dataset.join.latency_splits import HASHES, SPLITS, hashes_of, latency_splits
+from dataset.join.splits import Split
+from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.fit.checkpoint_law import checkpoint_law
 from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
 from training.hybrid.fit.memory import fit_memory
 from training.hybrid.fit.mixture import Mixture, Single
 from training.hybrid.fit.network_fit import STEPS, FitSettings
-from training.hybrid.fit.power import fit_and_evaluate
+from training.hybrid.fit.power import energy_lines, evaluate, measured_power
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.judge.baselines import baselines
 from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
+from training.hybrid.judge.published_folds import published_held_out
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.collected_examples import digest_of, load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
@@ -55,7 +60,10 @@ COMPARED_ON = ("S1",)
 """Splits on which each kernel is also seen alone, without a graph."""
 WEIGHTS = (0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0)
 """Of the graph network in the mean with the trees, far from what was measured, to choose from."""
-CHOSEN_ON = "S2-10"
+CHOSEN_ON = ("S2-10", "L")
+"""Splits on whose rows the weight is chosen: the first of them that is judged by."""
+LABORATORIES = "L"
+"""Split of the energy's latency."""
 
 
 def main(
@@ -69,6 +77,9 @@ def main(
     collected: Annotated[
         list[Path] | None, typer.Option(help="set of our own, of one GPU; may be given again")
     ] = None,
+    splits: Annotated[
+        list[str] | None, typer.Option(help="split to judge by, instead of all; may be given again")
+    ] = None,
 ) -> None:
     """Train, evaluate, and write the checkpoint."""
     sets = [read_collected(folder, graphs) for folder in collected or ()]
@@ -77,49 +88,58 @@ def main(
     runner = runner_of(data, graphs, work, steps, sets)
     graph = load_rows(data, graphs)[1]
     examples = runner.examples
-    splits = latency_splits(table_of(examples))
-    hashes = hashes_of(splits, work / "splits")
+    every_split = latency_splits(table_of(examples))
+    hashes = hashes_of(every_split, work / "splits")
     tasks = {
         name: runner.tasks(
             split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else SHIPPED
         )
-        for name, split in splits.items()
+        for name, split in every_split.items()
+        if name in _judged_by(splits, every_split)
     }
     everything = np.arange(len(examples.rows))
     nothing = np.array([], dtype=np.int64)
     shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
-    weight, chosen = choose_weight(runner, tasks[CHOSEN_ON])
-    mixed = Mixture(weight)
+    weight = choose_weight(runner, tasks[next(name for name in CHOSEN_ON if name in tasks)])
+    samples = measured_power(data, graphs, sets)
+    power, power_lines = evaluate(samples)
+    memory, memory_report = fit_memory(data, graphs, sets)
     helds = {
-        name: runner.held_out(of_split, mixed, "shipped mean")
+        name: published_held_out(runner, of_split, graph, weight=weight, memory=memory, power=power)
         for name, of_split in tasks.items()
-        if name != CHOSEN_ON
     }
-    helds[CHOSEN_ON] = chosen
+    if LABORATORIES in helds:
+        latency = helds[LABORATORIES].rows
+        power_lines += energy_lines(samples, latency, SPLITS[LABORATORIES])
+    mixed = Mixture(weight)
     rows = held_out_rows(runner, helds, tasks, mixed)
     written = write_held_out(work, rows)
-    alone = {
-        learner: [
-            runner.held_out(part, Single(learner), learner)
-            for part in tasks.values()
-            if learner in part[0].learners
-        ]
-        for learner in LEARNERS
-    }
     publish(
         out,
         runner=runner,
         law=checkpoint_law(runner, shipped, weight, graph),
         evaluation=Evaluation(
             helds=helds,
-            learners={"shipped mean": list(helds.values()), **alone},
+            with_own_terms=[
+                runner.held_out(part, mixed, "shipped mean") for part in tasks.values()
+            ],
+            learners={
+                learner: [
+                    runner.held_out(part, Single(learner), learner)
+                    for part in tasks.values()
+                    if learner in part[0].learners
+                ]
+                for learner in LEARNERS
+            },
             baselines=baselines(examples, tasks),
-            calibrated=calibrated(runner, [t for t in tasks["S3a"] if not t.seed], mixed),
-            hashes=hashes,
+            calibrated=calibrated(
+                runner, [task for task in tasks.get("S3a", ()) if not task.seed], mixed
+            ),
+            hashes={name: hashes[name] for name in tasks},
         ),
-        power=fit_and_evaluate(data, graphs, chosen.rows, sets),
-        memory=fit_memory(data, graphs, sets),
+        power=(power, power_lines),
+        memory=(memory, memory_report),
         since=since,
         changes=changes,
     )
@@ -127,6 +147,16 @@ def main(
         HASHES.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
     page = write_page(work / PAGE, rows, checkpoint=out)
     typer.echo(f"wrote {out}, {written} and {page}")
+
+
+def _judged_by(asked: Sequence[str] | None, known: Mapping[str, Split]) -> Sequence[str]:
+    """Return the names of splits that were asked for; all without any."""
+    unknown = sorted(set(asked or ()) - set(known))
+    if unknown:
+        raise typer.BadParameter(f"no split {unknown[0]!r}: {', '.join(known)}")
+    if asked and not set(asked).intersection(CHOSEN_ON):
+        raise typer.BadParameter(f"one of the splits must be {' or '.join(CHOSEN_ON)}")
+    return asked or list(known)
 
 
 def runner_of(
@@ -152,28 +182,16 @@ def runner_of(
     return Runner(examples, fits, settings)
 
 
-def choose_weight(runner: Runner, tasks: Sequence[Task]) -> tuple[float, HeldOut]:
-    """Return the network's weight in the mean, and held-out predictions that did not choose it.
+def choose_weight(runner: Runner, tasks: Sequence[Task]) -> float:
+    """Return the network's weight in the mean whose errors on held-out models are least."""
 
-    The rows of each fold are predicted with the weight that is best on the other folds.
-    """
-    mixes = {weight: runner.held_out(tasks, Mixture(weight), "shipped mean") for weight in WEIGHTS}
+    def error(weight: float) -> float:
+        rows = runner.held_out(tasks, Mixture(weight), "shipped mean").rows
+        rows = rows[runner.examples.is_model[rows["position"]]]
+        ape = (rows["predicted latency_ms"] / rows["latency_ms"] - 1).abs()
+        return float(ape.groupby(rows["family_id"]).mean().mean())
 
-    def best(held: Mapping[float, HeldOut], without: str = "") -> float:
-        def error(weight: float) -> float:
-            rows = held[weight].rows
-            rows = rows[rows["fold"] != without]
-            ape = (rows["predicted latency_ms"] / rows["latency_ms"] - 1).abs()
-            return float(ape.groupby(rows["family_id"]).mean().mean())
-
-        return min(held, key=error)
-
-    first = next(iter(mixes.values()))
-    rows = first.rows.copy()
-    for fold in rows["fold"].unique():
-        mine = rows["fold"] == fold
-        rows[mine] = mixes[best(mixes, without=fold)].rows[mine]
-    return best(mixes), HeldOut(first.predictor, first.split, rows, first.seconds)
+    return min(WEIGHTS, key=error)
 
 
 if __name__ == "__main__":

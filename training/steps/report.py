@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_features import FEATURE_NAMES
-from dippm.models.intervals import SEEN, interval_features
+from dippm.models.intervals import SEEN, UNSEEN, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
-from training.hybrid.judge.latency_intervals import GROUP_OF, PARTS_OF
+from training.hybrid.judge.latency_intervals import PARTS_OF
 from training.hybrid.rows.examples import Row
 from training.steps.examples import StepExamples
 from training.steps.splits import StepFold
@@ -154,10 +154,10 @@ def interval_rows(examples: StepExamples, helds: Sequence[HeldOut]) -> pd.DataFr
         parts.append(
             rows.assign(
                 split=held.split,
-                group=GROUP_OF.get(held.split, SEEN),
+                group=UNSEEN if held.split == "S3a" else SEEN,
                 part=pieces,
                 features=described,
-                host_log_sd=0.0,
+                beside_law=0.0,
                 gpu=[examples.rows[i].row.device.name for i in rows["position"]],
                 weight=[count[name] ** -0.5 for name in of],
                 log_error=np.log(rows[PREDICTED] / rows[LABEL]),

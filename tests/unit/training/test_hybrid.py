@@ -16,6 +16,7 @@ from dippm.conditions import Conditions
 from dippm.devices import find, host_of
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView
+from dippm.graph.float_type import in_float32
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.gpu_effects import EFFECT_UNITS, GpuEffects
 from dippm.models.host import OVERLAP_POWER
@@ -56,9 +57,10 @@ from training.hybrid.judge.baselines import NAMES, ROOFLINE, baselines
 from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.held_out_times import held_out_times
+from training.hybrid.judge.published_folds import published_held_out
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.examples import Row, build_examples, join_examples
-from training.hybrid.train import choose_weight
+from training.hybrid.train import WEIGHTS, choose_weight
 
 SETTINGS = Settings(
     FitSettings(
@@ -222,11 +224,14 @@ def test_the_further_from_what_was_measured_the_more_the_trees_say():
     assert 0 < found[1, 2] < 0.6
 
 
-def test_the_weight_of_a_fold_is_chosen_on_the_others(runner, tasks):
-    weight, held = choose_weight(runner, tasks["S2-10"])
-    assert 0.0 <= weight <= 1.0
-    single = runner.held_out(tasks["S2-10"], Mixture(0.5), "both").rows
-    assert held.rows["row_id"].tolist() == single["row_id"].tolist()
+def test_the_weight_is_the_one_of_the_least_error(runner, tasks):
+    def error(weight: float) -> float:
+        rows = runner.held_out(tasks["S2-10"], Mixture(weight), "both").rows
+        ape = (rows["predicted latency_ms"] / rows["latency_ms"] - 1).abs()
+        return float(ape.groupby(rows["family_id"]).mean().mean())
+
+    chosen = choose_weight(runner, tasks["S2-10"])
+    assert error(chosen) == min(map(error, WEIGHTS))
 
 
 def test_parts_of_examples_join(runner):
@@ -269,9 +274,38 @@ def test_baselines_stand_on_the_same_rows(runner, tasks):
 MIXTURE = Mixture(0.5)
 
 
+POWER = PowerModel(0.3, (1.0,) * len(SHARES), 6.0, 0.1)
+MEMORY = MemoryModel(500.0, 4.0, 200.0, 0.05)
+
+
+@pytest.fixture(scope="module")
+def by_fits(runner, tasks) -> dict[str, HeldOut]:
+    return {name: runner.held_out(tasks[name], MIXTURE, "both") for name in ("S1", "S2-10")}
+
+
 @pytest.fixture(scope="module")
 def helds(runner, tasks) -> dict[str, HeldOut]:
-    return {name: runner.held_out(tasks[name], MIXTURE, "both") for name in ("S1", "S2-10", "S3a")}
+    """Answers of the folds' checkpoints, each written, loaded and asked."""
+    beside = {"weight": 0.5, "memory": MEMORY, "power": POWER}
+    return {
+        name: published_held_out(runner, tasks[name], graph_of, **beside)
+        for name in ("S1", "S2-10", "S3a")
+    }
+
+
+def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, helds):
+    rows = helds["S2-10"].rows
+    tested = np.concatenate([task.test for task in tasks["S2-10"]])
+    assert sorted(rows["position"]) == sorted(tested)
+    task = tasks["S2-10"][0]
+    loaded = dippm.load(runner.folder / f"{task.name}.checkpoint" / "0.0.0")
+    mine = rows[rows["fold"] == task.fold].iloc[0]
+    row = runner.examples.rows[mine["position"]]
+    graph = in_float32(graph_of(row.graph))
+    asked = Conditions(device=row.device, batch=4, precision="amp", timer="wall")
+    [found] = loaded.checkpoint_for(row.device).predictor.predict_many(graph, [asked])
+    assert mine["predicted latency_ms"] == found.values["latency_ms"].value
+    assert mine["features"] == found.interval_terms.features
 
 
 @pytest.fixture(scope="module")
@@ -305,9 +339,9 @@ def test_rows_say_what_they_are_and_what_bounds_them(rows):
     assert deep["gflop"] > 9 * 2 * 4 * 160 * 160 / 1e9
 
 
-def test_the_kernels_of_a_row_take_what_was_predicted(runner, tasks, helds):
+def test_the_kernels_of_a_row_take_what_was_predicted(runner, tasks, by_fits):
     task = tasks["S2-10"][0]
-    held = helds["S2-10"].rows.set_index("position").loc[task.test]
+    held = by_fits["S2-10"].rows.set_index("position").loc[task.test]
     times = held_out_times(runner, task, task.test, MIXTURE)
     predicted_ms = held["predicted latency_ms"].to_numpy()
     host = (held["host_share"].to_numpy() * predicted_ms / times.device_ms) ** OVERLAP_POWER
@@ -346,10 +380,9 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
 
 
 @pytest.fixture(scope="module")
-def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
+def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("checkpoints") / "hybrid-toy" / "0.1.0"
-    _, held = choose_weight(runner, tasks["S2-10"])
-    helds = {"S2-10": held, "S3a": runner.held_out(tasks["S3a"], Single(SAGE), "shipped mean")}
+    alone = [runner.held_out(tasks["S3a"], Single(SAGE), "shipped mean")]
     report = {"n": 1, "mape": 0.1, "median_ape": 0.1}
     publish(
         out,
@@ -357,16 +390,17 @@ def checkpoint(runner, tasks, shipped, tmp_path_factory) -> Path:
         law=checkpoint_law(runner, shipped, 0.5, graph_of),
         evaluation=Evaluation(
             helds=helds,
-            learners={"shipped mean": list(helds.values())},
+            with_own_terms=alone,
+            learners={"shipped mean": alone},
             baselines=baselines(runner.examples, {"S2-10": tasks["S2-10"]}),
             calibrated=calibrated(runner, tasks["S3a"], MIXTURE),
             hashes={"S2-10": "0" * 64},
         ),
         power=(
-            PowerModel(0.3, (1.0,) * len(SHARES), 6.0, 0.1),
+            POWER,
             [{"target": "power_w", "gpu": "A100-40GB", "n": 1, "median_ape": 9.0, "mape": 10.0}],
         ),
-        memory=(MemoryModel(500.0, 4.0, 200.0, 0.05), {"toy": report}),
+        memory=(MEMORY, {"toy": report}),
     )
     return out
 
@@ -457,7 +491,7 @@ def test_what_is_left_over_of_models_nearby_makes_predictions_better(runner, tas
 
 
 def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
-    runner, tasks, helds, checkpoint
+    runner, tasks, by_fits, checkpoint
 ):
     """Measured by the predictor against a checkpoint of the rows that trained in the fold."""
     rows = runner.examples.rows
@@ -470,14 +504,14 @@ def test_novelty_of_a_held_out_row_is_that_of_a_prediction_without_its_fold(
         arrays = {name: tensor.numpy() for name, tensor in measured_tensors(found).items()}
         measured = MeasuredModels.from_tensors(arrays, list(found.on_gpus))
         predictor.law = replace(predictor.law, measured=measured)
-        held = helds["S2-10"].rows.set_index("position").loc[task.test]
+        held = by_fits["S2-10"].rows.set_index("position").loc[task.test]
         for i, known in held[["novelty", "gpu_novelty"]].iterrows():
             asked = Conditions(device=rows[i].device, batch=rows[i].batch, precision="amp")
             found = predictor._times(graph_of(rows[i].graph), asked, asked.batch)
             assert found.novelty == pytest.approx(tuple(known), abs=1e-5)
 
 
-def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, tasks, helds):
+def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, tasks, by_fits):
     shares = row_shares(runner.examples)
     is_model = runner.examples.is_model
     for split in ("S1", "S2-10"):
@@ -489,10 +523,10 @@ def test_a_model_whose_architecture_is_held_out_is_no_kin_of_itself(runner, task
                 if row.is_model and row.architecture not in tested and i in set(task.train)
             ]
             least = np.abs(shares[task.test][:, None] - shares[others]).sum(axis=2).min(axis=1) / 2
-            known = helds[split].rows.set_index("position").loc[task.test, "novelty"]
+            known = by_fits[split].rows.set_index("position").loc[task.test, "novelty"]
             assert known.to_numpy() == pytest.approx(least, abs=LEAST_NOVELTY / 2 + 1e-3)
     plain = [i for i in np.flatnonzero(is_model) if runner.examples.rows[i].family == "plain"]
-    known = helds["S2-10"].rows.set_index("position").loc[plain, "novelty"]
+    known = by_fits["S2-10"].rows.set_index("position").loc[plain, "novelty"]
     assert (known > 2 * LEAST_NOVELTY).all()
 
 

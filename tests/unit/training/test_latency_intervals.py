@@ -62,10 +62,12 @@ def held(split: str, seed: int) -> HeldOut:
             "fold": [str(p % FOLDS[split]) for p in position],
             "latency_ms": 1.0,
             "predicted latency_ms": np.exp(size * random.normal(size=count)),
-            "spread": 0.02,
-            "host_share": 0.0,
-            "novelty": novelty,
-            "gpu_novelty": 1.0 if split == "S3a" else novelty,
+            "features": [
+                interval_features(0.02, 0.0, 0.0, False, 50.0, far, 1.0 if split == "S3a" else far)
+                for far in novelty
+            ],
+            "group": UNSEEN if split == "S3a" else SEEN,
+            "beside_law": 0.0,
         }
     )
     return HeldOut("made up", split, rows, 0.0)
@@ -115,19 +117,13 @@ def test_a_new_gpu_does_not_hide_that_novelty_matters(rows: pd.DataFrame) -> Non
     assert slope(with_gpu) > 0.25
 
 
-def test_a_gpu_without_models_is_a_new_one_whatever_was_held_out() -> None:
-    gpt = HELDS["S2-10"].rows.assign(gpu_novelty=1.0)
-    rows = interval_rows(EXAMPLES, HeldOut("made up", "S2-10", gpt, 0.0))
-    assert set(rows["group"]) == {UNSEEN}
-
-
 def test_a_host_that_nobody_named_is_not_asked_of_the_law(rows: pd.DataFrame) -> None:
     """Errors of new GPUs grow by what their hosts are off; the law is the same, intervals wider."""
     new = rows["group"] == UNSEEN
     host = np.where(new, 0.3, 0.0)
     signs = np.where(rows["log_error"] < 0, -1.0, 1.0)
     off = signs * np.hypot(rows["log_error"], two_sided(COVERAGE) * host)
-    wrong = rows.assign(log_error=off, host_log_sd=host)
+    wrong = rows.assign(log_error=off, beside_law=two_sided(COVERAGE) * host)
     assert fit_intervals(wrong).quantile == pytest.approx(fit_intervals(rows).quantile, rel=1e-6)
     tried = wrong[new]
     assert (np.abs(tried["log_error"]) <= half_widths(tried, wrong)).mean() >= 0.85
@@ -165,10 +161,3 @@ def test_what_is_no_whole_model_teaches_no_width() -> None:
     examples = sketch(["part"] * 10 + ["model"] * (ROWS - 10))
     assert (interval_rows(examples, HELDS["S1"])["position"] >= 10).all()
     assert len(interval_rows(examples, HELDS["S1"], operators=True)) == ROWS
-
-
-def test_the_feature_is_the_one_of_a_prediction(rows: pd.DataFrame) -> None:
-    row = rows.iloc[0]
-    assert row["features"] == interval_features(
-        0.02, 0.0, 0.0, False, 50.0, row["novelty"], row["gpu_novelty"]
-    )

@@ -16,7 +16,14 @@ from dippm.features.kernel_features import DeviceView
 from dippm.features.kernel_table import KernelTable
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.power import SHARES, PowerModel, work_ms
-from training.hybrid.fit.power import SPLITS, evaluate, fit_power, log_spread, predictions
+from training.hybrid.fit.power import (
+    SPLITS,
+    energy_lines,
+    evaluate,
+    fit_power,
+    log_spread,
+    predictions,
+)
 from training.hybrid.rows.power_samples import LEAST_BUSY, PowerSample, _at_full_clocks, _busy
 
 TRUE = PowerModel(0.25, (1.2, 0.7, 1.5, 0.6), 5.0, 0.0, 0.25, 0.8)
@@ -46,14 +53,14 @@ def test_errors_are_stated_of_what_was_held_out_beside_the_baseline(samples) -> 
     latency = pd.DataFrame(
         {"row_id": [samples[0].row_id], "latency_ms": [1.0], "predicted latency_ms": [1.1]}
     )
-    model, lines = evaluate(samples, latency)
-    power = [line for line in lines if line["target"] == "power_w"]
-    assert {line["split"] for line in power} == set(SPLITS)
-    for line in power:
+    model, lines = evaluate(samples)
+    assert {line["split"] for line in lines} == set(SPLITS)
+    for line in lines:
         assert line["mape"] < 10
         assert line["coverage"] > 0
         assert line["constant_share_of_limit_mape"] > 0
-    (energy,) = (line for line in lines if line["target"] == "energy_j")
+    (energy,) = energy_lines(samples, latency, "L laboratory held out")
+    assert energy["target"] == "energy_j"
     assert (energy["n"], energy["gpu"]) == (1, "A100-40GB")
     assert 0 < energy["mape"] < 15
     assert 0 < model.log_error < 0.1

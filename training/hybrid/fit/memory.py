@@ -11,9 +11,6 @@ have the context of their installation, and of laboratories left out wholly: the
 which nothing that they measured is known.
 
     python -m training.hybrid.fit.memory --data ../shared/data --graphs build/graphs
-    python -m training.hybrid.fit.memory --data ... --graphs ... --from CHECKPOINT --into FOLDER
-
-The second writes the folder of a checkpoint anew, with this memory in the place of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dippm.conditions import SOFTWARE_CLASSES
 from dippm.models.memory import AskedContext, MemoryModel, reserved_mb
-from dippm.pretrained import save_checkpoint
-from dippm.pretrained.store import CONFIG, METRICS, WEIGHTS
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet
 from training.hybrid.rows.context_samples import (
@@ -45,17 +40,6 @@ from training.hybrid.rows.context_samples import (
 from training.hybrid.rows.memory_samples import UNUSED, MemorySample, memory_samples
 
 Floats = NDArray[np.float64]
-OF_MEMORY = "Memory is "
-MEMORY_LIMITS = (
-    OF_MEMORY + "what nvidia-smi shows. Its context is that of driver and software: learned from "
-    "installations on two GPUs (A100-40GB, A100-80GB) and from published contexts; others differ "
-    "by some hundred MB either way, which interval and bound hold. context_mb states yours. "
-    "cuDNN's workspaces beyond changes of layout are not known: ResNet-50 at batch 256 is 15 % "
-    "low.",
-    OF_MEMORY + "that of inference under torch.no_grad; autograd=True is without. D3.5's table 4 "
-    "was measured so (training/studies/seed_memory.py).",
-)
-"""What the card says of it."""
 DEFAULT = "cuda-11"
 """Class that an answer assumes: its context is the largest, so its bound is the safe one."""
 START = np.log([4.0, 200.0])
@@ -314,52 +298,13 @@ def log_spread(error: Floats) -> float:
     return float(max(np.quantile(np.abs(error), 0.9) / Z90, -error.min() / Z99))
 
 
-def rewritten(checkpoint: Path, into: Path, model: MemoryModel, report: Mapping[str, Any]) -> None:
-    """Write a checkpoint of inference anew, with another memory and its errors, and a card of both.
-
-    Args:
-        checkpoint: folder of the old one.
-        into: folder of the new one, `<name>/<version>`.
-        model: fitted memory.
-        report: its errors, as `evaluate` returns them.
-
-    Raises:
-        FileExistsError: if there is something at `into`.
-        CheckpointError: if what was written cannot be loaded.
-    """
-    from safetensors.torch import load_file
-
-    if into.exists():
-        raise FileExistsError(f"{into} is there already: a published version never changes")
-    config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
-    metrics = json.loads((checkpoint / METRICS).read_text(encoding="utf-8"))
-    limits = [line for line in config["card"]["limits"] if not line.startswith(OF_MEMORY)]
-    summary = [line for line in metrics["summary"] if line["target"] != "memory_mb"]
-    save_checkpoint(
-        into,
-        load_file(checkpoint / WEIGHTS),
-        {
-            **config,
-            "memory": asdict(model),
-            "card": {**config["card"], "limits": [*limits, *MEMORY_LIMITS]},
-        },
-        {**metrics, "summary": [*summary, *memory_lines(report)]},
-    )
-
-
 def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
-    checkpoint: Annotated[
-        Path | None, typer.Option("--from", help="folder of a checkpoint of inference")
-    ] = None,
-    into: Annotated[Path | None, typer.Option(help="new folder for it with this memory")] = None,
 ) -> None:
     """Print the fitted memory model and its errors as JSON."""
     model, report = fit_memory(data, graphs)
     typer.echo(json.dumps({"model": asdict(model), "left out": report}, indent=2))
-    if checkpoint is not None and into is not None:
-        rewritten(checkpoint, into, model, report)
 
 
 if __name__ == "__main__":

@@ -144,30 +144,29 @@ def _parts(samples: Sequence[PowerSample], split: str) -> list[str]:
 
 
 def evaluate(
-    samples: Sequence[PowerSample], latency: pd.DataFrame | None = None
+    samples: Sequence[PowerSample],
 ) -> tuple[PowerModel, list[dict[str, Any]]]:
-    """Fit on all samples; the lines of the card are errors of what was held out.
-
-    Args:
-        samples: all of them.
-        latency: held-out predictions, with "row_id", "latency_ms" and "predicted latency_ms":
-            where they know a sample, lines of energy follow.
-    """
+    """Fit on all samples; the lines of the card are errors of what was held out."""
     found = {split: held_out(samples, split) for split in SPLITS}
     log_error = log_spread(samples, [found[split][0] for split in STATED])
     model = replace(fit_power(samples), log_error=log_error)
     lines = []
     for split, (predicted, baseline) in found.items():
         lines += _lines(samples, split, predicted, baseline, log_error)
-    if latency is not None:
-        lines += energy_lines(samples, latency)
     return model, lines
 
 
-def energy_lines(samples: Sequence[PowerSample], latency: pd.DataFrame) -> list[dict[str, Any]]:
+def energy_lines(
+    samples: Sequence[PowerSample], latency: pd.DataFrame, split: str
+) -> list[dict[str, Any]]:
     """Return the errors of power × latency, both held out, where a table has both.
 
     Power sees the predicted time, too: a kernel that is predicted slower is predicted to draw less.
+
+    Args:
+        samples: all of them.
+        latency: held-out predictions, with "row_id", "latency_ms" and "predicted latency_ms".
+        split: by which they were held out, for people.
     """
     known = latency.drop_duplicates("row_id").set_index("row_id")
     both = [s for s in samples if s.row_id in known.index]
@@ -185,7 +184,7 @@ def energy_lines(samples: Sequence[PowerSample], latency: pd.DataFrame) -> list[
         {**line, "target": "energy_j", "question": line["question"].replace("power", "energy", 1)}
         for line in _lines(
             [replace(s, power_w=s.power_w * t) for s, t in zip(both, measured, strict=True)],
-            f"{STRICTEST} for power, family for latency",
+            f"{STRICTEST} for power; latency: {split}",
             power * predicted,
             constant_share(both, samples) * predicted,
         )
@@ -237,16 +236,13 @@ def _labels(samples: Sequence[PowerSample]) -> Floats:
     return np.array([s.power_w for s in samples])
 
 
-def fit_and_evaluate(
-    data: Path,
-    graphs: Path,
-    latency: pd.DataFrame | None = None,
-    collected: Sequence[CollectedSet] = (),
-) -> tuple[PowerModel, list[dict[str, Any]]]:
-    """Return `evaluate` of everything that was measured, sets of our own included."""
+def measured_power(
+    data: Path, graphs: Path, collected: Sequence[CollectedSet] = ()
+) -> list[PowerSample]:
+    """Return everything of which power was measured, sets of our own included."""
     store = GraphStore(graphs)
     ours = [sample for found in collected for sample in collected_power(found, store)]
-    return evaluate([*power_samples(data, store), *ours], latency)
+    return [*power_samples(data, store), *ours]
 
 
 def main(
@@ -254,7 +250,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
 ) -> None:
     """Print the fitted power model and its errors as JSON."""
-    model, lines = fit_and_evaluate(data, graphs)
+    model, lines = evaluate(measured_power(data, graphs))
     typer.echo(json.dumps({"model": asdict(model), "errors, percent": lines}, indent=1))
 
 

@@ -12,9 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
-from dippm.devices.hosts import unknown_host_log_sd
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw, interval_features
+from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw
 from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
@@ -23,19 +21,19 @@ from training.hybrid.rows.examples import Examples
 
 Floats = NDArray[np.float64]
 FEWEST_ROWS = 20
-GROUP_OF = {"S0": SEEN, "S1": SEEN, "S2-10": SEEN, "S3a": UNSEEN}
-"""Splits that teach the law, and for which GPUs."""
+TEACHING = ("L", "S0", "S1", "S2-10", "S3a")
+"""Splits that teach the law, those of them that were fitted."""
 SLACK = 0.05
 """How much less often than promised intervals may hold on the worst split of a group."""
 PARTS_OF = {"S0": 5}
 """In how many parts a split of one fold is tried, each by a law that did not see it."""
-LISTED = ("S2-10", "S3a")
+LISTED = ("L", "S2-10", "S3a")
 """Splits whose GPUs and worst families are listed."""
 
 
 def interval_law_rows(examples: Examples, helds: Mapping[str, HeldOut]) -> pd.DataFrame:
     """Return the held-out rows that the shipped interval law is fitted on."""
-    parts = [interval_rows(examples, helds[name]) for name in GROUP_OF if name in helds]
+    parts = [interval_rows(examples, helds[name]) for name in TEACHING if name in helds]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -44,51 +42,24 @@ def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False)
 
     Args:
         examples: all rows.
-        held: with the columns of `Runner.held_out`.
+        held: answers of published folds, see `published_held_out`.
         operators: whether what is no whole model is described, too; no law is fitted on it.
     """
     rows = held.rows
     if not operators:
         rows = rows[[examples.rows[i].is_model for i in rows["position"]]]
-    described = []
-    groups = []
-    for row in rows.itertuples():
-        example = examples.rows[row.position]
-        group, gpu_novelty = _group(example.is_model, GROUP_OF.get(held.split, SEEN), row)
-        groups.append(group)
-        features = interval_features(
-            row.spread,
-            row.host_share,
-            0.0,
-            example.mode == "compiled",
-            float(examples.launches[row.position]),
-            row.novelty,
-            gpu_novelty,
-        )
-        described.append(features)
-    decided = np.minimum(rows["host_share"], 1.0) ** OVERLAP_POWER
     sizes = Counter(examples.rows[i].table for i in rows["position"])
     parts = PARTS_OF.get(held.split, 1)
     return rows.assign(
         split=held.split,
-        group=groups,
-        host_log_sd=np.where(np.array(groups) == UNSEEN, unknown_host_log_sd() * decided, 0.0),
         part=[
             f"{fold} {crc32(str(architecture).encode()) % parts}"
             for fold, architecture in zip(rows["fold"], rows["arch_id"], strict=True)
         ],
-        features=described,
         gpu=[examples.rows[i].device.name for i in rows["position"]],
         weight=[sizes[examples.rows[i].table] ** -0.5 for i in rows["position"]],
         log_error=np.log(rows["predicted latency_ms"] / rows["latency_ms"]),
     )
-
-
-def _group(is_model: bool, of_split: str, row: Any) -> tuple[str, float]:
-    """Return what `dippm.models.intervals.interval_group` says of a row under test."""
-    if not is_model and of_split == SEEN:
-        return SEEN, row.novelty
-    return (SEEN, row.gpu_novelty) if row.gpu_novelty < 1.0 else (UNSEEN, 1.0)
 
 
 def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
@@ -97,11 +68,11 @@ def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
     Its intervals hold with probability `level` over the splits of a group, and on each of them with
     SLACK less at least. What a new GPU adds to the size of errors is told apart while the features
     are fitted, and left to the quantile of its group: no feature stands for it. Nor does the law
-    answer for a host that nobody named: a prediction adds that, see `half_widths`.
+    answer for a host or a laboratory that nobody named: a prediction adds that, see `half_widths`.
     """
     features = np.array(rows["features"].tolist())
-    host = two_sided(level) * rows["host_log_sd"].to_numpy()
-    log_error = np.sqrt(np.maximum(rows["log_error"].to_numpy() ** 2 - host**2, 0.0))
+    beside = _beside_law(rows, level)
+    log_error = np.sqrt(np.maximum(rows["log_error"].to_numpy() ** 2 - beside**2, 0.0))
     split = rows["split"].to_numpy()
     weight = (rows["weight"] / rows.groupby("split")["weight"].transform("sum")).to_numpy()
     new_gpu = (rows["group"] == UNSEEN).to_numpy(np.float64)
@@ -122,7 +93,7 @@ def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
 
 
 def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVERAGE) -> Floats:
-    """Return the log half widths of intervals, shape (len(rows),), unknown hosts included.
+    """Return the log half widths of intervals, shape (len(rows),), with what no law answers for.
 
     Each part of the rows has them by a law of those `law_rows` that are not among it, whatever
     split they come from.
@@ -133,7 +104,12 @@ def half_widths(rows: pd.DataFrame, law_rows: pd.DataFrame, level: float = COVER
         law = fit_intervals(law_rows[~law_rows["position"].isin(mine["position"])], level)
         pairs = zip(mine["features"], mine["group"], strict=True)
         half[places] = [law.half_width(*pair) for pair in pairs]
-    return np.asarray(np.hypot(half, two_sided(level) * rows["host_log_sd"].to_numpy()))
+    return np.asarray(np.hypot(half, _beside_law(rows, level)))
+
+
+def _beside_law(rows: pd.DataFrame, level: float) -> Floats:
+    """Return what intervals have beside the law, at another level than the answers have."""
+    return np.asarray(rows["beside_law"].to_numpy() * two_sided(level) / two_sided(COVERAGE))
 
 
 def covered(rows: pd.DataFrame) -> list[dict[str, Any]]:

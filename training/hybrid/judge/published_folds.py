@@ -10,19 +10,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import dippm
-from dippm.models.intervals import IntervalLaw
+from dippm.models.intervals import FEATURES, GROUPS, IntervalLaw
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
+from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.checkpoint_law import checkpoint_law, configuration
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.judge.shipped_answers import shipped_answers
 from training.hybrid.rows.examples import GraphLookup, Row
 
 ANSWERS = "answers.parquet"
+PREDICTOR = "published fold"
+NO_WIDTHS = IntervalLaw((0.0,) * len(FEATURES), dict.fromkeys(GROUPS, 1.0))
+"""Of a fold: how wide intervals are is learned from the answers of all folds."""
+
+
+def published_held_out(
+    runner: Runner,
+    tasks: Sequence[Task],
+    graph: GraphLookup,
+    *,
+    weight: float,
+    memory: MemoryModel,
+    power: PowerModel,
+) -> HeldOut:
+    """Return the answers of the published folds of one split.
+
+    Operators amid a model, and rows whose batch nobody can state, are no question of a user: they
+    have no row.
+
+    Args:
+        runner: with finished fits.
+        tasks: of one split; those of one fold are the members of its checkpoint.
+        graph: key → graph.
+        weight: of the networks in the mean with the trees, far from what was measured.
+        memory: of a checkpoint.
+        power: likewise.
+
+    Returns:
+        Rows as `Runner.held_out` has them, with "features", "group" and "beside_law" of the
+        interval, see `dippm.models.intervals`, in place of what those are made of.
+    """
+    folds: dict[str, list[Task]] = {}
+    for task in tasks:
+        folds.setdefault(task.fold, []).append(task)
+    parts = []
+    for fold, members in folds.items():
+        answers = fold_answers(
+            runner, members, graph, weight=weight, memory=memory, power=power, intervals=NO_WIDTHS
+        ).dropna(subset="predicted_ms")
+        rows = [runner.examples.rows[i] for i in answers["position"]]
+        part = {
+            "position": answers["position"].to_numpy(),
+            "row_id": [row.row_id for row in rows],
+            "arch_id": [row.architecture for row in rows],
+            "family_id": [row.family for row in rows],
+            "fold": fold,
+            "latency_ms": answers["measured_ms"].to_numpy(),
+            "predicted latency_ms": answers["predicted_ms"].to_numpy(),
+            "host_share": answers["host_share"].to_numpy(),
+            "features": [tuple(map(float, found)) for found in answers["features"]],
+            "group": answers["group"].to_numpy(),
+            "beside_law": answers["beside_law"].to_numpy(),
+        }
+        parts.append(pd.DataFrame(part))
+    return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
 
 def fold_answers(
@@ -47,19 +104,22 @@ def fold_answers(
         memory: of a checkpoint.
         power: likewise.
         intervals: likewise.
+
+    Returns:
+        Columns of `Answer`, and "position" in the examples.
     """
-    folder = runner.folder / f"{members[0].name}.checkpoint"
+    folder = runner.folder / f"{members[0].name}.checkpoint" / "0.0.0"
     kept = folder / ANSWERS
     if not kept.exists():
         if not (folder / "config.json").exists():
             law = checkpoint_law(runner, members, weight, graph)
             config = configuration(law, memory, power, intervals)
             save_checkpoint(folder, dict(law.tensors), {**config, "card": CARD}, METRICS)
-        positions = [i for i in members[0].test if runner.examples.rows[i].node is None]
-        rows: list[Row] = [runner.examples.rows[i] for i in positions]
+        asked = [i for i in members[0].test if runner.examples.rows[i].node is None]
+        rows: list[Row] = [runner.examples.rows[i] for i in asked]
         answers = shipped_answers(dippm.load(folder), rows, graph)
         unfinished = kept.with_suffix(".part")
-        answers.assign(position=positions).to_parquet(unfinished)
+        answers.assign(position=np.array(asked, np.int64)).to_parquet(unfinished)
         unfinished.replace(kept)
     return pd.read_parquet(kept)
 

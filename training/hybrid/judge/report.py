@@ -10,12 +10,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
+from dippm.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
+from training.hybrid.judge.latency_intervals import half_widths, interval_rows
 from training.hybrid.judge.views import REFERENCE, View, views_of
 from training.hybrid.rows.examples import Examples
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
+WORK = {"model": "whole models", "module": "chains", "operator": "single operators"}
+QUESTION_OF_L = "a measured GPU, in another laboratory"
+FEWEST_ROWS = 5
+"""Of a laboratory on a GPU, that have a line of their own."""
 
 
 def summary(examples: Examples, helds: Sequence[HeldOut]) -> list[dict[str, Any]]:
@@ -27,6 +33,55 @@ def summary(examples: Examples, helds: Sequence[HeldOut]) -> list[dict[str, Any]
         for view in views
         if len(rows := rows_of(view, examples, held.rows))
     ]
+
+
+def laboratory_lines(
+    examples: Examples, held: HeldOut, law_rows: pd.DataFrame
+) -> list[dict[str, Any]]:
+    """Return errors by GPU and laboratory held out, in percent, with what intervals are worth.
+
+    Rows that the host decides are left out: they show the laboratory's machine, which a question
+    may name and these did not.
+
+    Args:
+        examples: all rows.
+        held: answers of the published folds of split L.
+        law_rows: see `interval_law_rows`.
+    """
+    rows = interval_rows(examples, held, operators=True)
+    rows = rows[rows["host_share"] <= HOST_DECIDES]
+    rows = rows.assign(half=half_widths(rows, law_rows))
+    known = [examples.rows[i] for i in rows["position"]]
+    rows = rows.assign(
+        laboratory=[row.source for row in known],
+        work=[WORK[row.kind] for row in known],
+        precision=[row.precision for row in known],
+        mode=[row.mode for row in known],
+    )
+    lines = []
+    keys = ["work", "gpu", "laboratory", "precision", "mode"]
+    for (work, gpu, laboratory, precision, mode), mine in rows.groupby(keys):
+        if len(mine) < FEWEST_ROWS:
+            continue
+        grouped = grouped_errors(mine[LABEL], mine[PREDICTED], list(mine["family_id"]))
+        interval = bootstrap(mine[LABEL], mine[PREDICTED], list(mine["arch_id"]), n_resamples=500)
+        inside = mine["log_error"].abs() <= mine["half"]
+        lines.append(
+            {
+                "gpu": gpu,
+                "target": "latency_ms",
+                "data": f"{laboratory} ({work}, {precision}, {mode})",
+                "split": SPLITS[held.split],
+                "n": len(mine),
+                "architectures": int(mine["arch_id"].nunique()),
+                "families": int(mine["family_id"].nunique()),
+                **card_columns(grouped, interval),
+                "coverage": round(100 * float(inside.mean()), 1),
+                "median_half_width": round(100 * float(np.expm1(mine["half"].median())), 1),
+                "question": QUESTION_OF_L if work == WORK["model"] else None,
+            }
+        )
+    return lines
 
 
 def rows_of(view: View, examples: Examples, rows: pd.DataFrame) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from dippm.conditions import MAX_BATCH, Conditions
 from dippm.graph.float_type import in_float32
 from dippm.graph.model_graph import ModelGraph
 from dippm.loaded import LoadedPredictor
+from dippm.models.hybrid import Z90
 from training.hybrid.rows.by_graph import over_graphs
 from training.hybrid.rows.examples import GraphLookup, Row
 
@@ -33,6 +34,9 @@ class Answer:
         predicted_ms: latency that was answered; NaN if the row cannot be asked for.
         low_ms, high_ms: ends of its 90 % interval.
         host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
+        features: of the law of interval widths, see `dippm.models.intervals`; empty without one.
+        group: of that law.
+        beside_law: log half width of the interval that the law does not answer for.
     """
 
     row_id: str
@@ -41,6 +45,9 @@ class Answer:
     low_ms: float
     high_ms: float
     host_share: float
+    features: tuple[float, ...] = ()
+    group: str = ""
+    beside_law: float = 0.0
 
 
 def shipped_answers(
@@ -71,8 +78,9 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
             continue
         predictor = loaded.checkpoint_for(conditions.device).predictor
         [estimates] = predictor.predict_many(graph, [conditions])
-        latency = estimates.values["latency_ms"]
-        host = estimates.host
+        latency, host = estimates.values["latency_ms"], estimates.host
+        terms = estimates.interval_terms
+        widths = (terms.features, terms.group, terms.beside_law(Z90)) if terms else ()
         found.append(
             Answer(
                 row.row_id,
@@ -81,6 +89,7 @@ def _answers(loaded: LoadedPredictor, graph: ModelGraph, rows: Sequence[Row]) ->
                 latency.interval.low,
                 latency.interval.high,
                 host.share if host else 0.0,
+                *widths,
             )
         )
     return found

@@ -5,13 +5,16 @@ novelty is the distance to the nearest point that was measured, in total variati
 time that would have to move to other classes to make the two alike. A sibling of a measured model
 is near 0; a model that spends its time on what only came along in the others is far. What was
 measured on the GPU in question is told apart from what was measured on any.
+
+Whether a norm stands beside its convolution or was folded into it, which leaves a bias, one pass
+over the result follows: both are one kind of work here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +23,11 @@ from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 
 Floats = NDArray[np.float64]
+F = TypeVar("F", np.float32, np.float64)
 TENSOR, GPUS_TENSOR = "measured.shares", "measured.on_gpus"
 MOST_ROWS = 1 << 14
 """A prediction looks at all rows, so a checkpoint may not have any number of them."""
+NORM, BIAS = (list(KERNEL_CLASSES).index(name) for name in ("batch_norm", "broadcast"))
 TOLERANCE = 0.01
 """Of the sum of shares, which are stored in half precision."""
 
@@ -44,7 +49,8 @@ class MeasuredModels:
     """The points that were measured.
 
     Attributes:
-        shares: of roofline time by class in the order of KERNEL_CLASSES, shape (M, C).
+        shares: of roofline time by class in the order of KERNEL_CLASSES, shape (M, C), see
+            `with_biases_as_norms`.
         on_gpus: by GPU, which points models that were measured there are near to, shape (M,); empty
             if GPUs are not told apart, and every model counts as measured on each.
     """
@@ -76,6 +82,7 @@ class MeasuredModels:
             raise _damaged(f"{TENSOR} has values that are no shares")
         if np.abs(sums - 1).max() > TOLERANCE:
             raise _damaged(f"the rows of {TENSOR} do not sum to 1")
+        shares = with_biases_as_norms(shares)
         return cls(shares, _on_gpus(tensors, gpus, len(shares)) if gpus else {})
 
     def novelty(self, shares: Floats, gpu: str = "") -> Novelty:
@@ -94,7 +101,7 @@ class MeasuredModels:
 
 
 def shares_of(kind: NDArray[Any], roofline_ms: Floats) -> Floats:
-    """Return the shares of roofline time by class of kernels, shape (C,).
+    """Return the shares of roofline time by class of kernels, biases as norms, shape (C,).
 
     All are 0 if no kernel runs, or if a time is no finite number.
 
@@ -104,7 +111,17 @@ def shares_of(kind: NDArray[Any], roofline_ms: Floats) -> Floats:
     """
     by_class = np.bincount(kind, roofline_ms, len(KERNEL_CLASSES)).astype(np.float64)
     total = float(by_class.sum())
-    return by_class / total if 0.0 < total < np.inf else np.zeros(len(KERNEL_CLASSES))
+    if not 0.0 < total < np.inf:
+        return np.zeros(len(KERNEL_CLASSES))
+    return with_biases_as_norms(by_class / total)
+
+
+def with_biases_as_norms(shares: NDArray[F]) -> NDArray[F]:
+    """Return shares by class, shape (..., C), with passes that add a bias counted as norms."""
+    found = shares.copy()
+    found[..., NORM] += found[..., BIAS]
+    found[..., BIAS] = 0.0
+    return found
 
 
 def _on_gpus(

@@ -57,6 +57,15 @@ def test_novelty_is_the_share_of_time_that_would_have_to_move(asked, distance) -
     assert KNOWN.novelty(asked).on_any == pytest.approx(distance)
 
 
+def test_a_folded_norm_leaves_a_bias_and_the_model_as_near() -> None:
+    """An exporter folds batch norms: a bias follows each convolution in their place."""
+    measured = MeasuredModels.from_tensors({TENSOR: point(conv_spatial=0.7, batch_norm=0.3)[None]})
+    kinds = np.array([CLASSES.index("conv_spatial"), CLASSES.index("broadcast")])
+    assert measured.novelty(shares_of(kinds, np.array([0.7, 0.3]))).on_any == pytest.approx(0.0)
+    biased = MeasuredModels.from_tensors({TENSOR: point(conv_spatial=0.7, broadcast=0.3)[None]})
+    assert np.array_equal(biased.shares, measured.shares)
+
+
 def test_shares_are_those_of_classes_and_not_of_kernels() -> None:
     kind = np.array([CLASSES.index("gemm"), CLASSES.index("copy")] * 2)
     found = shares_of(kind, np.array([1.0, 2.0, 3.0, 2.0]))

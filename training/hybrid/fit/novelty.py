@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from dippm.models.intervals import LEAST_NOVELTY
-from dippm.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels
+from dippm.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels, with_biases_as_norms
 from training.hybrid.fit.batches import Indices
 from training.hybrid.rows.examples import Examples
 
@@ -23,9 +23,9 @@ MOST_POINTS = 4096
 
 
 def row_shares(examples: Examples) -> Floats:
-    """Return the shares of roofline time by kernel class of each row, shape (R, C)."""
+    """Return the shares of roofline time of each row as `shares_of` has them, shape (R, C)."""
     by_class = examples.class_roofline_ms()
-    return np.asarray(by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12))
+    return with_biases_as_norms(by_class / np.maximum(by_class.sum(axis=1, keepdims=True), 1e-12))
 
 
 def measured_models(shares: Floats, gpus: NDArray[np.str_]) -> MeasuredModels:

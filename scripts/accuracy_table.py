@@ -26,6 +26,7 @@ class Question:
         split: how the name of the split begins.
         data: words that the name of the data holds.
         phase: of the checkpoint.
+        gpus: how the names of the GPUs begin; empty for all.
     """
 
     text: str
@@ -33,6 +34,7 @@ class Question:
     split: str
     data: tuple[str, ...]
     phase: str = "inference"
+    gpus: tuple[str, ...] = ()
 
     def is_answered_by(self, line: Line) -> bool:
         """Return whether a line is about this."""
@@ -42,10 +44,27 @@ class Question:
             and line.get("phase", "inference") == self.phase
             and str(line.get("split")).startswith(self.split)
             and all(word in data for word in self.data)
+            and (not self.gpus or str(line.get("gpu")).startswith(self.gpus))
         )
 
 
+_WHOLE = ("whole models",)
 QUESTIONS = (
+    Question("whole models, another laboratory: A100", "latency_ms", "L ", _WHOLE, gpus=("A100",)),
+    Question(
+        "the same, other data-centre GPUs",
+        "latency_ms",
+        "L ",
+        _WHOLE,
+        gpus=("A10-", "A30", "A40", "H", "L4", "P", "T4", "V100"),
+    ),
+    Question(
+        "the same, desktop and workstation GPUs",
+        "latency_ms",
+        "L ",
+        _WHOLE,
+        gpus=("GTX", "Quadro", "RTX", "TITAN"),
+    ),
     Question("latency of a new architecture of a known kind", "latency_ms", "S1", ("timm tables",)),
     Question("latency of a kind of model never seen", "latency_ms", "S2", ("timm tables", "eager")),
     Question("the same, compiled", "latency_ms", "S2", ("timm tables", "compiled")),
@@ -94,8 +113,13 @@ def rows(
                 "median APE %": _range(line["median_ape"] for line in found),
                 "MAPE %": _range(line["mape"] for line in found),
                 "n": f"{sum(line['n'] for line in found):,}",
-                "checkpoint": ", ".join(dict.fromkeys(line["checkpoint"] for line in found)),
+                "checkpoint": ", ".join(dict.fromkeys(map(_checkpoint, found))),
             }
+
+
+def _checkpoint(line: Line) -> str:
+    """Return the name of a checkpoint, with the version if the error is an earlier one's."""
+    return " ".join(filter(None, (str(line["checkpoint"]), line.get("version"))))
 
 
 def _gpus(lines: Iterable[Line]) -> str:

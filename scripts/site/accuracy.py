@@ -14,6 +14,7 @@ COLUMNS = {
     "gpu": "GPU",
     "data": "measured",
     "phase": "phase",
+    "version": "of version",
     "n": "n",
     "median_ape": "median APE %",
     "mape": "MAPE %",

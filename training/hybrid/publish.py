@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from dataset.join.latency_splits import SPLITS
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
+from dippm.pretrained.store import read_metrics
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
@@ -65,7 +66,8 @@ def publish(
 ) -> None:
     """Write the checkpoint folder and load it back.
 
-    The card shows the errors of an earlier version, whose folder is `since`, beside the new ones.
+    The card shows the errors of an earlier version, whose folder is `since`, beside the new ones,
+    and in the place of those of splits that were not judged by: as "version" says, they are its.
     """
     examples, settings = runner.examples, runner.settings
     helds = evaluation.helds
@@ -82,6 +84,8 @@ def publish(
     }
     headlines = laboratory_lines(examples, helds["L"], every) if "L" in helds else []
     headlines += summary(examples, [held for name, held in helds.items() if name != "L"])
+    if since:
+        headlines += _lines_of(since, {SPLITS[name] for name in helds})
     headlines += [*map(dict, power[1]), *memory_lines(memory[1])]
     metrics = {
         "summary": headlines,
@@ -109,6 +113,15 @@ def publish(
         "rows by source": _counts(examples),
     }
     save_checkpoint(out, dict(law.tensors), config, metrics)
+
+
+def _lines_of(since: Path, judged: Collection[str]) -> list[dict[str, Any]]:
+    """Return an earlier version's errors of latency on splits that this one was not judged by."""
+    return [
+        {"version": since.resolve().name, **line}
+        for line in read_metrics(since)["summary"]
+        if line["target"] == "latency_ms" and line["split"] not in judged
+    ]
 
 
 def _counts(examples: Examples) -> list[dict[str, Any]]:

@@ -59,10 +59,10 @@ def laboratory_lines(
         mode=[row.mode for row in known],
     )
     lines = []
-    keys = ["work", "gpu", "laboratory", "precision", "mode"]
-    for (work, gpu, laboratory, precision, mode), mine in rows.groupby(keys):
+    for (work, gpu, laboratory), mine in rows.groupby(["work", "gpu", "laboratory"]):
         if len(mine) < FEWEST_ROWS:
             continue
+        conditions = ", ".join([work, *sorted({*mine["precision"]}), *sorted({*mine["mode"]})])
         grouped = grouped_errors(mine[LABEL], mine[PREDICTED], list(mine["family_id"]))
         interval = bootstrap(mine[LABEL], mine[PREDICTED], list(mine["arch_id"]), n_resamples=500)
         inside = mine["log_error"].abs() <= mine["half"]
@@ -70,7 +70,7 @@ def laboratory_lines(
             {
                 "gpu": gpu,
                 "target": "latency_ms",
-                "data": f"{laboratory} ({work}, {precision}, {mode})",
+                "data": f"{laboratory} ({conditions})",
                 "split": SPLITS[held.split],
                 "n": len(mine),
                 "architectures": int(mine["arch_id"].nunique()),

@@ -87,7 +87,7 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], list[bytes]]:
     for line in content.splitlines(keepends=True):
         try:
             row = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
             rows.append(row)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dippm.errors import shortened
 from dippm.measure.collected.errors import DamagedRowsError, RowReaderNotInstalledError
 from dippm.measure.collected.journal import Row, encode, sync_folder, write_whole
 from dippm.measure.collected.kernels import (
@@ -21,6 +22,7 @@ from dippm.measure.collected.kernels import (
     write_kernels,
 )
 from dippm.measure.columns import COLUMNS, SCHEMA_VERSION
+from dippm.measure.parquet import parquet_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +97,7 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> list[dict[st
             f"{path} is Parquet and pyarrow is not installed",
             "Install pyarrow: pip install 'dippm[measure]'.",
         ) from error
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
+    except (OSError, ValueError, TypeError, EOFError, RecursionError, zlib.error) as error:
         raise DamagedRowsError(
             f"{path} cannot be read: {error}", "Move it away to go on without its rows."
         ) from error
@@ -163,18 +165,16 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = (
-        pq.ParquetFile(path).read(columns=columns and list(columns)).to_pylist()
-    )
+    rows = parquet_rows(path, columns)
     for row in rows:
         for name in row.keys() & set(JSON_COLUMNS):
             row[name] = None if row[name] is None else json.loads(row[name])
     return rows
 
 
-def _some(row: dict[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
+def _some(row: Any, columns: Sequence[str] | None) -> Any:
+    if not isinstance(row, dict):
+        raise ValueError(f"a line is {shortened(repr(row))}, not a row")
     return row if columns is None else {name: row.get(name) for name in columns}
 
 

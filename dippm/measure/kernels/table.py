@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.errors import DippmError
 from dippm.measure.columns import KERNEL
 from dippm.measure.kernels.record import TracedKernel
+from dippm.measure.parquet import parquet_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,15 @@ def read(path: Path) -> dict[str, tuple[TracedKernel, ...]]:
             f"{path} is Parquet and pyarrow is not installed",
             "Install what reports need: pip install 'dippm[report]'.",
         ) from error
-    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+    ) as error:
         raise DippmError(
             f"the kernel table {path} cannot be read: {error}",
             "Restore it, or move it away to go on without its kernels.",
@@ -76,10 +85,7 @@ def read(path: Path) -> dict[str, tuple[TracedKernel, ...]]:
 def _rows(path: Path) -> Iterable[Row]:
     if path.name.endswith(SUFFIXES[1]):
         return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    from pyarrow.parquet import ParquetFile
-
-    rows: list[Row] = ParquetFile(path).read().to_pylist()
-    return rows
+    return parquet_rows(path)
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:

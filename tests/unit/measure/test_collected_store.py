@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from dataset.collect.rows import Outcome, make_row
 from dataset.families.family import Workload
@@ -255,6 +260,58 @@ def test_a_damaged_shard_is_said(tmp_path, name):
         open_store(tmp_path)
     with pytest.raises(DippmError, match=rf"{name} cannot be read"):
         collected(tmp_path)
+
+
+def narrowed(content: bytes) -> bytes:
+    """Return a Parquet file whose Arrow schema has integers of 4 bits in place of 64."""
+    found = re.search(rb"ARROW:schema.{1,6}?([A-Za-z0-9+/]{60,}={0,2})", content, re.DOTALL)
+    schema = base64.b64decode(found[1]).replace(b"\x40\0\0\0", b"\x04\0\0\0")
+    return content[: found.start(1)] + base64.b64encode(schema) + content[found.end(1) :]
+
+
+def parquet(columns: dict) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("shard-0000.parquet", lambda: narrowed(parquet({"row_id": ["a"], "batch": [1]}))),
+        ("shard-0000.parquet", lambda: parquet({"row_id": ["a"], "libraries": [7]})),
+        ("shard-0000.jsonl.gz", lambda: gzip.compress(b"7\n")),
+        ("shard-0000.jsonl.gz", lambda: gzip.compress(b"[" * 100_000)),
+    ],
+)
+def test_a_shard_of_something_else_is_said(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content())
+    for columns in (None, ("row_id", "libraries")):
+        with pytest.raises(DamagedRowsError, match=rf"{name} cannot be read"):
+            read_shard(tmp_path / name, columns)
+    with pytest.raises(DamagedRowsError, match=rf"{name} cannot be read"):
+        collected(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("kernels-0000.parquet", lambda: narrowed(parquet({"row_id": ["a"], "ns": [1]}))),
+        ("kernels-0000.jsonl.gz", lambda: gzip.compress(b"7\n")),
+        ("kernels-0000.jsonl.gz", lambda: gzip.compress(b"[" * 100_000)),
+    ],
+)
+def test_a_kernel_table_of_something_else_is_said(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content())
+    with pytest.raises(DippmError, match=rf"{name} cannot be read"):
+        read_kernels(tmp_path)
+
+
+def test_a_line_of_the_journal_that_is_nested_too_deeply_is_left_out(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(encode(row(0)) + b"[" * 100_000 + b"\n")
+    rows, damaged = read_journal(path)
+    assert (len(rows), len(damaged)) == (1, 1)
 
 
 def test_a_shard_that_cannot_be_written_leaves_its_rows_in_the_journal(tmp_path, monkeypatch):

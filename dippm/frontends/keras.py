@@ -36,6 +36,7 @@ from dippm.errors import (
 from dippm.frontends import keras_allowed
 from dippm.frontends.deadline import innermost_part
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.objects import objects_in
 from dippm.frontends.savedmodel import at_any_batch, convert
 from dippm.frontends.tensorflow_inputs import Bound, Declared, bind, import_tensorflow
 from dippm.frontends.worker import locating, step
@@ -331,12 +332,8 @@ def _with_operations(config: Any) -> Any:
     """Tell `a + b` from the layer `Add`, in place: HDF5 files give both the same name."""
     import keras
 
-    stack = [config]
-    while stack:
-        item = stack.pop()
-        stack.extend(item.values() if isinstance(item, dict) else item)
-        stack = [one for one in stack if isinstance(one, dict | list)]
-        nodes = item.get("inbound_nodes") if isinstance(item, dict) else None
+    for item in objects_in(config):
+        nodes = item.get("inbound_nodes")
         first = nodes[0] if isinstance(nodes, list) and nodes else None
         arguments = first.get("args") if isinstance(first, dict) else None
         if isinstance(arguments, list) and len(arguments) > 1:

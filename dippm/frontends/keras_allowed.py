@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dippm.errors import ConversionError, UnsafeModelError
+from dippm.frontends.objects import objects_in
 
 LAYERS = frozenset(
     """
@@ -144,14 +145,7 @@ def check(config: Mapping[str, Any], path: object) -> None:
     """
     unsafe: set[str] = set()
     own: set[str] = set()
-    stack: list[Any] = [config]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(item)
-        if not isinstance(item, dict):
-            continue
-        stack.extend(item.values())
+    for item in objects_in(config):
         if "class_name" in item:
             _check_part(item, unsafe, own)
         for argument in FILE_ARGUMENTS & item.keys():

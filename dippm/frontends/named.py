@@ -21,6 +21,7 @@ from dippm.errors import (
     UnsafeModelError,
 )
 from dippm.frontends.frontend import InputSpec
+from dippm.frontends.objects import objects_in
 from dippm.frontends.torch_defaults import chosen
 from dippm.frontends.torch_input_shapes import FRAMES
 from dippm.frontends.worker import step
@@ -234,16 +235,9 @@ def _without_code(document: Any, file: Path) -> Any:
     Raises:
         UnsafeModelError: names what would be loaded.
     """
-    stack = [document]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(item)
-        if not isinstance(item, dict):
-            continue
+    for item in objects_in(document):
         item.pop("auto_map", None)
         for key, value in item.items():
-            stack.append(value)
             if key in KERNEL_KEYS:
                 given = list(value.values()) if isinstance(value, dict) else [value]
                 foreign = [one for one in given if one is not None and one not in KERNELS]

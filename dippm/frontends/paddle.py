@@ -24,7 +24,8 @@ from dippm.errors import (
 )
 from dippm.frontends import registry
 from dippm.frontends.frontend import InputSpec
-from dippm.frontends.paddle_layers import layers_of, name_nodes
+from dippm.frontends.objects import objects_in
+from dippm.frontends.paddle_layers import layers_of, name_nodes, outer_operators
 from dippm.frontends.paddle_mends import mend, name_groups
 from dippm.frontends.worker import step
 from dippm.relax.raw_graph import RawGraph
@@ -151,7 +152,7 @@ def _has_parameters(program: Path) -> bool:
 def _document(program: Path) -> dict[str, Any]:
     try:
         document = json.loads(program.read_bytes())
-        document["program"]["regions"][0]["blocks"][0]["ops"]
+        outer_operators(document)
         for _, shape, _ in _stored_shapes(document):
             if not all(type(size) is int for size in shape):
                 raise ValueError(f"a parameter has the sizes {shape}")
@@ -165,7 +166,8 @@ def _document(program: Path) -> dict[str, Any]:
 
 def _check_operators(document: dict[str, Any], program: Path) -> None:
     """Refuse lists of tensors: Paddle2ONNX ends its whole process when it meets one."""
-    lists = sorted(set(filter(_LISTS.fullmatch, _operators(document["program"]))))
+    found = (item.get("#") for item in objects_in(document["program"]))
+    lists = sorted({name for name in found if isinstance(name, str) and _LISTS.fullmatch(name)})
     if lists:
         names = ", ".join(name.partition(".")[2] for name in lists)
         raise ConversionError(
@@ -175,23 +177,9 @@ def _check_operators(document: dict[str, Any], program: Path) -> None:
         )
 
 
-def _operators(program: Any) -> Iterator[str]:
-    """Yield the names of the operators of a program, of inner blocks as well."""
-    stack = [program]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            name = item.get("#")
-            if isinstance(name, str):
-                yield name
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
-
-
 def _stored_shapes(document: dict[str, Any]) -> Iterator[tuple[str, list[int], int]]:
     """Yield name, shape and ONNX element type of each parameter of a program."""
-    for operator in document["program"]["regions"][0]["blocks"][0]["ops"]:
+    for operator in outer_operators(document):
         if operator["#"] != "p":
             continue
         kind, shape = operator["O"]["TT"]["D"][:2]

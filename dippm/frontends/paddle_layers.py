@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 _RESULT = "p2o.pd_op."
 
 
+def outer_operators(document: Mapping[str, Any]) -> Any:
+    """Return the operators of a program that are in no nested block; a damaged one's may be any.
+
+    Raises:
+        LookupError: if there are none.
+        TypeError: if a part of the way to them is of another kind.
+    """
+    return document["program"]["regions"][0]["blocks"][0]["ops"]
+
+
 def layers_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the layers of each operator of a program, by what Paddle2ONNX calls its results.
 
@@ -23,7 +33,7 @@ def layers_of(document: Mapping[str, Any]) -> dict[str, str]:
     """
     counts: Counter[str] = Counter()
     found: dict[str, str] = {}
-    for operator in document["program"]["regions"][0]["blocks"][0]["ops"]:
+    for operator in outer_operators(document):
         if operator.get("regions"):
             return {}
         kind = str(operator["#"]).partition(".")[2]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ConversionError
+from dippm.frontends.objects import objects_in
 
 if TYPE_CHECKING:
     import onnx
@@ -61,10 +62,11 @@ def mend(document: Mapping[str, Any], name: str, known: Collection[str] = ()) ->
     Raises:
         ConversionError: if an operator cannot be exported; names it and its layer.
     """
-    blocks = list(_blocks(document["program"]))
-    ranks = {value: rank for block in blocks for value, rank in _ranks(block)}
-    makers = {value: one for block in blocks for one in block for value in _results(one)}
-    for operator in (one for block in blocks for one in block):
+    operators = list(_operators(document["program"]))
+    results = [(value, rank, one) for one in operators for value, rank in _results(one)]
+    ranks = {value: rank for value, rank, _ in results}
+    makers = {value: one for value, _, one in results}
+    for operator in operators:
         dialect, _, kind = str(operator.get("#")).partition(".")
         _check(kind, operator, name)
         if known and dialect == "1" and not _is_known(kind, known):
@@ -97,33 +99,22 @@ def name_groups(model: onnx.ModelProto) -> None:
                 break
 
 
-def _blocks(program: Any) -> Iterator[list[Operator]]:
-    """Yield the operators of each block of a program."""
-    stack = [program]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            operators = item.get("ops")
-            if isinstance(operators, list):
-                yield [one for one in operators if isinstance(one, dict)]
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
+def _operators(program: Any) -> Iterator[Operator]:
+    """Yield the operators of all blocks of a program."""
+    for item in objects_in(program):
+        operators = item.get("ops")
+        if isinstance(operators, list):
+            yield from (one for one in operators if isinstance(one, dict))
 
 
-def _ranks(block: list[Operator]) -> Iterator[tuple[int, int]]:
-    """Yield the values that a block makes, with the number of their axes."""
-    for operator in block:
-        results: Any = operator.get("O")
-        for result in results if isinstance(results, list) else [results]:
-            try:
-                yield int(result["%"]), len(result["TT"]["D"][1])
-            except (LookupError, TypeError, ValueError):
-                continue
-
-
-def _results(operator: Operator) -> Iterator[int]:
-    return (value for value, _ in _ranks([operator]))
+def _results(operator: Operator) -> Iterator[tuple[int, int]]:
+    """Yield the values that an operator makes, with the number of their axes."""
+    results: Any = operator.get("O")
+    for result in results if isinstance(results, list) else [results]:
+        try:
+            yield int(result["%"]), len(result["TT"]["D"][1])
+        except (LookupError, TypeError, ValueError):
+            continue
 
 
 def _input(operator: Operator, position: int) -> int:

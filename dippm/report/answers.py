@@ -14,6 +14,7 @@ from rich.console import Console
 from dippm.choice import Contender, Packing
 from dippm.explanation import Difference, Explanation, WhatIf
 from dippm.figures import show
+from dippm.models.targets import Interval
 from dippm.parallel.estimate import ParallelEstimate
 from dippm.power_sweep import PowerPoint, PowerSweep
 from dippm.printable import printable
@@ -29,9 +30,11 @@ DEPTH = 3
 """Levels of modules that are shown."""
 WIDTH = 100
 """Columns where there is no terminal."""
+ESTIMATES = (Column(""), Column("predicted"), Column("90 % interval"))
 LABELS = {
     "latency_ms": "latency ms",
     "samples_per_s": "samples/s",
+    "power_w": "power W",
     "energy_j": "energy J",
     "memory_mb": "memory MB",
 }
@@ -65,11 +68,10 @@ def _(answer: PowerSweep) -> Fitted:
 
 @table_of.register
 def _(answer: PowerPoint) -> Fitted:
-    return _estimates(
-        answer,
-        ("latency_ms", "power_w", "energy_j"),
-        f" power limit {answer.limit_w:g} W{', estimated' * answer.estimated}",
-    )
+    names = ("latency_ms", "power_w", "energy_j")
+    rows = [_estimate(name, getattr(answer, name), answer.intervals[name]) for name in names]
+    title = f" power limit {answer.limit_w:g} W{', estimated' * answer.estimated}"
+    return Fitted(ESTIMATES, rows, title)
 
 
 @table_of.register
@@ -84,22 +86,20 @@ def _(answer: Packing) -> Fitted:
 
 @table_of.register
 def _(answer: Contender) -> Fitted:
-    columns = (Column(""), Column("predicted"), Column("90 % interval"))
     rows = []
-    for name, label in LABELS.items():
+    for name in ("latency_ms", "samples_per_s", "energy_j", "memory_mb"):
         found = answer.estimate(name)
         if found is None:
-            rows.append((label, f"not available: {answer.why_absent(name)}", ""))
+            rows.append((LABELS[name], f"not available: {answer.why_absent(name)}", ""))
         else:
-            between = f"{show(found.interval.low)} – {show(found.interval.high)}"
-            rows.append((label, show(found.value), between))
+            rows.append(_estimate(name, found.value, found.interval))
     most = "none" if answer.largest_batch is None else f"{answer.largest_batch:,}"
     rows.append(("largest batch", most, f"of {answer.capacity_mb:,} MB"))
     rows.append(("copies", f"{answer.copies}", "side by side on a GPU"))
     captions = [f" ! {miss}" for miss in answer.misses]
     footer = answer.prediction.provenance.checkpoint if answer.prediction else ""
     title = f" {answer.name} · batch {answer.batch:,}"
-    return Fitted(columns, rows, title, "\n".join([*captions, f" {footer}"]))
+    return Fitted(ESTIMATES, rows, title, "\n".join([*captions, f" {footer}"]))
 
 
 def text(answer: Any) -> str:
@@ -134,15 +134,6 @@ def _notes(answer: Any) -> list[str]:
     return [f"! {printable(warning)}" for warning in dict.fromkeys(found)]
 
 
-def _estimates(answer: PowerPoint, names: Sequence[str], title: str) -> Fitted:
-    columns = (Column(""), Column("predicted"), Column("90 % interval"))
-    labels = {"latency_ms": "latency ms", "power_w": "power W", "energy_j": "energy J"}
-    rows = [
-        (
-            labels[name],
-            show(getattr(answer, name)),
-            f"{show(answer.intervals[name].low)} – {show(answer.intervals[name].high)}",
-        )
-        for name in names
-    ]
-    return Fitted(columns, rows, title)
+def _estimate(name: str, value: float, interval: Interval) -> tuple[str, str, str]:
+    """Return the row of a quantity."""
+    return LABELS[name], show(value), f"{show(interval.low)} – {show(interval.high)}"

@@ -29,6 +29,7 @@ from tests.fuzz.formats import FORMATS, ROOT, Format
 FOUND = ROOT / "build" / "fuzz"
 MEMORY_MB, ONE_FILE_S = 6_000, 60
 MOST_FOUND = 5
+IN_MEMORY = Path("/dev/shm")
 HUNG_S, MOST_TIMES = 180, 10
 
 
@@ -54,7 +55,9 @@ def main() -> int:
             str(asked.seconds),
             *(["--seed", str(asked.seed)] if asked.seed else []),
         ]
-        with tempfile.TemporaryDirectory(prefix="dippm-fuzz-") as folder:
+        # A disk writes each file out when the next replaces it, which takes longer than to read it.
+        place = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="dippm-fuzz-", dir=place) as folder:
             if not _holds(name, [*command, "--folder", folder], asked.seconds, Path(folder)):
                 failed.append(name)
     print(f"broken: {', '.join(failed)}" if failed else "all formats hold", flush=True)
@@ -111,7 +114,7 @@ def fuzz(name: str, seconds: float, seed: int, folder: Path) -> int:
         return True
 
     if importlib.util.find_spec("atheris"):
-        _by_coverage(one, seeds, seed, is_over, found)
+        _by_coverage(one, seeds, seed, is_over, found, folder / "corpus")
     chance, count = random.Random(seed), 0
     while not is_over(count):
         one(damaged(chance.choice(seeds), chance))
@@ -159,6 +162,7 @@ def _by_coverage(
     seed: int,
     is_over: Callable[[int], bool],
     found: set[str],
+    corpus: Path,
 ) -> None:
     """Let Atheris choose what is damaged next; this process ends with it."""
     import atheris
@@ -178,7 +182,7 @@ def _by_coverage(
             return bytes(atheris.Mutate(content, most))
         return damaged(content or chance.choice(seeds), chance)[:most]
 
-    corpus = Path(tempfile.mkdtemp(prefix="dippm-corpus-"))
+    corpus.mkdir()
     for position, content in enumerate(seeds):
         (corpus / str(position)).write_bytes(content)
     for name in [name for name in sys.modules if name.startswith("dippm")]:

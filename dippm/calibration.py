@@ -7,6 +7,7 @@ dippm predict model.onnx --device my_a100.toml
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,7 @@ def _read(path: Path) -> list[Mapping[str, Any]]:
     except ValueError as error:
         raise MeasuredRowsError(f"{shown(path)}: {error}", f"For example:\n{EXAMPLE}") from error
     head = [name.strip().casefold() for name in rows[0]] if rows else []
-    if twice := sorted({name for name in head if head.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(head).items() if count > 1):
         raise MeasuredRowsError(
             f"{shown(path)} has the column {shortened(twice[0])!r} twice", "Keep one of them."
         )

@@ -55,7 +55,7 @@ def candidates_of(text: str) -> tuple[Candidate, ...]:
     unknown = [name for name in head if name not in COLUMNS]
     if unknown or len(set(head)) < len(head):
         raise ModelListError(
-            f"the list of models has the columns {', '.join(head)}",
+            f"the list of models has the columns {shortened(', '.join(head))}",
             f"Each of these at most once: {', '.join(COLUMNS)}.",
         )
     try:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from dippm.errors import PlanError
 
+MOST_ROWS, MOST_CELLS = 200_000, 1_000
+"""Records of a file, and cells of a record; a plan has ten of the latter."""
 BOM = b"\xef\xbb\xbf"
 _CELL = re.compile(rb'[ \t]*"((?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)|[^,\r\n]*')
 _NEWLINE = re.compile(rb"\r\n|\n|\r")
@@ -59,9 +62,13 @@ def records(data: bytes) -> list[Record]:
     """Return the records of a file that are not blank.
 
     Raises:
-        PlanError: if it is no text, or if a quote is never closed.
+        PlanError: if it is no text, a quote is never closed, or there are more than any plan has.
     """
-    return [record for record in _records(data) if any(cell.text for cell in record.cells)]
+    found = (record for record in _records(data) if any(cell.text for cell in record.cells))
+    held = list(islice(found, MOST_ROWS + 2))  # one line is the first
+    if len(held) > MOST_ROWS + 1:
+        raise PlanError(f"it has more than {MOST_ROWS:,} rows", "Write several plans.")
+    return held
 
 
 def replaced(data: bytes, texts: dict[Cell, str]) -> bytes:
@@ -95,6 +102,9 @@ def _records(data: bytes) -> Iterator[Record]:
             assert match is not None  # of nothing, if of nothing else
             cells.append(Cell(_text(match, line), match.start(), match.end()))
             at = match.end()
+            if len(cells) > MOST_CELLS:
+                hint = "Put a cell that holds a comma between double quotes."
+                raise PlanError(f"line {line} has more than {MOST_CELLS:,} cells", hint)
             if data[at : at + 1] != b",":
                 break
             at += 1

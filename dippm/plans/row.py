@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dippm.colocation import Sharing
-from dippm.errors import PlanError
+from dippm.errors import PlanError, shortened
 from dippm.plans.status import Status, read_status
 
 COLUMNS = (
@@ -26,6 +26,8 @@ COLUMNS = (
 """Of radT's plans; Name may be missing."""
 
 NOTHING = ("", "-", "none", "nan")
+LONGEST_PARAMS = 128 << 10
+"""Characters; Linux hands no longer argument to a process."""
 _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 
@@ -121,9 +123,9 @@ def read_devices(text: str) -> tuple[str, ...]:
     for word in found:
         if not _DEVICE.fullmatch(word):
             hint = "Give indices or UUIDs, for instance 0 or 1+2, or - for none."
-            raise PlanError(f"{text!r} are no devices", hint)
+            raise PlanError(f"{shortened(repr(text))} are no devices", hint)
     if len(set(found)) < len(found):
-        raise PlanError(f"{text!r} names a device twice", "Name each once: 1+2.")
+        raise PlanError(f"{shortened(repr(text))} names a device twice", "Name each once: 1+2.")
     return found
 
 
@@ -147,12 +149,16 @@ def words_of(params: str) -> tuple[str, ...]:
     """Return the arguments of a cell Params, split as a shell does.
 
     Raises:
-        PlanError: if a quote is not closed.
+        PlanError: if a quote is not closed, or they are longer than a process takes.
     """
+    if len(params) > LONGEST_PARAMS:  # the time to split a word grows with its square
+        what = f"Params of {len(params):,} characters"
+        raise PlanError(what, f"At most {LONGEST_PARAMS:,}: write them to a file that is read.")
     try:
         return () if params.strip() == "-" else tuple(shlex.split(params))
     except ValueError as error:
-        raise PlanError(f"Params {params!r} cannot be split: {error}", "Close the quote.") from None
+        what = f"Params {shortened(repr(params))} cannot be split: {error}"
+        raise PlanError(what, "Close the quote.") from None
 
 
 def as_options(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,12 +16,15 @@ import random
 import re
 import shlex
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dippm.errors import PlanError, UnknownNameError
 from dippm.plans.row import Row, read_row
 from dippm.plans.status import Status, read_status
+
+if TYPE_CHECKING:
+    import yaml
 
 FIELDS = (
     "name",
@@ -41,6 +44,9 @@ FIELDS = (
 METHODS = ("grid", "random")
 MOST_ROWS = 100_000
 MOST_PARTS = 500_000
+LARGEST_NUMBER = 2**63
+MOST_CHARACTERS = 16 << 20
+"""Of the parameters of all runs."""
 _RADT_STATUS = re.compile(r"(?P<status>\w+) \S+ \((?P<params>.*)\)", re.DOTALL)
 FEWER = "Leave values or parameters out, or ask for fewer runs."
 
@@ -56,19 +62,23 @@ def read_sweep(data: bytes) -> tuple[Row, ...]:
     for name in held:
         if name not in FIELDS:
             raise UnknownNameError.of("field", str(name), FIELDS)
+    _check_parts(held)
     method = str(held.get("method", "grid"))
     if method not in METHODS:
         raise UnknownNameError.of("method", method, METHODS)
     axes = _axes(held.get("parameters"))
-    _check_size(held)
     found = _grid(axes, held) if method == "grid" else _random(axes, held)
     before = _noted_by_radt(held.get("status"))
     cells = {name.title(): _text(name, held.get(name, "")) for name in FIELDS[:6]}
-    rows = []
+    rows, size = [], 0
     for number, values in enumerate(found, 1):
         plain = " ".join(f"--{name} {value}" for name, value in values.items())
         words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
         row = {**cells, "Workload": f"{number - 1:03}", "Params": shlex.join(words)}
+        size += len(row["Params"])
+        if size > MOST_CHARACTERS:
+            what = f"the parameters of its runs have more than {MOST_CHARACTERS:,} characters"
+            raise PlanError(what, FEWER)
         rows.append(read_row(number, row)._replace(status=before.get(plain, Status())))
     return tuple(rows)
 
@@ -79,7 +89,7 @@ def _document(data: bytes) -> dict[Any, Any]:
     except ImportError as error:
         raise PlanError("PyYAML is not installed", "pip install 'dippm[track]'") from error
     try:
-        held = yaml.safe_load(data)
+        held = yaml.load(data, _loader())
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PlanError(f"it is no YAML: {error}", "Mend the line that it names.") from error
     if not isinstance(held, dict):
@@ -87,8 +97,39 @@ def _document(data: bytes) -> dict[Any, Any]:
     return held
 
 
-def _check_size(held: Any) -> None:
-    """Refuse what unfolds without end: YAML can name one part in many places, even in itself."""
+def _loader() -> type[yaml.SafeLoader]:
+    """Return YAML's safe loader, which merges (`<<: *a`) no more than a sweep can hold.
+
+    Merging copies, so that a few lines, each of which merges the last several times, fill memory.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        merged = 0
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            for key, value in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                        if isinstance(part, yaml.MappingNode):
+                            self.flatten_mapping(part)
+                            self._count(len(part.value))
+            super().flatten_mapping(node)
+
+        def _count(self, merged: int) -> None:
+            self.merged += merged
+            if self.merged > MOST_PARTS:
+                raise ValueError(f"it merges more than {MOST_PARTS:,} parts")
+
+    return Loader
+
+
+def _check_parts(held: Any) -> None:
+    """Refuse what unfolds without end, and numbers that are none of a run.
+
+    YAML can name one part in many places, even in itself, and spells whole numbers in ways whose
+    digits Python does not count.
+    """
     stack, seen = [held], 0
     while stack:
         item = stack.pop()
@@ -96,6 +137,8 @@ def _check_size(held: Any) -> None:
         if seen > MOST_PARTS:
             hint = "Write the values once, without names for parts of it (& and *)."
             raise PlanError(f"it has more than {MOST_PARTS:,} parts", hint)
+        if isinstance(item, int) and abs(item) > LARGEST_NUMBER:
+            raise PlanError("it has a whole number of more than 64 bits", "Write a smaller one.")
         if isinstance(item, dict):
             stack += [*item, *item.values()]
         elif isinstance(item, list | tuple | set):
@@ -136,7 +179,7 @@ def _ordered(low: Any, high: Any) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low < high
 
 
-def _grid(axes: dict[str, Any], held: Mapping[Any, Any]) -> list[dict[str, Any]]:
+def _grid(axes: dict[str, Any], held: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
     for name, values in axes.items():
         if isinstance(values, dict):
             hint = "Give its values, or method: random with runs."
@@ -146,21 +189,21 @@ def _grid(axes: dict[str, Any], held: Mapping[Any, Any]) -> list[dict[str, Any]]
     if math.prod(map(len, axes.values())) > MOST_ROWS:
         hint = "Use method: random with runs, or fewer values."
         raise PlanError(f"the grid has more than {MOST_ROWS:,} combinations", hint)
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
-def _random(axes: dict[str, Any], held: Mapping[Any, Any]) -> list[dict[str, Any]]:
+def _random(axes: dict[str, Any], held: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
     chance = random.Random(_whole("seed", held.get("seed", 0), 0))
     if any(isinstance(values, dict) for values in axes.values()):
         if "runs" not in held:
             raise PlanError("a range has no end of values", "Say how many runs, as runs: 20.")
         runs = _whole("runs", held["runs"], 1)
-        return [{name: _drawn(axis, chance) for name, axis in axes.items()} for _ in range(runs)]
+        return ({name: _drawn(axis, chance) for name, axis in axes.items()} for _ in range(runs))
     total = math.prod(map(len, axes.values()))
     if total > sys.maxsize:
         raise PlanError("these parameters have more combinations than can be counted", FEWER)
     runs = min(total, _whole("runs", held.get("runs", min(total, MOST_ROWS)), 1))
-    return [_combination(axes, place) for place in chance.sample(range(total), runs)]
+    return (_combination(axes, place) for place in chance.sample(range(total), runs))
 
 
 def _drawn(axis: Any, chance: random.Random) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dippm.errors import DippmError, PlanError, UnknownNameError
@@ -71,8 +72,7 @@ def _columns(header: Record) -> list[str]:
     if missing:
         hint = f"Its first line is {','.join(COLUMNS)}; Name may be left out."
         raise PlanError(f"there is no column {' and no '.join(missing)}", hint)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise PlanError(f"there are two columns {twice[0]}", "Leave one of them out.")
     return names
 

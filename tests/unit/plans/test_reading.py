@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dippm.errors import CollocationError, DippmError, PlanError, UnknownNameError
+from dippm.plans import cells, sweep
 from dippm.plans.cells import records, replaced
 from dippm.plans.reading import read_plan
 from dippm.plans.row import as_options, read_row, settings_of, words_of
@@ -204,6 +205,72 @@ def test_what_is_wrong_with_a_table_is_said(text, kind, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD.replace("\n", ",File" * 900 + "\n"), "there are two columns File"),
+        (HEAD.replace("\n", ",File" * 500_000 + "\n"), "line 1 has more than 1,000 cells"),
+        (HEAD + "1,1,,,0,-,a.py,top,\n" * 2_001, "it has more than 2,000 rows"),
+    ],
+)
+def test_a_table_of_a_size_that_no_plan_has_is_refused(text, said, monkeypatch):
+    monkeypatch.setattr(cells, "MOST_ROWS", 2_000)
+    with pytest.raises(PlanError, match=said):
+        rows_of(text)
+
+
+def sweep_of(parameters: str, more: str = "runs: 4") -> bytes:
+    text = f"experiment: 1\nfile: a.py\nmethod: random\nparameters: {parameters}\n{more}\n"
+    return text.encode()
+
+
+HEX = "0x" + "f" * 5000
+"""A number that YAML reads, and that Python writes as no text."""
+SIXTIES = ":".join(["1"] * 3000)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sweep_of(f"{{a: {{min: 0, max: 1{'0' * 400}}}}}"),
+        sweep_of(f"{{a: {{min: 0, max: {HEX}}}}}"),
+        sweep_of(f"{{a: {{values: [{HEX}]}}}}"),
+        sweep_of(f"{{a: {{values: [{SIXTIES}]}}}}"),
+        sweep_of("{a: [1, 2]}", f"runs: {HEX}"),
+        sweep_of("{a: [1, 2]}", f"seed: -{HEX}"),
+        sweep_of("{a: [1, 2]}", f"name: {HEX}"),
+        sweep_of("{a: [1, 2]}", f"status: {{a: {HEX}}}"),
+    ],
+)
+def test_a_number_that_no_run_takes_is_refused(data):
+    with pytest.raises(PlanError, match="a whole number of more than 64 bits"):
+        read_sweep(data)
+
+
+def test_a_sweep_that_merges_its_parts_without_end_is_refused():
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 30)]
+    with pytest.raises(PlanError, match="merges more than 500,000 parts"):
+        read_sweep("\n".join(lines).encode())
+    plain = sweep_of("{a: {<<: &range {min: 1, max: 9}}, b: {<<: [{log: true}, *range]}}")
+    assert len(read_sweep(plain)) == 4
+
+
+def test_a_sweep_whose_runs_have_more_parameters_than_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(sweep, "MOST_CHARACTERS", 1 << 20)
+    many = ", ".join(f"a{i}: [1]" for i in range(5000))
+    data = sweep_of(f"{{{many}, b: {{min: 1, max: 9}}}}", "runs: 100000")
+    with pytest.raises(PlanError, match="the parameters of its runs have more than 1,048,576"):
+        read_sweep(data)
+
+
+def test_params_that_no_process_takes_are_refused():
+    with pytest.raises(PlanError, match="Params of 4,000,000 characters"):
+        rows_of(HEAD + f"1,1,,,0,-,a.py,top,{'x' * 4_000_000}\n")
+    with pytest.raises(PlanError, match="Params of 200,004 characters"):
+        read_sweep(sweep_of(f"{{a: [{'x' * 200_000}]}}"))
+
+
 def test_a_grid_is_every_combination():
     rows = read_sweep(SWEEP.format(method="grid", more="").encode())
     assert [row.workload for row in rows] == ["000", "001", "002", "003", "004", "005"]
@@ -276,7 +343,7 @@ def test_a_sweep_that_unfolds_without_end_is_refused():
         ("file: a.py", "holds no parameter"),
         ("file: a.py\nparameters: {a: {value: 1}}", "has neither values nor a range"),
         ("file: a.py\nparameters: {a: {values: []}}", "neither text nor number"),
-        ("file: a.py\nparameters: {a: &x [*x]}", "neither text nor number"),
+        ("file: a.py\nparameters: {a: &x [*x]}", "more than 500,000 parts"),
         ("file: a.py\nparameters: {a: {min: 1, max: 2}}", "a grid has no values"),
         ("file: a.py\nmethod: random\nparameters: {a: {min: 1, max: 2}}", "Say how many runs"),
         ("file: a.py\nmethod: random\nruns: 0\nparameters: {a: [1]}", "runs: 0 is no whole number"),

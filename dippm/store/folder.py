@@ -38,7 +38,7 @@ ARTIFACTS = "artifacts"
 SAMPLES = "samples-*.dippm"
 SPOOL_VARIABLE = "DIPPM_SPOOL"
 IDS = 2**20
-Kind = TypeVar("Kind", bound=NamedTuple)
+Kind = TypeVar("Kind")
 
 
 def spool() -> Path:
@@ -189,7 +189,7 @@ def read_folder(path: Path) -> Recorded:
         held = _json(_bytes(path / START))
         if held.pop("version") != VERSION:
             raise ValueError("another version")
-        _start(held)
+        start_of(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Give the folder of a run, as `dippm run` made it."
         raise RunError(f"{path} holds no run: {error}", hint) from error
@@ -201,10 +201,10 @@ def read_folder(path: Path) -> Recorded:
         try:
             event = _json(line)
             if "span" in event:
-                span = _checked(Span, event["span"])
+                span = checked(Span, event["span"])
                 spans[span.id] = span
             elif "value" in event:
-                values.append(_checked(Value, event["value"]))
+                values.append(checked(Value, event["value"]))
             elif "process" not in event:
                 for name, texts in event.items():
                     settings[name].update({key: str(text) for key, text in texts.items()})
@@ -213,7 +213,7 @@ def read_folder(path: Path) -> Recorded:
     held.update(settings)
     return Recorded(
         path,
-        _start(held),
+        start_of(held),
         tuple(spans[key] for key in sorted(spans)),
         tuple(values),
         tuple(sorted(path.glob(SAMPLES))),
@@ -229,15 +229,20 @@ def _lines(path: Path) -> list[bytes]:
         return []
 
 
-def _start(held: dict[str, Any]) -> Start:
-    moment, command = _checked(Moment, held["at"]), tuple(held["command"])
-    return _checked(Start, {**held, "at": moment, "command": command})
+def start_of(held: Mapping[str, Any]) -> Start:
+    """Return how a run started, as `as_json` spells it; what it raises, see `checked`."""
+    moment, command = checked(Moment, held["at"]), tuple(held["command"])
+    return checked(Start, {**held, "at": moment, "command": command})
+
+
+def end_of(held: Mapping[str, Any]) -> End:
+    """Return how a run ended, as `as_json` spells it; what it raises, see `checked`."""
+    return checked(End, {**held, "at": checked(Moment, held["at"])})
 
 
 def _end(path: Path) -> End | None:
     try:
-        held = _json(_bytes(path))
-        return _checked(End, {**held, "at": _checked(Moment, held["at"])})
+        return end_of(_json(_bytes(path)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -256,13 +261,14 @@ def _json(text: bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def _checked(kind: Callable[..., Kind], held: Mapping[str, Any]) -> Kind:
+def checked(kind: Callable[..., Kind], held: Mapping[str, Any]) -> Kind:
     """Return a record of what was read, whose fields are of the types that its readers count on.
 
     Raises:
         ValueError: if one is not.
         KeyError: if it has a field that is not known.
-        TypeError: if it lacks one.
+        TypeError: if it lacks one, or is no record.
+        AttributeError: if it is no record.
     """
     for name, value in held.items():
         if not _FIELDS[name](value):
@@ -284,6 +290,10 @@ def _is_whole_or_none(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, float) or _is_whole(value)
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or _is_number(value)
 
 
 def _are_floats(data: Any) -> bool:
@@ -310,10 +320,13 @@ _LARGEST = 2**63 - 1
 _DIGITS = frozenset("0123456789abcdef")
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys("name experiment description folder host group store".split(), _is_text),
-    **dict.fromkeys("thread error unit kind".split(), _is_text),
-    **dict.fromkeys("pid id start_ns parent time_ns span monotonic_ns wall_ns".split(), _is_whole),
+    **dict.fromkeys("thread error unit kind series scope reason".split(), _is_text),
+    **dict.fromkeys("pid id start_ns parent time_ns span".split(), _is_whole),
+    **dict.fromkeys("monotonic_ns wall_ns n".split(), _is_whole),
+    **dict.fromkeys("mean p50 p95 max integral".split(), _is_number_or_none),
     **dict.fromkeys(("end_ns", "step", "exit_code"), _is_whole_or_none),
     **dict.fromkeys(("params", "tags", "environment", "absent"), _are_texts),
+    "counter": lambda value: isinstance(value, bool),
     "uuid": _is_uuid,
     "status": lambda value: value in (*get_args(RunStatus), *get_args(SpanStatus)),
     "command": lambda value: all(map(_is_text, value)),

@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dippm.errors import RunError
+from dippm.errors import RunError, shortened
 from dippm.store.columns import Column
-from dippm.store.folder import ARTIFACTS
-from dippm.store.record import End, Moment, RunStatus, Span, Start, Value
+from dippm.store.folder import ARTIFACTS, checked, end_of, start_of
+from dippm.store.record import End, RunStatus, Span, Start, Value
 from dippm.store.summary import Summary
 
 if TYPE_CHECKING:
     import pyarrow
 
+Part = TypeVar("Part")
 RECORD, SAMPLES, DOCUMENTS = "run.json", "samples", "documents"
 
 
@@ -60,39 +61,38 @@ class StoredRun:
     @cached_property
     def start(self) -> Start:
         """How it started, with all params, tags and the environment."""
-        held = self._part("start")
-        return Start(**{**held, "at": Moment(**held["at"]), "command": tuple(held["command"])})
+        return self._part("start", start_of)
 
     @cached_property
     def end(self) -> End:
         """How it ended."""
-        held = self._part("end")
-        return End(**{**held, "at": Moment(**held["at"])})
+        return self._part("end", end_of)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """In the order of their ids."""
-        return tuple(Span(**span) for span in self._part("spans"))
+        return self._part("spans", lambda held: tuple(checked(Span, span) for span in held))
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
         """In the order they were told."""
-        return tuple(Value(**value) for value in self._part("values"))
+        return self._part("values", lambda held: tuple(checked(Value, value) for value in held))
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:
         """By full name of the series, "<source>.<quantity>"."""
-        return {item["series"]: Summary(**item) for item in self._part("summaries")}
+        found = self._part("summaries", lambda held: [checked(Summary, one) for one in held])
+        return {summary.series: summary for summary in found}
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """What of the folder could not be read."""
-        return tuple(self._part("remarks"))
+        return self._part("remarks", _texts)
 
     @cached_property
     def artifacts(self) -> tuple[str, ...]:
         """Files that the run told of, by their paths."""
-        return tuple(self._record.get("artifacts", ()))
+        return self._part("artifacts", _texts) if "artifacts" in self._record else ()
 
     def artifact(self, name: str) -> Path:
         """Return a copy of a file that the run told of.
@@ -134,21 +134,32 @@ class StoredRun:
 
         return long_table(self.columns)
 
-    def _part(self, name: str) -> Any:
+    def _part(self, name: str, read: Callable[[Any], Part]) -> Part:
+        """Return a part of the record, whose types are those that its readers count on."""
+        if name not in self._record:
+            raise _damaged(self.uuid, f"no {name}")
         try:
-            return self._record[name]
-        except KeyError as error:
-            raise _damaged(self.uuid, f"no {name}") from error
+            return read(self._record[name])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(self.uuid, f"{name}: {error}") from error
 
     def _document(self, path: str) -> dict[str, Any] | None:
         found = self.fetch(path)
         if found is None:
             return None
         try:
-            held: dict[str, Any] = json.loads(found.read_bytes())
-        except (OSError, ValueError) as error:
+            held = json.loads(found.read_bytes())
+            if not isinstance(held, dict):
+                raise ValueError(f"it is {shortened(repr(held))}")
+        except (OSError, ValueError, RecursionError) as error:
             raise _damaged(self.uuid, f"{path}: {error}") from error
         return held
+
+
+def _texts(held: Any) -> tuple[str, ...]:
+    if not isinstance(held, list) or not all(isinstance(text, str) for text in held):
+        raise ValueError(f"no texts but {shortened(repr(held))}")
+    return tuple(held)
 
 
 def _damaged(uuid: str, what: str) -> RunError:

@@ -644,6 +644,26 @@ def _read_store(path: Path) -> None:
         repr(run.spans), repr(run.values), repr(run.columns)
 
 
+def _record(folder: Path) -> list[bytes]:
+    from dippm.store.gathered import gather
+    from tests.run_folders import make_run
+
+    return [json.dumps(gather(make_run(folder / "spool")).document(), default=str).encode()]
+
+
+def _read_record(path: Path) -> None:
+    """Read each part of a run of a store, whatever became of the others."""
+    from dippm.store.stored import RECORD, StoredRun
+
+    def fetch(name: str) -> Path | None:
+        return path if name == RECORD else None
+
+    run = StoredRun("ab" * 16, "", "", "finished", 0, 0.0, "", {}, "1", fetch)
+    for part in ("start", "end", "spans", "values", "summaries", "remarks", "artifacts"):
+        with contextlib.suppress(DippmError):
+            json.dumps(getattr(run, part), default=str)
+
+
 DEVICE = """
 name = "Mine"
 memory_mb = 16384
@@ -698,6 +718,7 @@ FORMATS: dict[str, Format] = {
     "collected Parquet": Format(".parquet", _parquet_shards, _read_shard, needs="pyarrow"),
     "cached graph": Format(".json", _cache_entry, _read_cache_entry),
     "store": Format(".db", _stores, _read_store, slow=True, needs="mlflow"),
+    "record of a stored run": Format(".json", _record, _read_record),
     "HDF5 file": Format(".h5", _hdf5, _read_hdf5, needs="h5py", slow=True),
     "folder of hf-config": Format(
         ".json", _hf_config, _read_hf_config_folder, slow=True, waits=True, needs="transformers"

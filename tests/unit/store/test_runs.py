@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dippm.store.gathered import MOST_POINTS, points
 from dippm.store.parquet import read_samples, write_samples
 from dippm.store.place import place_of
 from dippm.store.runs import open_store
+from dippm.store.stored import RECORD
 from dippm.store.summary import summarise
 from tests.run_folders import REASON, START_NS, make_run
 from tests.run_folders import write_samples as sample
@@ -265,6 +267,37 @@ def test_a_damaged_artifact_is_said(store, tmp_path):
     with pytest.raises(RunError, match="cannot be read"):
         again.samples()
     assert again.name == "training"  # a list needs no artifact
+
+
+def stored(run, file):
+    """Return a run whose record is in a file."""
+    return replace(run, fetch=lambda path: file if path == RECORD else None)
+
+
+PARTS = ("start", "end", "spans", "values", "summaries", "remarks", "artifacts")
+
+
+@pytest.mark.parametrize("odd", [7, [7], {"a": 7}, [{"name": 7}], "x", [None], {"at": {}}])
+def test_a_record_of_other_types_is_said(store, tmp_path, odd):
+    run = store.attach(make_run(tmp_path))
+    whole = json.loads(run.fetch(RECORD).read_bytes())
+    file = tmp_path / "odd.json"
+    for part in PARTS:
+        file.write_text(json.dumps({**whole, part: odd}))
+        again = stored(run, file)
+        with pytest.raises(RunError, match=f"record of run {run.uuid} cannot be read: {part}"):
+            getattr(again, part)
+        others = [other for other in PARTS if other != part]
+        assert all(getattr(again, other) == getattr(run, other) for other in others)
+
+
+@pytest.mark.parametrize("content", ["7", "[[]]", "[" * 100_000, '["spans"]', '{"spans": [{}]}'])
+def test_a_record_that_is_none_is_said(store, tmp_path, content):
+    run = store.attach(make_run(tmp_path))
+    file = tmp_path / "odd.json"
+    file.write_text(content)
+    with pytest.raises(RunError, match="cannot be read"):
+        _ = stored(run, file).spans
 
 
 def test_a_place_is_understood(tmp_path, monkeypatch):

@@ -77,6 +77,7 @@ def test_calibrating_again_starts_from_the_catalogue(predictor, rows):
         ("model,latency_ms\nnowhere.onnx,1e-300\n", "row 1: latency_ms is 1e-300"),
         ("model,latency_ms,channels_last\nnowhere.onnx,3,maybe\n", "channels_last is 'maybe'"),
         ("model,latency_ms,batch,Batch\nnowhere.onnx,3,1,2\n", "the column 'batch' twice"),
+        ("model," * 200_000 + "batch\n", "the column 'model' twice"),
         ("model,latency_ms\n" + "x" * 200_000 + ",3\n", "line 2: field larger than"),
     ],
 )

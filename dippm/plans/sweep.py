@@ -104,7 +104,7 @@ def _loader() -> type[yaml.SafeLoader]:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML says no types
         merged = 0
 
         def flatten_mapping(self, node: yaml.MappingNode) -> None:

@@ -326,6 +326,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys("mean p50 p95 max integral".split(), _is_number_or_none),
     **dict.fromkeys(("end_ns", "step", "exit_code"), _is_whole_or_none),
     **dict.fromkeys(("params", "tags", "environment", "absent"), _are_texts),
+    "seconds": _is_number,
     "counter": lambda value: isinstance(value, bool),
     "uuid": _is_uuid,
     "status": lambda value: value in (*get_args(RunStatus), *get_args(SpanStatus)),

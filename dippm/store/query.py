@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dippm.errors import RunError
+from dippm.store.folder import checked
 from dippm.store.names import key
 from dippm.store.summary import NUMBERS
 
@@ -90,13 +91,22 @@ def check_length(text: str) -> None:
 
 
 def described(run: Any) -> dict[str, Any]:
-    """Return the fields of `StoredRun` that MLflow's own tables hold."""
-    said: dict[str, Any] = json.loads(run.data.tags.get(ABOUT, "{}"))
+    """Return the fields of `StoredRun` that MLflow's own tables hold.
+
+    Raises:
+        RunError: if what it says of itself has other types than its readers count on.
+    """
+    tags = run.data.tags
+    try:
+        said: dict[str, Any] = checked(dict, json.loads(tags.get(ABOUT, "{}")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        hint = f"`mlflow runs delete --run-id {run.info.run_id}` takes it off the list."
+        raise RunError(f"run {tags[UUID]}: its tag {ABOUT} is damaged: {error}", hint) from error
     metrics = {
         _shown(name): value for name, value in run.data.metrics.items() if name[:7] != "system/"
     }
     found = {
-        "uuid": run.data.tags[UUID],
+        "uuid": tags[UUID],
         "name": "",
         "experiment": "",
         "status": "running",
@@ -105,10 +115,10 @@ def described(run: Any) -> dict[str, Any]:
         "description": "",
         **said,
         "metrics": metrics,
-        "group": run.data.tags.get(GROUP, ""),
+        "group": tags.get(GROUP, ""),
     }
-    tags = (value for name, value in run.data.tags.items() if not name.startswith("dippm."))
-    texts = (*(found[name] for name in SEARCHED), *tags)
+    own = (value for name, value in tags.items() if not name.startswith("dippm."))
+    texts = (*(found[name] for name in SEARCHED), *own)
     held = "\n".join((*texts, *run.data.params, *run.data.params.values()))
     return {**found, "words": held.casefold()}
 

@@ -17,6 +17,7 @@ from dippm.store.folder import read_folder
 from dippm.store.gathered import MOST_POINTS, points
 from dippm.store.parquet import read_samples, write_samples
 from dippm.store.place import place_of
+from dippm.store.query import ABOUT
 from dippm.store.runs import open_store
 from dippm.store.stored import RECORD
 from dippm.store.summary import summarise
@@ -267,6 +268,14 @@ def test_a_damaged_artifact_is_said(store, tmp_path):
     with pytest.raises(RunError, match="cannot be read"):
         again.samples()
     assert again.name == "training"  # a list needs no artifact
+
+
+@pytest.mark.parametrize("said", ['{"name": 7}', '{"seconds": "x"}', "[]", "7", '{"of_late": 1}'])
+def test_a_list_names_the_run_whose_own_words_are_damaged(store, tmp_path, said):
+    run = store.attach(make_run(tmp_path))
+    store._client.set_tag(run.id, ABOUT, said)
+    with pytest.raises(StoreError, match=f"run {run.uuid}: its tag dippm.run is damaged"):
+        store.runs()
 
 
 def stored(run, file):

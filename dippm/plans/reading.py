@@ -32,8 +32,8 @@ def read_plan(path: Path) -> Plan:
     if not plan.status_file.exists():
         return plan
     try:
-        noted, _ = read_table(plan.status_file.read_bytes())
-    except (OSError, DippmError) as error:
+        noted, _ = read_table(_read(plan.status_file)[1])
+    except DippmError as error:
         hint = "Mend it, or remove it to go on without what it says."
         raise PlanError(f"{plan.status_file} cannot be read: {error}", hint) from error
     return plan._replace(rows=with_status(plan.rows, noted))

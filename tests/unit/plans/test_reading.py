@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from dippm.errors import CollocationError, DippmError, PlanError, UnknownNameError
@@ -143,8 +145,6 @@ def test_a_status_is_read(text, status):
 
 
 def test_a_process_is_not_taken_for_a_later_one_of_its_number():
-    import os
-
     ours = Process.of(os.getpid())
     assert ours.goes_on
     assert Process.parse(str(ours)) == ours
@@ -217,6 +217,14 @@ def test_a_table_of_a_size_that_no_plan_has_is_refused(text, said, monkeypatch):
     monkeypatch.setattr(cells, "MOST_ROWS", 2_000)
     with pytest.raises(PlanError, match=said):
         rows_of(text)
+
+
+def test_a_status_file_that_is_no_file_is_not_waited_for(tmp_path):
+    plan = tmp_path / "plan.csv"
+    plan.write_text(HEAD + "1,1,,,-,-,a.py,,\n")
+    os.mkfifo(tmp_path / "plan.csv.status.csv")
+    with pytest.raises(PlanError, match=r"plan.csv.status.csv cannot be read: .* is no file"):
+        read_plan(plan)
 
 
 def sweep_of(parameters: str, more: str = "runs: 4") -> bytes:

@@ -32,6 +32,7 @@ FORMS = (
 )
 KINDS = ("bool", "int", "float")
 """What an input may be said to hold: truth values, whole numbers, numbers of the model's type."""
+_LARGEST = 2**63
 _DEEPEST = 8
 MAX_VALUES = 1024
 """Numbers that the value of one input may hold: sizes, axes and the like, not data."""
@@ -316,6 +317,8 @@ def _plain_value(given: Any, label: str) -> InputValue:
             if any(shape != rows[0][1] for _, shape in rows):
                 raise InputShapeError(f"{label}: the rows of its value differ in length", FORMS)
             return tuple(row for row, _ in rows), (len(rows), *(rows[0][1] if rows else ()))
+        if isinstance(part, int) and abs(part) >= _LARGEST:  # perhaps one that no float holds
+            raise InputShapeError(f"{label}: its value has a number of more than 64 bits", FORMS)
         if not isinstance(part, int | float) or not isfinite(part):
             raise InputShapeError(f"{label}: {str(part)[:80]!r} is not a finite number", FORMS)
         left[0] -= 1

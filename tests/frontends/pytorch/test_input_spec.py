@@ -98,3 +98,13 @@ def test_values_are_not_for_data():
     with pytest.raises(InputShapeError, match="more than 1,024") as caught:
         InputSpec({}, values={"x": np.zeros((40, 40))})
     assert "sizes of the input" in caught.value.hint
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_number_that_no_input_holds_is_refused(digits):
+    for value in (10**digits, -(10**digits)):
+        with pytest.raises(InputShapeError, match="a number of more than 64 bits"):
+            InputSpec({}, values={"a": (1, value)})
+    if digits < 4300:  # more are refused by the reader of JSON
+        with pytest.raises(InputShapeError, match="a number of more than 64 bits"):
+            InputSpec.parse(f"a=value:[1, {10**digits}]")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Protocol
 
 from dippm.conditions import Conditions
 from dippm.errors import ConditionsError
 from dippm.figures import show
 from dippm.models.targets import Interval
+from dippm.written import is_finite
 
 JOULES_PER_KWH = 3.6e6
 
@@ -119,7 +119,7 @@ def epoch_of(
     for name, value in (("data set", samples), ("number of epochs", epochs)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConditionsError(f"the {name} is {value!r}", "Give a whole number, at least 1.")
-    if price_per_hour is not None and not (isfinite(price_per_hour) and price_per_hour >= 0):
+    if price_per_hour is not None and not (is_finite(price_per_hour) and price_per_hour >= 0):
         raise ConditionsError(f"the price is {price_per_hour!r}", "Give the price of an hour.")
     latency = prediction.latency_ms
     if latency is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from math import isfinite
 
 MOST_DIGITS = 18
 """Whole numbers below 10^18, which 64 bits hold."""
@@ -38,6 +39,16 @@ def decimal_number(text: str) -> float:
     if not plain.isascii() or "_" in plain:
         raise ValueError(f"{text!r} is not a number")
     return float(plain)
+
+
+def is_finite(value: object) -> bool:
+    """Tell whether a value is a number that a float holds: no bool, no infinity, not 10^400."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
 
 
 def csv_rows(text: str, delimiter: str = ",") -> list[list[str]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal, get_args
 
 from dippm.conditions import spelt
 from dippm.errors import ConditionsError, ConstraintError
 from dippm.figures import show
 from dippm.prediction import Prediction
+from dippm.written import is_finite
 
 SloAt = Literal["upper", "value"]
 SLO_AT: tuple[SloAt, ...] = get_args(SloAt)
@@ -88,8 +88,7 @@ class Limits:
 def _check(name: str, value: Any, unit: str, example: float) -> None:
     if value is None:
         return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or value <= 0:
+    if not is_finite(value) or value <= 0:
         raise ConstraintError(
             f"{name} is {value!r}, which nothing can hold to",
             f"Give a number above 0, in {unit}: {name}={example:g}; or leave it out.",

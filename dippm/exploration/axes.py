@@ -10,6 +10,7 @@ from typing import Any
 
 from dippm.errors import shortened
 from dippm.exploration.errors import ExploreError
+from dippm.written import is_finite
 
 Label = None | bool | int | float | str
 """How a value is shown and stored."""
@@ -209,17 +210,12 @@ def _of_range(given: range) -> Axis:
 
 def _check_ends(axis: Any, low: float, high: float, *, log: bool, step: float | None) -> None:
     numbers = [v for v in (low, high, step) if v is not None]
-    if not all(_is_finite(v) for v in numbers):
+    if not all(is_finite(v) for v in numbers):
         raise ExploreError(f"{axis} does not consist of finite numbers", FORMS)
     if low > high or (step is not None and step <= 0):
         raise ExploreError(f"{axis} is empty", "Give the lower end first, and a step above 0.")
     if log and low <= 0:
         raise ExploreError(f"{axis} is logarithmic and begins at {low}", "Begin above 0.")
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
 
 
 def described(axis: Axis) -> str:

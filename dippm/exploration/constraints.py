@@ -19,6 +19,7 @@ from dippm.exploration.quantities import ALIASES, MEMORY, QUANTITIES, spelt
 from dippm.exploration.space import Space
 from dippm.figures import show
 from dippm.points import slice_of
+from dippm.written import is_finite
 
 BOUND = "memory_bound_mb"
 FITS = "fits its place"
@@ -172,8 +173,7 @@ def _slice_mb(name: str, space: Space) -> float:
 
 
 def _number(name: str, given: Any) -> float:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not math.isfinite(given):
+    if not is_finite(given):
         raise ExploreError(f"the limit of {name} is {given!r}", FORMS)
     return float(given)
 

@@ -14,9 +14,14 @@ from dippm.devices.hosts import host_of
 from dippm.errors import ConditionsError, InputShapeError, UnknownNameError
 from dippm.frontends import InputSpec
 from dippm.power_sweep import limits_of
-from dippm.written import csv_rows, decimal_number, whole_number
+from dippm.written import csv_rows, decimal_number, is_finite, whole_number
 
 ODD = ("1_0", "1_000", "٣", "³", "1 0", "", "-", "0x10", "1e", "1__0", "NaN٣")
+
+
+def test_a_number_that_no_float_holds_is_not_finite():
+    assert all(map(is_finite, (0, -3, 1.5, 10**300)))
+    assert not any(map(is_finite, (True, "3", None, math.inf, math.nan, 10**400, -(10**400))))
 
 
 def test_numbers():

@@ -28,7 +28,8 @@ from dippm.reading import source_name
 from dippm.shown import Shown
 
 Counts = tuple[int, ...]
-Score = tuple[int, float, int]
+Score = tuple[int, int, int]
+SCORES_PER_LOG = 1e9
 MOST_MODELS = 1_000
 
 
@@ -209,16 +210,19 @@ def _asked(case: Candidate, framework: str | None, gpu: Device, rest: dict[str, 
 
 
 def _best(choices: Sequence[Choice | None], gpu: Device) -> list[Contender | None]:
-    """Return the contender of each model in the best packing, None for no slice."""
+    """Return the contender of each model in the best packing, None for no slice.
+
+    Of models that are equal the first has the larger slice.
+    """
     profiles = [profile.name for profile in gpu.mig_profiles]
     valid = {_counts(found, profiles) for found in ((), *arrangements(gpu))}
     best: dict[Counts, tuple[Score, tuple[Contender | None, ...]]] = {
-        (0,) * len(profiles): ((0, 0.0, 0), ())
+        (0,) * len(profiles): ((0, 0, 0), ())
     }
     for choice in choices:
         after: dict[Counts, tuple[Score, tuple[Contender | None, ...]]] = {}
         for counts, (score, way) in best.items():
-            for c in (None, *_feasible(choice)):
+            for c in (*reversed(_feasible(choice)), None):
                 now, scored = counts, score
                 if c is not None and c.mig is not None:
                     index = profiles.index(c.mig.name)
@@ -232,7 +236,8 @@ def _best(choices: Sequence[Choice | None], gpu: Device) -> list[Contender | Non
 
 def _with(score: Score, c: Contender, memory_slices: int) -> Score:
     latency = c.estimate("latency_ms")
-    slower = math.log(latency.value) if latency else 0.0
+    # Whole numbers: a sum of floats hangs on its order, and equal ways would not be equal.
+    slower = round(SCORES_PER_LOG * math.log(latency.value)) if latency else 0
     return score[0] + 1, score[1] - slower, score[2] - memory_slices
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from dippm.errors import DippmError
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, gradients, replaced
 from training.studies.traced_kernels import (
     KernelLog,
@@ -58,8 +59,14 @@ def traced_step(
             default settings.
 
     Raises:
+        DippmError: of a PyTorch that was built for CUDA, where there is no GPU.
         Exception: whatever the module raises when it meets fake tensors.
     """
+    if asks_the_driver():
+        raise DippmError(
+            "a backward pass of a PyTorch that was built for CUDA asks the driver for its GPU",
+            "Install the build for CPUs, or run this where a GPU is.",
+        )
     half = torch.float16 if precision == "amp" else None
     with contextlib.ExitStack() as stack:
         stack.enter_context(cuda_device())
@@ -88,6 +95,11 @@ def traced_step(
         _update(module, log, optimizer)
     kernels = [part for kernel in _joined(log.kernels) for part in parts_of(kernel)]
     return TracedStep(kernels, saved.bytes)
+
+
+def asks_the_driver() -> bool:
+    """Tell whether gradients of fake CUDA tensors cannot be had: a build for CUDA without a GPU."""
+    return torch.backends.cuda.is_built() and not torch.cuda.is_available()
 
 
 def _joined(kernels: list[TracedKernel]) -> list[TracedKernel]:

@@ -66,6 +66,14 @@ def test_no_other_way_is_better(wide, slim):
     assert best[0] == 3
 
 
+def test_of_equal_models_the_first_has_the_larger_slice(wide, slim):
+    packing = pack([wide, slim, slim], batch=16)
+    first, second = (model.placement.size for model in packing.models[1:])
+    assert first >= second
+    slices = [model.placement.size for model in pack([slim] * 3, batch=16).models]
+    assert slices == sorted(slices, reverse=True)
+
+
 def test_the_places_go_together_and_hold_what_lies_there(wide, slim):
     packing = pack([wide, slim, slim, slim], batch=16)
     places = [model.placement for model in packing.placed]

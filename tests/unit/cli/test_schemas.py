@@ -122,6 +122,16 @@ def test_a_command_prints_what_its_schema_allows(command, folder, monkeypatch):
         Draft202012Validator(SCHEMAS).validate(found)
 
 
+def test_a_measurement_beside_what_was_foretold_has_a_schema_on_any_processor(folder, monkeypatch):
+    """Of processors that a checkpoint knows there is a prediction, of others none."""
+    monkeypatch.chdir(folder)
+    foretold = document("predict net.onnx --device cpu")
+    found = document(f"measure net.onnx {QUICK} --compare")
+    del foretold["schema"]
+    for prediction in (foretold, None):
+        checked({**found, "prediction": prediction}, "measure --compare")
+
+
 def test_errors_and_an_empty_store_have_schemas_too(folder, monkeypatch):
     monkeypatch.chdir(folder)
     for line in ("predict none.onnx", "conquer", "predict net.onnx --device nothing"):

@@ -152,7 +152,8 @@ def test_the_scheduler_and_the_process_of_its_row_are_killed(desk, monkeypatch):
 
 
 def test_what_was_left_is_undone_by_the_next_scheduler_too(desk):
-    desk.rows("1,1,,,-,-,sh -c,-,'echo begun; test -e go || sleep 1000'")
+    asked_first = "test -e go && exec echo begun; echo begun; sleep 1000"
+    desk.rows(f"1,1,,,-,-,sh -c,-,'{asked_first}'")
     process = desk.start()
     next_line(process, "line")
     process.kill()

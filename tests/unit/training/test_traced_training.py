@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 from training.studies.traced_models import graph_of
-from training.studies.traced_training import TracedStep, traced_step
+from training.studies.traced_training import TracedStep, asks_the_driver, traced_step
 from training.studies.training_steps import ours, ratios, theirs
 
+pytestmark = pytest.mark.skipif(
+    asks_the_driver(), reason="PyTorch was built for CUDA, and there is no GPU"
+)
 MODELS = (
     "resnet18", "efficientnet_b0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s",
     "resmlp_12_224", "torchvision:shufflenet_v2_x0_5", "transformers:gpt2",

@@ -7,13 +7,16 @@ no launch time of its machine.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import dippm
+from dippm.models.hybrid import Hybrid
 from dippm.models.intervals import FEATURES, GROUPS, IntervalLaw
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
@@ -108,7 +111,7 @@ def fold_answers(
     Returns:
         Columns of `Answer`, and "position" in the examples.
     """
-    folder = runner.folder / f"{members[0].name}.checkpoint" / "0.0.0"
+    folder = fold_checkpoint(runner, members, weight, memory, power, intervals)
     kept = folder / ANSWERS
     if not kept.exists():
         if not (folder / "config.json").exists():
@@ -122,6 +125,15 @@ def fold_answers(
         answers.assign(position=np.array(asked, np.int64)).to_parquet(unfinished)
         unfinished.replace(kept)
     return pd.read_parquet(kept)
+
+
+def fold_checkpoint(
+    runner: Runner, members: Sequence[Task], weight: float, *beside: object
+) -> Path:
+    """Return the folder of a fold's checkpoint, whose name says what it is of beside its fits."""
+    given = repr((weight, beside, Hybrid.feature_version, len(members))).encode()
+    digest = hashlib.sha256(given).hexdigest()[:8]
+    return runner.folder / f"{members[0].name}-{digest}.checkpoint" / "0.0.0"
 
 
 CARD: dict[str, Any] = {

@@ -26,7 +26,6 @@ class Question:
         split: how the name of the split begins.
         data: words that the name of the data holds.
         phase: of the checkpoint.
-        gpus: how the names of the GPUs begin; empty for all.
     """
 
     text: str
@@ -34,7 +33,6 @@ class Question:
     split: str
     data: tuple[str, ...]
     phase: str = "inference"
-    gpus: tuple[str, ...] = ()
 
     def is_answered_by(self, line: Line) -> bool:
         """Return whether a line is about this."""
@@ -44,27 +42,10 @@ class Question:
             and line.get("phase", "inference") == self.phase
             and str(line.get("split")).startswith(self.split)
             and all(word in data for word in self.data)
-            and (not self.gpus or str(line.get("gpu")).startswith(self.gpus))
         )
 
 
-_WHOLE = ("whole models",)
 QUESTIONS = (
-    Question("whole models, another laboratory: A100", "latency_ms", "L ", _WHOLE, gpus=("A100",)),
-    Question(
-        "the same, other data-centre GPUs",
-        "latency_ms",
-        "L ",
-        _WHOLE,
-        gpus=("A10-", "A30", "A40", "H", "L4", "P", "T4", "V100"),
-    ),
-    Question(
-        "the same, desktop and workstation GPUs",
-        "latency_ms",
-        "L ",
-        _WHOLE,
-        gpus=("GTX", "Quadro", "RTX", "TITAN"),
-    ),
     Question("latency of a new architecture of a known kind", "latency_ms", "S1", ("timm tables",)),
     Question("latency of a kind of model never seen", "latency_ms", "S2", ("timm tables", "eager")),
     Question("the same, compiled", "latency_ms", "S2", ("timm tables", "compiled")),

@@ -6,6 +6,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ from training.evaluation.since import errors_since
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
 from training.hybrid.fit.folds import Runner
 from training.hybrid.fit.memory import memory_lines
-from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows
+from training.hybrid.judge.latency_intervals import (
+    covered,
+    fit_intervals,
+    half_widths,
+    interval_law_rows,
+)
 from training.hybrid.judge.report import by_family, laboratory_lines, learners, summary
 from training.hybrid.rows.examples import Examples
 
@@ -82,7 +88,9 @@ def publish(
             "changes": changes,
         },
     }
-    headlines = laboratory_lines(examples, helds["L"], every) if "L" in helds else []
+    headlines = []
+    if "L" in helds:
+        headlines += laboratory_lines(examples, helds["L"], partial(half_widths, law_rows=every))
     headlines += summary(examples, [held for name, held in helds.items() if name != "L"])
     if since:
         headlines += _lines_of(since, {SPLITS[name] for name in helds})

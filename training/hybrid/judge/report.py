@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from dataset.join.latency_splits import SPLITS
 from dippm.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
-from training.hybrid.judge.latency_intervals import half_widths, interval_rows
+from training.hybrid.judge.latency_intervals import Floats, interval_rows
 from training.hybrid.judge.views import REFERENCE, View, views_of
 from training.hybrid.rows.examples import Examples
 
@@ -36,7 +36,7 @@ def summary(examples: Examples, helds: Sequence[HeldOut]) -> list[dict[str, Any]
 
 
 def laboratory_lines(
-    examples: Examples, held: HeldOut, law_rows: pd.DataFrame
+    examples: Examples, held: HeldOut, widths: Callable[[pd.DataFrame], Floats]
 ) -> list[dict[str, Any]]:
     """Return errors by GPU and laboratory held out, in percent, with what intervals are worth.
 
@@ -46,11 +46,11 @@ def laboratory_lines(
     Args:
         examples: all rows.
         held: answers of the published folds of split L.
-        law_rows: see `interval_law_rows`.
+        widths: returns the log half widths of rows of `interval_rows`.
     """
     rows = interval_rows(examples, held, operators=True)
     rows = rows[rows["host_share"] <= HOST_DECIDES]
-    rows = rows.assign(half=half_widths(rows, law_rows))
+    rows = rows.assign(half=widths(rows))
     known = [examples.rows[i] for i in rows["position"]]
     rows = rows.assign(
         laboratory=[row.source for row in known],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
@@ -107,16 +108,29 @@ class Runner:
         return found
 
     def run(self, tasks: Sequence[Task], processes: int | None = None) -> None:
-        """Fit what is not yet on disk, one process per core."""
+        """Fit what is not yet on disk.
+
+        Args:
+            tasks: finished or not.
+            processes: that fit side by side; one per core if it is None. One is this process: what
+                is forked cannot fit if PyTorch has made threads for the gradients of a GPU.
+        """
         todo = [
             task
             for task in tasks
             if not (self._path(task).exists() and self._residuals_path(task).exists())
         ]
         _SHARED.update(runner=self)
-        with Progress() as progress, get_context("fork").Pool(processes) as pool:
+        with contextlib.ExitStack() as stack:
+            progress = stack.enter_context(Progress())
             bar = progress.add_task("fits", total=len(todo))
-            for name in pool.imap_unordered(_fit, todo):
+            if processes == 1:
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                names: Iterable[str] = map(_fit, todo)
+            else:
+                pool = stack.enter_context(get_context("fork").Pool(processes))
+                names = pool.imap_unordered(_fit, todo)
+            for name in names:
                 progress.update(bar, advance=1, description=f"fits (last: {name})")
 
     def fit(self, task: Task) -> None:

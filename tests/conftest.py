@@ -209,6 +209,7 @@ def write_onnx(path: Path, *, batch: str | int) -> Path:
             constants,
         ),
         opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,  # of opset 17; the newest of onnx may be newer than ONNX Runtime reads
     )
     checker.check_model(model)
     save(model, path)

@@ -86,6 +86,7 @@ def start(server: Server, sharing: Sharing) -> dict[str, str]:
         if told.returncode:
             talk.seek(0)
             raise _failed(server, talk.read().decode(errors="replace"))
+    _until(lambda: _listens(server), PATIENCE_S)  # the daemon lives on, and may be slow to listen
     facts = _limited(server, sharing)
     _ask(server, f"start_server -uid {os.getuid()}")
     if not _until(lambda: _ask(server, "get_server_list").split(), PATIENCE_S):
@@ -177,6 +178,14 @@ def _ask(server: Server, command: str, patience_s: float = PATIENCE_S) -> str:
     if told.returncode:
         raise _failed(server, f"{command}: {said}")
     return said
+
+
+def _listens(server: Server) -> bool:
+    try:
+        _ask(server, "get_server_list")
+    except CollocationError:
+        return False
+    return True
 
 
 def _program(

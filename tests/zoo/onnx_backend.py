@@ -24,7 +24,13 @@ _FOLDERS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
 
 def cases() -> Iterator[Case]:
-    """Yield every test that is on this disk; those that are downloads are not."""
+    """Yield every test that is on this disk; those that are downloads are not.
+
+    Raises:
+        ModuleNotFoundError: if the package of this version of onnx comes without them.
+    """
+    if not _DATA.is_dir() or not all((_DATA / kind).is_dir() for kind in _FOLDERS):
+        raise ModuleNotFoundError(f"onnx {onnx.__version__} comes without its models for tests")
     for kind in _FOLDERS:
         for folder in sorted((_DATA / kind).iterdir()):
             if (folder / "model.onnx").exists():

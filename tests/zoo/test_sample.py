@@ -49,7 +49,10 @@ def test_a_sample_is_right_or_says_so(suite: str):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; `make zoo` installs it")
     names = SAMPLE[suite]
-    found = [c for c in cases(suite) if c.name in names] if names else list(cases(suite, 2))
+    try:
+        found = [c for c in cases(suite) if c.name in names] if names else list(cases(suite, 2))
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
     outcomes = [run(suite, case) for case in found]
     assert len(outcomes) == 2
     assert [o for o in outcomes if o.verdict in ("wrong", "crashed", "not built")] == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.shipped_graphs import unpack
-from dippm import pretrained
 from dippm.devices import seed_profile
 from dippm.models.footprint import MemoryFootprint
 from dippm.models.memory import MIB, MemoryModel, reserved_mb
@@ -189,26 +186,6 @@ def test_contexts_are_read_without_what_counts_an_idle_gpu(data: Path) -> None:
     assert found[0].counted_mb == pytest.approx(1386e6 / MIB)
     assert found[0].reserved_by_driver_mb == DRIVER_RESERVES_MB
     assert {sample.software for sample in PUBLISHED} == {"cuda-10", "cuda-11"}
-
-
-def test_a_checkpoint_is_written_anew_with_its_memory(tmp_path: Path) -> None:
-    shipped = pretrained.find("hybrid-gpu").path
-    model, report = memory.evaluate(list(rows_of(BASES)))
-    into = tmp_path / "hybrid-gpu" / "9.9.9"
-    memory.rewritten(shipped, into, model, report)
-    loaded = pretrained.load(into)
-    assert loaded.predictor.memory == model
-    before, after = (json.loads((folder / "config.json").read_text()) for folder in (shipped, into))
-    assert after["memory"] == json.loads(json.dumps(asdict(model)))
-    assert {n for n in before if before[n] != after[n]} <= {"memory", "card", "version", "sha256"}
-    limits = [line for line in after["card"]["limits"] if line.startswith("Memory is ")]
-    assert limits == list(memory.MEMORY_LIMITS)
-    summary = json.loads((into / "metrics.json").read_text())["summary"]
-    splits = {line["split"] for line in summary if line["target"] == "memory_mb"}
-    assert splits == {"model held out", "laboratory held out"}
-    assert (into / "model.safetensors").read_bytes()
-    with pytest.raises(FileExistsError):
-        memory.rewritten(shipped, into, model, report)
 
 
 def test_table_4_under_autograd_is_within_15_percent_and_names_its_slices(

@@ -7,7 +7,7 @@ import pytest
 
 from dippm.features.kernel_features import N_KINDS
 from dippm.models.intervals import LEAST_NOVELTY
-from dippm.models.novelty import MeasuredModels
+from dippm.models.novelty import MeasuredModels, with_biases_as_norms
 from training.hybrid.fit.novelty import measured_models, measured_tensors, novelties, thinned
 
 
@@ -50,7 +50,7 @@ def test_rows_under_test_are_no_measured_models_and_gpus_are_told_apart():
 
 
 def test_both_sides_measure_alike() -> None:
-    shares = random_shares(200)
+    shares = with_biases_as_norms(random_shares(200))
     gpus = np.where(np.arange(200) % 3 == 0, "A", "B")
     train, test = np.arange(150), np.arange(150, 200)
     found = novelties(shares, gpus, train, test)

@@ -29,7 +29,9 @@ from dippm.shown import Shown
 
 Counts = tuple[int, ...]
 Score = tuple[int, int, int]
-SCORES_PER_LOG = 1e9
+STEPS_OF_LOG = 1e9
+"""In so many steps to 1 the logs of latencies are summed: whole numbers, so that the order of the
+models changes no sum and ties are ties."""
 MOST_MODELS = 1_000
 
 
@@ -236,8 +238,7 @@ def _best(choices: Sequence[Choice | None], gpu: Device) -> list[Contender | Non
 
 def _with(score: Score, c: Contender, memory_slices: int) -> Score:
     latency = c.estimate("latency_ms")
-    # Whole numbers: a sum of floats hangs on its order, and equal ways would not be equal.
-    slower = round(SCORES_PER_LOG * math.log(latency.value)) if latency else 0
+    slower = round(STEPS_OF_LOG * math.log(latency.value)) if latency else 0
     return score[0] + 1, score[1] - slower, score[2] - memory_slices
 
 

@@ -63,7 +63,7 @@ WEIGHTS = (0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0)
 CHOSEN_ON = ("S2-10", "L")
 """Splits on whose rows the weight is chosen: the first of them that is judged by."""
 LABORATORIES = "L"
-"""Split of the energy's latency."""
+"""Split whose held-out latencies the errors of energy are worked out with."""
 
 
 def main(

@@ -58,7 +58,6 @@ from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.held_out_times import held_out_times
 from training.hybrid.judge.published_folds import (
-    NO_WIDTHS,
     fold_checkpoint,
     published_held_out,
 )
@@ -302,7 +301,7 @@ def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, h
     tested = np.concatenate([task.test for task in tasks["S2-10"]])
     assert sorted(rows["position"]) == sorted(tested)
     task = tasks["S2-10"][0]
-    loaded = dippm.load(fold_checkpoint(runner, [task], 0.5, MEMORY, POWER, NO_WIDTHS))
+    loaded = dippm.load(fold_checkpoint(runner, [task], 0.5, MEMORY, POWER))
     mine = rows[rows["fold"] == task.fold].iloc[0]
     row = runner.examples.rows[mine["position"]]
     graph = in_float32(graph_of(row.graph))

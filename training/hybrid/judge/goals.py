@@ -22,7 +22,6 @@ from dippm.pretrained.store import read_metrics
 from training.hybrid.judge.fit_gate import FEWEST_ROWS, MOST_LOG_ERROR, TABLE
 
 Line = Mapping[str, Any]
-COVERAGE = (85.0, 95.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,6 @@ class Goal:
         return ", ".join(filter(None, (typical, worst)))
 
 
-_TIMM = ("timm",)
 GOALS = (
     Goal("whole models, another laboratory", "L", "latency_ms", "L ", ("whole models",), 10, 15),
     Goal("GeForce, families out", "S2", "latency_ms", "S2", ("timm tables", "eager"), 6),
@@ -116,19 +114,13 @@ def _row(goal: Goal, lines: Sequence[Line]) -> dict[str, str]:
     reached = (goal.typical is None or typical <= goal.typical) and (
         goal.worst is None or errors[worst] <= goal.worst
     )
-    known = [line for line in lines if line.get("coverage") is not None]
-    held = [f"{low:.0f}–{high:.0f}" for low, high in _range(known)]
+    held = [float(line["coverage"]) for line in lines if line.get("coverage") is not None]
     return row | {
         "seen": f"median {typical:.1f}, worst {errors[worst]:.1f} ({worst}), {len(errors)} GPUs",
         "reached": "yes" if reached else "no",
         "n": f"{sum(line['n'] for line in lines):,}",
-        "coverage": "".join(held),
+        "coverage": f"{min(held):.0f}–{max(held):.0f}" if held else "",
     }
-
-
-def _range(lines: Sequence[Line]) -> list[tuple[float, float]]:
-    found = [float(line["coverage"]) for line in lines]
-    return [(min(found), max(found))] if found else []
 
 
 def main(

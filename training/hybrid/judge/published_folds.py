@@ -65,7 +65,7 @@ def published_held_out(
     parts = []
     for fold, members in folds.items():
         answers = fold_answers(
-            runner, members, graph, weight=weight, memory=memory, power=power, intervals=NO_WIDTHS
+            runner, members, graph, weight=weight, memory=memory, power=power
         ).dropna(subset="predicted_ms")
         rows = [runner.examples.rows[i] for i in answers["position"]]
         part = {
@@ -93,7 +93,6 @@ def fold_answers(
     weight: float,
     memory: MemoryModel,
     power: PowerModel,
-    intervals: IntervalLaw,
 ) -> pd.DataFrame:
     """Return the answers for the rows under test of one fold; kept beside its fits.
 
@@ -106,17 +105,16 @@ def fold_answers(
         weight: of the networks in the mean with the trees, far from what was measured.
         memory: of a checkpoint.
         power: likewise.
-        intervals: likewise.
 
     Returns:
         Columns of `Answer`, and "position" in the examples.
     """
-    folder = fold_checkpoint(runner, members, weight, memory, power, intervals)
+    folder = fold_checkpoint(runner, members, weight, memory, power)
     kept = folder / ANSWERS
     if not kept.exists():
         if not (folder / "config.json").exists():
             law = checkpoint_law(runner, members, weight, graph)
-            config = configuration(law, memory, power, intervals)
+            config = configuration(law, memory, power, NO_WIDTHS)
             save_checkpoint(folder, dict(law.tensors), {**config, "card": CARD}, METRICS)
         asked = [i for i in members[0].test if runner.examples.rows[i].node is None]
         rows: list[Row] = [runner.examples.rows[i] for i in asked]
@@ -128,10 +126,10 @@ def fold_answers(
 
 
 def fold_checkpoint(
-    runner: Runner, members: Sequence[Task], weight: float, *beside: object
+    runner: Runner, members: Sequence[Task], weight: float, memory: MemoryModel, power: PowerModel
 ) -> Path:
     """Return the folder of a fold's checkpoint, whose name says what it is of beside its fits."""
-    given = repr((weight, beside, Hybrid.feature_version, len(members))).encode()
+    given = repr((weight, memory, power, Hybrid.feature_version, len(members))).encode()
     digest = hashlib.sha256(given).hexdigest()[:8]
     return runner.folder / f"{members[0].name}-{digest}.checkpoint" / "0.0.0"
 

@@ -14,11 +14,10 @@ from dippm.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.judge.latency_intervals import Floats, interval_rows
-from training.hybrid.judge.views import REFERENCE, View, views_of
+from training.hybrid.judge.views import REFERENCE, WORK, View, views_of
 from training.hybrid.rows.examples import Examples
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
-WORK = {"model": "whole models", "module": "chains", "operator": "single operators"}
 QUESTION_OF_L = "a measured GPU, in another laboratory"
 FEWEST_ROWS = 5
 """Of a laboratory on a GPU, that have a line of their own."""
@@ -63,19 +62,10 @@ def laboratory_lines(
         if len(mine) < FEWEST_ROWS:
             continue
         conditions = ", ".join([work, *sorted({*mine["precision"]}), *sorted({*mine["mode"]})])
-        grouped = grouped_errors(mine[LABEL], mine[PREDICTED], list(mine["family_id"]))
-        interval = bootstrap(mine[LABEL], mine[PREDICTED], list(mine["arch_id"]), n_resamples=500)
         inside = mine["log_error"].abs() <= mine["half"]
         lines.append(
             {
-                "gpu": gpu,
-                "target": "latency_ms",
-                "data": f"{laboratory} ({conditions})",
-                "split": SPLITS[held.split],
-                "n": len(mine),
-                "architectures": int(mine["arch_id"].nunique()),
-                "families": int(mine["family_id"].nunique()),
-                **card_columns(grouped, interval),
+                **_columns(gpu, f"{laboratory} ({conditions})", held.split, mine),
                 "coverage": round(100 * float(inside.mean()), 1),
                 "median_half_width": round(100 * float(np.expm1(mine["half"].median())), 1),
                 "question": QUESTION_OF_L if work == WORK["model"] else None,
@@ -91,20 +81,27 @@ def rows_of(view: View, examples: Examples, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(examples: Examples, view: View, held: HeldOut, rows: pd.DataFrame) -> dict[str, Any]:
-    grouped = grouped_errors(rows[LABEL], rows[PREDICTED], list(rows["family_id"]))
-    interval = bootstrap(rows[LABEL], rows[PREDICTED], list(rows["arch_id"]), n_resamples=500)
     roofline = errors(rows[LABEL], roofline_sums(examples, rows["position"].to_numpy()))
     return {
-        "gpu": view.gpu,
+        **_columns(view.gpu, f"{view.data} ({view.conditions})", held.split, rows),
+        "bare_roofline_mape": round(roofline.mape, 1),
+        "question": view.questions.get(held.split),
+    }
+
+
+def _columns(gpu: str, data: str, split: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what every line of the summary has of the errors of some rows."""
+    grouped = grouped_errors(rows[LABEL], rows[PREDICTED], list(rows["family_id"]))
+    interval = bootstrap(rows[LABEL], rows[PREDICTED], list(rows["arch_id"]), n_resamples=500)
+    return {
+        "gpu": gpu,
         "target": "latency_ms",
-        "data": f"{view.data} ({view.conditions})",
-        "split": SPLITS[held.split],
+        "data": data,
+        "split": SPLITS[split],
         "n": len(rows),
         "architectures": int(rows["arch_id"].nunique()),
         "families": int(rows["family_id"].nunique()),
         **card_columns(grouped, interval),
-        "bare_roofline_mape": round(roofline.mape, 1),
-        "question": view.questions.get(held.split),
     }
 
 

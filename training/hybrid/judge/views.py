@@ -68,7 +68,7 @@ def _on_slices(r: Row) -> bool:
 
 _KIND, _GPU = "a kind of model never seen", "a GPU never measured"
 _NEW = "an architecture never seen"
-_WHAT = {"model": "whole models", "module": "chains", "operator": "single operators"}
+WORK = {"model": "whole models", "module": "chains", "operator": "single operators"}
 _PGB, _WALL = "pytorch_gpu_benchmark", "batch 12, wall + copy"
 VIEWS = (
     _timm(
@@ -135,7 +135,7 @@ def views_of(rows: Iterable[Row]) -> tuple[View, ...]:
 
 def _alike(row: Row) -> tuple[str, ...]:
     """Return source, GPU and what belongs in one line of a collected set."""
-    what = "kernels of models" if row.node is not None else _WHAT[row.kind]
+    what = "kernels of models" if row.node is not None else WORK[row.kind]
     place = row.mig.name if row.mig else ""
     return row.source, row.device.name, place, row.precision, row.mode, what, row.timer
 

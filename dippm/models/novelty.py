@@ -117,7 +117,11 @@ def shares_of(kind: NDArray[Any], roofline_ms: Floats) -> Floats:
 
 
 def with_biases_as_norms(shares: NDArray[F]) -> NDArray[F]:
-    """Return shares by class, shape (..., C), with passes that add a bias counted as norms."""
+    """Return shares by class, shape (..., C), with broadcasts counted as batch norms.
+
+    Biases of convolutions are most of the broadcasts; scales of layers, the others, are passes of
+    the same kind.
+    """
     found = shares.copy()
     found[..., NORM] += found[..., BIAS]
     found[..., BIAS] = 0.0

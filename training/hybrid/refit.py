@@ -62,7 +62,7 @@ def main(
     tensors = load_file(checkpoint / "model.safetensors")
     rows, graph = load_rows(data, graphs)
     chosen = sampled_rows(rows)
-    kernels = row_kernels(law, chosen, graph)
+    [kernels] = row_kernels([law], chosen, graph)
     found = _fitted(config, chosen, kernels)
     for level, sd in found.sd.items():
         typer.echo(f"{level}: standard deviation {sd:.3f}")

@@ -29,7 +29,7 @@ from dataset.join.latency_splits import HASHES, SPLITS, hashes_of, latency_split
 from dataset.join.splits import Split
 from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
-from training.hybrid.fit.checkpoint_law import checkpoint_law
+from training.hybrid.fit.checkpoint_law import checkpoint_laws
 from training.hybrid.fit.folds import LEARNERS, SHIPPED, Runner, Settings, Task, table_of
 from training.hybrid.fit.memory import fit_memory
 from training.hybrid.fit.mixture import Mixture, Single
@@ -118,7 +118,7 @@ def main(
     publish(
         out,
         runner=runner,
-        law=checkpoint_law(runner, shipped, weight, graph),
+        law=checkpoint_laws(runner, [shipped], weight, graph)[0],
         evaluation=Evaluation(
             helds=helds,
             with_own_terms=[

@@ -36,7 +36,7 @@ from training.evaluation.held_out import (
     read_held_out,
     write_held_out,
 )
-from training.hybrid.fit.checkpoint_law import _often, checkpoint_law
+from training.hybrid.fit.checkpoint_law import _often, checkpoint_laws
 from training.hybrid.fit.folds import LEARNERS, Runner, Settings, Task, table_of
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mixture, Single
 from training.hybrid.fit.network import NetworkSettings
@@ -390,7 +390,7 @@ def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
     publish(
         out,
         runner=runner,
-        law=checkpoint_law(runner, shipped, 0.5, graph_of),
+        law=checkpoint_laws(runner, [shipped], 0.5, graph_of)[0],
         evaluation=Evaluation(
             helds=helds,
             with_own_terms=alone,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,17 +69,37 @@ class CheckpointLaw:
     tensors: Mapping[str, Tensor]
 
 
-def checkpoint_law(
-    runner: Runner, members: Sequence[Task], weight: float, graph: GraphLookup
-) -> CheckpointLaw:
-    """Return the law of finished tasks that trained on the same rows.
+def checkpoint_laws(
+    runner: Runner, ensembles: Sequence[Sequence[Task]], weight: float, graph: GraphLookup
+) -> list[CheckpointLaw]:
+    """Return the law of each ensemble of finished tasks.
 
     Args:
         runner: of the tasks.
-        members: one for each member; the first has the trees.
+        ensembles: their tasks, one for each member, that trained on the same rows; the first of
+            each has the trees.
         weight: of the networks in the mean with the trees, far from what was measured.
         graph: key → graph.
     """
+    rows = runner.examples.rows
+    sampled = [sampled_rows([rows[i] for i in members[0].train]) for members in ensembles]
+    every = list({row.row_id: row for mine in sampled for row in mine}.values())
+    place = {row.row_id: i for i, row in enumerate(every)}
+    without = [_without_effects(runner, members, weight) for members in ensembles]
+    bare = [
+        KernelLaw.from_checkpoint(law.tensors, {"law": law.law, "seen": law.seen})
+        for law in without
+    ]
+    found = []
+    for law, mine, kernels in zip(without, sampled, row_kernels(bare, every, graph), strict=True):
+        own = [kernels[place[row.row_id]] for row in mine]
+        effects = effects_beside(mine, own, law.law["heads"], law.host["copy_bytes_per_ms"])
+        found.append(replace(law, law={**law.law, **effects_part(effects)}))
+    return found
+
+
+def _without_effects(runner: Runner, members: Sequence[Task], weight: float) -> CheckpointLaw:
+    """Return the law of one ensemble as its GPUs share it."""
     examples, train = runner.examples, members[0].train
     networks = [runner.network(task) for task in members]
     trees = KernelTrees.load(runner.weights(members[0], TREES), runner.settings.trees)
@@ -109,12 +129,7 @@ def checkpoint_law(
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
-    seen, host = _seen(examples, train), _host(networks, runner, train)
-    bare = KernelLaw.from_checkpoint(tensors, {"law": law, "seen": seen})
-    rows = sampled_rows([examples.rows[i] for i in train])
-    kernels = row_kernels(bare, rows, graph)
-    found = effects_beside(rows, kernels, law["heads"], host["copy_bytes_per_ms"])
-    return CheckpointLaw(law | effects_part(found), seen, host, tensors)
+    return CheckpointLaw(law, _seen(examples, train), _host(networks, runner, train), tensors)
 
 
 def configuration(

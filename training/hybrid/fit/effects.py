@@ -383,19 +383,27 @@ def sampled_rows(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def row_kernels(law: KernelLaw, rows: Sequence[Row], graph: GraphLookup) -> list[RowKernels]:
-    """Return the kernels of rows by the shared law of a checkpoint, in the order of the rows.
+def row_kernels(
+    laws: Sequence[KernelLaw], rows: Sequence[Row], graph: GraphLookup
+) -> list[list[RowKernels]]:
+    """Return the kernels of rows by the shared law of each checkpoint, in the order of the rows.
+
+    What a row launches is the same by all of them, and costs more than to ask a law.
 
     Args:
-        law: of the checkpoint; its effects are left away.
+        laws: of checkpoints; their effects are left away.
         rows: measured.
         graph: key → graph.
     """
-    bare = replace(law, effects=GpuEffects({}, {}))
-    return over_graphs(partial(_of_graph, bare), rows, graph, what="times by the shared law")
+    bare = [replace(law, effects=GpuEffects({}, {})) for law in laws]
+    found = over_graphs(partial(_of_graph, bare), rows, graph, what="times by the shared law")
+    return [list(of_law) for of_law in zip(*found, strict=True)] if found else [[] for _ in laws]
 
 
-def _of_graph(law: KernelLaw, graph: ModelGraph, rows: Sequence[Row]) -> list[RowKernels]:
+def _of_graph(
+    laws: Sequence[KernelLaw], graph: ModelGraph, rows: Sequence[Row]
+) -> list[list[RowKernels]]:
+    """Return the kernels of each row, by each law."""
     made: dict[tuple[Any, ...], LawKernels] = {}
     found = []
     for row in rows:
@@ -406,24 +414,21 @@ def _of_graph(law: KernelLaw, graph: ModelGraph, rows: Sequence[Row]) -> list[Ro
             if row.node is not None:
                 table = kernels_of_node(table, row.node)
             made[key] = LawKernels.of(KernelGraph.of(table, ROUNDS))
-        found.append(_of_row(law, made[key], row))
+        found.append(_of_row(laws, made[key], row))
     return found
 
 
-def _of_row(law: KernelLaw, kernels: LawKernels, row: Row) -> RowKernels:
+def _of_row(laws: Sequence[KernelLaw], kernels: LawKernels, row: Row) -> list[RowKernels]:
     view = DeviceView.of(row.device, row.mig)
     places = [Place(view, row.conditions)]
     if kernels.ieee_looks is not None and "tf32" in row.device.peak_tflops:
         places.append(Place(view, row.conditions, ieee=True))
-    times = law.times(kernels, row.batch, places)
-    kernel_ms = np.min([found.kernel_ms for found in times], axis=0)
     looks, graph = kernels.looks, kernels.graph
     look = kernels.look_of[graph.class_of]
     serial = serial_ms(looks, row.batch)[look]
-    base_ms = np.bincount(look, np.maximum(kernel_ms - serial, 0.0), len(looks.kind))
     per_sample, fixed = graph.table.input_bytes
-    return RowKernels(
-        base_ms=base_ms.astype(np.float64),
+    same = RowKernels(
+        base_ms=np.zeros(len(looks.kind)),
         kind=looks.kind.astype(np.int64),
         column=effect_column(looks.unit),
         share=arithmetic_share(looks, row.batch, view),
@@ -431,3 +436,11 @@ def _of_row(law: KernelLaw, kernels: LawKernels, row: Row) -> RowKernels:
         launches=graph.launches,
         input_bytes=float(per_sample * row.batch + fixed),
     )
+    found = []
+    for law in laws:
+        times = law.times(kernels, row.batch, places)
+        kernel_ms = np.min([of_place.kernel_ms for of_place in times], axis=0)
+        busy = np.maximum(kernel_ms - serial, 0.0)
+        base_ms = np.bincount(look, busy, len(looks.kind)).astype(np.float64)
+        found.append(replace(same, base_ms=base_ms))
+    return found

@@ -22,7 +22,8 @@ from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
-from training.hybrid.fit.checkpoint_law import checkpoint_law, configuration
+from training.hybrid.fit.batches import Indices
+from training.hybrid.fit.checkpoint_law import checkpoint_laws, configuration
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.judge.shipped_answers import shipped_answers
 from training.hybrid.rows.examples import GraphLookup, Row
@@ -62,11 +63,19 @@ def published_held_out(
     folds: dict[str, list[Task]] = {}
     for task in tasks:
         folds.setdefault(task.fold, []).append(task)
+    folders = {
+        fold: fold_checkpoint(runner, members, weight, memory, power)
+        for fold, members in folds.items()
+    }
+    unwritten = [fold for fold, folder in folders.items() if not (folder / "config.json").exists()]
+    laws = checkpoint_laws(runner, [folds[fold] for fold in unwritten], weight, graph)
+    for fold, law in zip(unwritten, laws, strict=True):
+        config = configuration(law, memory, power, NO_WIDTHS)
+        save_checkpoint(folders[fold], dict(law.tensors), {**config, "card": CARD}, METRICS)
     parts = []
-    for fold, members in folds.items():
-        answers = fold_answers(
-            runner, members, graph, weight=weight, memory=memory, power=power
-        ).dropna(subset="predicted_ms")
+    for fold, folder in folders.items():
+        answers = fold_answers(runner, folder, folds[fold][0].test, graph)
+        answers = answers.dropna(subset="predicted_ms")
         rows = [runner.examples.rows[i] for i in answers["position"]]
         part = {
             "position": answers["position"].to_numpy(),
@@ -85,38 +94,23 @@ def published_held_out(
     return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
 
-def fold_answers(
-    runner: Runner,
-    members: Sequence[Task],
-    graph: GraphLookup,
-    *,
-    weight: float,
-    memory: MemoryModel,
-    power: PowerModel,
-) -> pd.DataFrame:
-    """Return the answers for the rows under test of one fold; kept beside its fits.
+def fold_answers(runner: Runner, folder: Path, test: Indices, graph: GraphLookup) -> pd.DataFrame:
+    """Return the answers of a fold for its rows under test; they are kept in its folder.
 
     Operators amid a model are no question of a user and have no answer.
 
     Args:
         runner: of the fits.
-        members: finished tasks of the fold, one for each member.
+        folder: of the fold's checkpoint.
+        test: positions of rows.
         graph: key → graph.
-        weight: of the networks in the mean with the trees, far from what was measured.
-        memory: of a checkpoint.
-        power: likewise.
 
     Returns:
         Columns of `Answer`, and "position" in the examples.
     """
-    folder = fold_checkpoint(runner, members, weight, memory, power)
     kept = folder / ANSWERS
     if not kept.exists():
-        if not (folder / "config.json").exists():
-            law = checkpoint_law(runner, members, weight, graph)
-            config = configuration(law, memory, power, NO_WIDTHS)
-            save_checkpoint(folder, dict(law.tensors), {**config, "card": CARD}, METRICS)
-        asked = [i for i in members[0].test if runner.examples.rows[i].node is None]
+        asked = [i for i in test if runner.examples.rows[i].node is None]
         rows: list[Row] = [runner.examples.rows[i] for i in asked]
         answers = shipped_answers(dippm.load(folder), rows, graph)
         unfinished = kept.with_suffix(".part")

@@ -73,7 +73,7 @@ class GpuEffects:
             of_gpus = {(line["device"], line["mode"]): _array(line["units"]) for line in lines}
             defaults = law["default_effects"]
             usual = {(line["memory"], line["mode"]): _array(line["units"]) for line in defaults}
-            headed = [(line["device"], line["mode"]) for line in law["heads"]]
+            headed = [(line["device"], line["mode"]) for line in law.get("heads") or ()]
             return cls(of_gpus, usual, _between_laboratories(law["effect_spread"]), headed)
         of_gpus = {(line["device"], line["mode"]): _alike(line["terms"]) for line in law["tables"]}
         usual = {

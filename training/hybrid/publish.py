@@ -77,7 +77,7 @@ def publish(
     """
     examples, settings = runner.examples, runner.settings
     helds = evaluation.helds
-    every = interval_law_rows(examples, helds)
+    every = interval_law_rows(examples.rows, helds)
     config = {
         **configuration(law, memory[0], power[0], fit_intervals(every)),
         "training": asdict(settings),

@@ -29,8 +29,8 @@ from dippm.features.kernel_features import (
 from dippm.features.kernel_graph import KernelGraph
 from dippm.features.kernel_table import SETTINGS, KernelTable
 from dippm.graph.model_graph import ModelGraph
+from dippm.models.gpu_effects import arithmetic_share, effect_column
 from training.hybrid.rows.example_cache import VERSION
-from training.hybrid.rows.examples import Row
 from training.steps.rows import StepRow, known
 
 FOLDER = f"steps-{VERSION}"
@@ -49,6 +49,8 @@ class StepExamples:
         rows: what was measured, length R.
         features: of the kernels as of inference, shape (K, N_FEATURES).
         part: index in PARTS, shape (K,).
+        column: of EFFECT_UNITS, that of the arithmetic, shape (K,).
+        share: of the arithmetic in the time, see `dippm.models.gpu_effects`, shape (K,).
         log_roofline: in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).
@@ -59,6 +61,8 @@ class StepExamples:
     rows: Sequence[StepRow]
     features: NDArray[np.float32]
     part: NDArray[np.int64]
+    column: NDArray[np.int64]
+    share: NDArray[np.float64]
     log_roofline: NDArray[np.float64]
     count: NDArray[np.float64]
     start: NDArray[np.int64]
@@ -79,7 +83,20 @@ class StepExamples:
     @property
     def latency_ms(self) -> NDArray[np.float64]:
         """Return the labels, shape (R,)."""
-        return np.array([step.row.latency_ms for step in self.rows], dtype=np.float64)
+        return np.array([step.latency_ms for step in self.rows], dtype=np.float64)
+
+    def only(self, chosen: NDArray[np.int64]) -> StepExamples:
+        """Return some rows, given by position, with their kernels."""
+        kernels = np.isin(self.row_of, chosen)
+        of_kernels = ("features", "part", "column", "share", "log_roofline", "count")
+        of_rows = ("launches", "input_bytes", "serial_ms")
+        sizes = np.diff(self.start)[chosen]
+        return StepExamples(
+            rows=[self.rows[i] for i in chosen],
+            start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            **{name: getattr(self, name)[kernels] for name in of_kernels},
+            **{name: getattr(self, name)[chosen] for name in of_rows},
+        )
 
     def class_roofline_ms(self) -> NDArray[np.float64]:
         """Return the roofline time of each class of kernels, in ms, shape (R, classes)."""
@@ -96,9 +113,9 @@ def step_table(graph: ModelGraph, step: StepRow) -> KernelTable:
     """Return the kernels of a measured step."""
     table = KernelTable.of_training(
         graph,
-        step.row.precision,
+        step.precision,
         step.optimizer or "sgd",
-        channels_last=step.row.channels_last,
+        channels_last=step.channels_last,
         attention=step.attention,
     )
     return table if step.optimizer else table.only(np.flatnonzero(table.part != _UPDATE))
@@ -117,20 +134,19 @@ def build_steps(
     kept: list[StepRow] = []
     found: list[dict[str, NDArray[Any]]] = []
     for step in rows:
-        row = step.row
-        if row.graph != current:
-            current, tables = row.graph, {}
+        if step.graph != current:
+            current, tables = step.graph, {}
             architecture = architecture_id(graph(current))
         now = known(step, graph(current), architecture)
         if now is None:
             continue
-        key = (row.precision, row.channels_last, step.optimizer, step.attention)
+        key = (step.precision, step.channels_last, step.optimizer, step.attention)
         if key not in tables:
             tables[key] = KernelGraph.of(step_table(graph(current), step), 0)
         kernels = tables[key]
-        if len(kernels.count) and kernels.table.batch in (None, row.batch):
+        if len(kernels.count) and kernels.table.batch in (None, step.batch):
             kept.append(now)
-            found.append(_arrays(kernels, row))
+            found.append(_arrays(kernels, step))
     sizes = [len(arrays["count"]) for arrays in found]
     joined = {name: np.concatenate([a[name] for a in found]) for name in found[0]} if found else {}
     return kept, {**joined, "start": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)}
@@ -152,7 +168,7 @@ def load_steps(
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         wanted, graph = rows()
-        ordered = sorted(wanted, key=lambda step: (step.row.graph, step.row.row_id))
+        ordered = sorted(wanted, key=lambda step: (step.graph, step.row_id))
         _SHARED.update(rows=ordered, graph=graph, folder=folder)
         starts = [s for s in range(0, len(ordered), CHUNK) if not _part(folder, s).exists()]
         with Progress() as progress, get_context("fork").Pool(processes) as pool:
@@ -163,7 +179,7 @@ def load_steps(
     return _joined([_read(path) for path in sorted(folder.glob("*.npz"))])
 
 
-def _arrays(kernels: KernelGraph, row: Row) -> dict[str, NDArray[Any]]:
+def _arrays(kernels: KernelGraph, row: StepRow) -> dict[str, NDArray[Any]]:
     table, view = kernels.table, DeviceView.of(row.device, row.mig)
     count = kernels.count.astype(np.float64)
     launches = table.settings[:, _LAUNCHES] * count
@@ -171,6 +187,8 @@ def _arrays(kernels: KernelGraph, row: Row) -> dict[str, NDArray[Any]]:
     return {
         "features": kernel_features(table, row.batch, view, channels_last=row.channels_last),
         "part": table.part,
+        "column": effect_column(table.unit),
+        "share": arithmetic_share(table, row.batch, view),
         "log_roofline": np.log(roofline_ms(table, row.batch, view)),
         "count": count,
         "launches": np.array([[launches[forward].sum(), launches[~forward].sum()]]),
@@ -196,23 +214,18 @@ def _chunk(start: int) -> int:
 
 
 def _document(step: StepRow) -> dict[str, Any]:
-    row = step.row
-    plain = {**asdict(row), "device": row.device.name, "mig": row.mig.name if row.mig else None}
     return {
-        "row": plain,
-        "optimizer": step.optimizer,
-        "attention": step.attention,
-        "parameters_m": step.parameters_m,
+        **asdict(step),
+        "device": step.device.name,
+        "mig": step.mig.name if step.mig else None,
     }
 
 
 def _step(document: dict[str, Any]) -> StepRow:
-    plain = dict(document["row"])
+    plain = dict(document)
     device, name = find(plain.pop("device")), plain.pop("mig")
     profile = next((p for p in device.mig_profiles if p.name == name), None)
-    row = Row(**plain, device=device, mig=profile)
-    rest = (document[name] for name in ("optimizer", "attention", "parameters_m"))
-    return StepRow(row, *rest)
+    return StepRow(**plain, device=device, mig=profile)
 
 
 def _read(path: Path) -> StepExamples:

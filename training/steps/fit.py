@@ -2,15 +2,16 @@
 
     log slow-down = inference + part and class + boosted trees
 
-A number for each part of the step and class of kernels, a number for each table of measurements and
-one for what launching a kernel takes when no line of Python does it are found by Gauss-Newton; the
-trees then see every kernel, with the loss on the sum of a row.
+A number for each part of the step and class of kernels, two for each table of measurements (of its
+time, and of its machine's launches) and one for what launching a kernel takes when no line of
+Python does it are found by Gauss-Newton; the trees then see every kernel, with the loss on the sum
+of a row. An answer has nothing of a table.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +42,7 @@ class StepSettings:
         forward_pull: ridge, over the number of rows, of the forward pass, which inference taught:
             sums of steps alone do not tell it from its gradients.
         class_pull, part_pull, launch_pull, table_pull: of the rest.
+        machine_pull: of the launch time of each table's machine.
     """
 
     trees: TreeSettings = field(
@@ -52,6 +54,7 @@ class StepSettings:
     part_pull: float = 1e-4
     launch_pull: float = 1e-3
     table_pull: float = 1e-2
+    machine_pull: float = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Started:
     Attributes:
         slow: log slow-down of each kernel by the shared law, shape (K,).
         added: what the GPU of its row adds, shape (K,).
-        launch_ms, copy_ms: of each row's machine and input, shape (R,).
+        launch_ms: of the machine that the GPU of each row usually has, shape (R,).
+        copy_ms: of its input, shape (R,).
     """
 
     slow: Floats
@@ -72,14 +76,11 @@ class Started:
     @classmethod
     def of(cls, examples: StepExamples, base: Base) -> Started:
         """Ask a fit of inference about every kernel."""
-        rows = [step.row for step in examples.rows]
-        terms = {(r.table, r.device.name): base.terms(r) for r in rows}
-        by_row = np.array([terms[r.table, r.device.name] for r in rows])
-        copies = np.array([r.timer == "wall+copy" for r in rows])
+        copies = np.array([row.timer == "wall+copy" for row in examples.rows])
         return cls(
             slow=base.log_slowdown(examples.features),
-            added=by_row[examples.row_of, examples.kind],
-            launch_ms=np.array([base.launch_ms(r) for r in rows]),
+            added=base.added(examples),
+            launch_ms=base.launch_ms(examples),
             copy_ms=np.where(copies, examples.input_bytes / base.copy_bytes_per_ms, 0.0),
         )
 
@@ -92,11 +93,13 @@ class Multipliers:
         log_slowdown: by part and class, shape (parts of FITTED, classes).
         log_launch: of a launch outside the forward pass, over one of it.
         offsets: of the log latency, by table.
+        machines: of the log launch time, by table.
     """
 
     log_slowdown: Floats
     log_launch: float
-    offsets: dict[str, float]
+    offsets: Mapping[str, float]
+    machines: Mapping[str, float]
 
     def of_kernels(self, part: Indices, kind: Indices) -> Floats:
         """Return the log slow-down of kernels, shape (K,)."""
@@ -118,15 +121,17 @@ def kernel_rows(
         examples: all rows.
         started: as a fit of inference sees them.
         chosen: rows, in rising order.
-        found: multipliers; without them launches and offsets are those of inference.
+        found: multipliers; without them launches are those of inference.
     """
     is_chosen = np.zeros(len(examples.rows), dtype=bool)
     is_chosen[chosen] = True
     row_of = examples.row_of
     kernels = np.flatnonzero(is_chosen[row_of])
-    rows = [examples.rows[i].row for i in chosen]
+    tables = [examples.rows[i].table for i in chosen]
     launch = np.array([1.0, float(np.exp(found.log_launch)) if found else 1.0])
     offsets = found.offsets if found else {}
+    machines = found.machines if found else {}
+    launch_ms = started.launch_ms[chosen] * np.exp([machines.get(name, 0.0) for name in tables])
     return (
         KernelRows(
             features=step_features(
@@ -136,9 +141,9 @@ def kernel_rows(
             terms=started.slow[kernels] + started.added[kernels],
             row=np.searchsorted(chosen, row_of[kernels]),
             serial_ms=examples.serial_ms[chosen],
-            host_ms=(examples.launches[chosen] @ launch) * started.launch_ms[chosen],
+            host_ms=(examples.launches[chosen] @ launch) * launch_ms,
             copy_ms=started.copy_ms[chosen],
-            offset=np.array([offsets.get(row.table, 0.0) for row in rows]),
+            offset=np.array([offsets.get(name, 0.0) for name in tables]),
             label=np.log(examples.latency_ms[chosen]),
         ),
         kernels,
@@ -188,7 +193,8 @@ def fit_multipliers(
     place = rows.row * size + group
     sums = np.bincount(place, rows.base_ms * np.exp(rows.terms), count * size)
     sums = sums.reshape(count, size)
-    table = np.array([tables.index(examples.rows[i].row.table) for i in train])
+    table = np.array([tables.index(examples.rows[i].table) for i in train])
+    of_table = np.eye(len(tables))[table]
     outside = examples.launches[train, 1] * started.launch_ms[train]
     inside = rows.host_ms - outside
     pull = np.concatenate(
@@ -198,46 +204,56 @@ def fit_multipliers(
             np.full(size - N_KINDS, settings.class_pull),
             [settings.launch_pull],
             np.full(len(tables), settings.table_pull),
+            np.full(len(tables), settings.machine_pull),
         ]
     )
     p = np.zeros(len(pull))
+    offsets = slice(parts + size + 1, parts + size + 1 + len(tables))
+    machines = slice(offsets.stop, offsets.stop + len(tables))
     for _ in range(ROUNDS):
         log_slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
         times = sums * np.exp(log_slow)
         device = times.sum(axis=1) + rows.serial_ms
-        later = outside * np.exp(p[parts + size])
-        host = inside + later
+        machine = np.exp(p[machines][table])
+        later = outside * np.exp(p[parts + size]) * machine
+        host = inside * machine + later
         power = (host / device) ** 8
         wall = device * (1 + power) ** (1 / 8)
         total = wall + rows.copy_ms
         shares = times * (wall / total / (1 + power) / device)[:, None]
-        of_host = wall / total * power / (1 + power) * later / np.maximum(host, 1e-12)
+        of_host = wall / total * power / (1 + power)
+        of_later = of_host * later / np.maximum(host, 1e-12)
         slopes = np.column_stack(
             [
                 shares.reshape(count, parts, N_KINDS).sum(axis=2),
                 shares,
-                of_host,
-                np.eye(len(tables))[table],
+                of_later,
+                of_table,
+                of_host[:, None] * of_table,
             ]
         )
-        error = np.log(total) + p[parts + size + 1 :][table] - rows.label
+        error = np.log(total) + p[offsets][table] - rows.label
         bend = weight / np.sqrt(1 + (error / settings.huber) ** 2)
         ridge = pull * weight.sum()
         normal = (slopes * bend[:, None]).T @ slopes + np.diag(ridge)
         step = np.linalg.solve(normal, (slopes * bend[:, None]).T @ error + ridge * p)
         p = p - np.clip(step, -1, 1)
     slow = np.repeat(p[:parts], N_KINDS) + p[parts : parts + size]
-    offsets = dict(zip(tables, p[parts + size + 1 :].tolist(), strict=True))
-    return Multipliers(slow.reshape(parts, N_KINDS), float(p[parts + size]), offsets)
+    return Multipliers(
+        slow.reshape(parts, N_KINDS),
+        float(p[parts + size]),
+        dict(zip(tables, p[offsets].tolist(), strict=True)),
+        dict(zip(tables, p[machines].tolist(), strict=True)),
+    )
 
 
 def _tables(examples: StepExamples, train: Indices) -> Sequence[str]:
-    return sorted({examples.rows[i].row.table for i in train})
+    return sorted({examples.rows[i].table for i in train})
 
 
 def _weights(examples: StepExamples, train: Indices, settings: StepSettings) -> Floats:
     """Return the weight of each row, mean 1."""
-    names = [examples.rows[i].row.table for i in train]
+    names = [examples.rows[i].table for i in train]
     sizes = Counter(names)
     raw = np.array([sizes[name] ** (settings.trees.balance - 1) for name in names])
     return np.asarray(raw * len(raw) / raw.sum())

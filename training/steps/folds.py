@@ -1,90 +1,87 @@
-"""Fits of every fold; each is kept, so that a run that was cut off goes on."""
+"""Fits of every fold, published and asked; each is kept, so that a run that was cut off goes on."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xgboost
-from numpy.typing import NDArray
 from rich.progress import Progress
 
 from dippm.features.kernel import PARTS
+from dippm.models.step_memory import StepMemoryModel
+from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
-from training.hybrid.fit.novelty import novelties
-from training.steps.base import SHIPPED, InferenceFits
+from training.hybrid.judge.published_folds import METRICS, NO_WIDTHS, PREDICTOR, answered
+from training.hybrid.rows.examples import GraphLookup
+from training.steps.base import Base, Floats
 from training.steps.examples import StepExamples
 from training.steps.fit import Multipliers, Started, StepSettings, fit_step, predict_step
+from training.steps.law import step_configuration, step_tensors
 from training.steps.splits import StepFold
 
-Floats = NDArray[np.float64]
 _FORWARD = PARTS.index("forward")
+CARD: dict[str, Any] = {
+    "summary": "A fold of the predictor of training steps, for its evaluation.",
+    "use": "Predictions of the steps that the fold holds out.",
+    "limits": ["It is no predictor for use: part of the measured steps did not train it."],
+    "never_measured": [],
+    "data": [],
+    "command": "python -m training.steps.train",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StepRunner:
-    """Fits folds and reads back what they predicted.
+    """Fits folds, publishes them, and asks each for what it did not see.
 
     Attributes:
         examples: all rows.
-        fits: of inference.
-        folder: where fits are kept.
+        folder: where fits and answers are kept.
         settings: of the fits.
+        memory: of training steps, that checkpoints have.
+        graph: key → graph.
     """
 
     examples: StepExamples
-    fits: InferenceFits
     folder: Path
     settings: StepSettings
-
-    def run(self, folds: Sequence[StepFold]) -> None:
-        """Fit what is not yet on disk, one after another."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        todo = [fold for fold in folds if not self._path(fold).exists()]
-        with Progress() as progress:
-            bar = progress.add_task("fits of training steps", total=len(todo))
-            for fold in todo:
-                self._fit(fold)
-                progress.update(bar, advance=1, description=f"fits (last: {fold.file[:40]})")
-
-    def shipped(self) -> tuple[Multipliers, xgboost.Booster]:
-        """Fit on all rows, or read what was fitted."""
-        weights, numbers = self.folder / "shipped.ubj", self.folder / "shipped.json"
-        if not numbers.exists():
-            everything = np.arange(len(self.examples.rows))
-            started = Started.of(self.examples, self.fits.fit(SHIPPED))
-            found, booster = fit_step(self.examples, started, everything, self.settings)
-            booster.save_model(weights)
-            document = {
-                "log_slowdown": found.log_slowdown.tolist(),
-                "log_launch": found.log_launch,
-                "offsets": found.offsets,
-            }
-            numbers.write_text(json.dumps(document), encoding="utf-8")
-        document = json.loads(numbers.read_text(encoding="utf-8"))
-        slow = np.array(document.pop("log_slowdown"), dtype=np.float64)
-        return Multipliers(slow, **document), xgboost.Booster(model_file=weights)
+    memory: StepMemoryModel
+    graph: GraphLookup
 
     def held_out(self, folds: Sequence[StepFold]) -> HeldOut:
-        """Return the predictions of a split.
+        """Return the answers of the published folds of a split, see `published_folds.answered`.
+
+        A step without an update is no question of a user: it has no row.
+        """
+        rows = self.examples.rows
+        parts = []
+        with Progress() as progress:
+            bar = progress.add_task("fits of training steps", total=len(folds))
+            for fold in folds:
+                folder = self._checkpoint(fold)
+                progress.update(bar, advance=1, description=f"fits (last: {fold.file[:40]})")
+                asked = {int(i): rows[i] for i in fold.test if rows[i].optimizer}
+                if asked:
+                    parts.append(answered(folder, fold.name, asked, self.graph))
+        return HeldOut(PREDICTOR, folds[0].split, pd.concat(parts, ignore_index=True), 0.0)
+
+    def with_own_terms(self, folds: Sequence[StepFold]) -> HeldOut:
+        """Return the predictions of the same folds with what their tables have of their own.
 
         Returns:
-            Rows with "position", "spread", "host_share" and "novelty" as `Runner.held_out` has
-            them, "forward_ms", three times which is a baseline, and "plain_ms", the answer without
-            trees.
+            Rows of all steps under test, with "position", "forward_ms", three times which is a
+            baseline, and "plain_ms", the answer without trees.
         """
-        shares = self.examples.class_roofline_ms()
-        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
-        gpus = np.array([step.row.device.name for step in self.examples.rows])
         parts = []
         for fold in folds:
-            with np.load(self._path(fold)) as file:
-                a = dict(file)
-            rows = [self.examples.rows[i].row for i in fold.test]
+            with np.load(self._kept(fold)) as file:
+                found = dict(file)
+            rows = [self.examples.rows[i] for i in fold.test]
             parts.append(
                 pd.DataFrame(
                     {
@@ -94,37 +91,63 @@ class StepRunner:
                         "family_id": [row.family for row in rows],
                         "fold": fold.name,
                         "latency_ms": [row.latency_ms for row in rows],
-                        "predicted latency_ms": np.exp(a["log_ms"]),
-                        "plain_ms": np.exp(a["plain_log_ms"]),
-                        "forward_ms": a["forward_ms"],
-                        "spread": np.abs(a["log_ms"] - a["plain_log_ms"]) / 2,
-                        "host_share": a["host_ms"] / np.exp(a["log_ms"]),
-                        "novelty": novelties(shares, gpus, fold.train, fold.test)[:, 0],
+                        "predicted latency_ms": np.exp(found["log_ms"]),
+                        "plain_ms": np.exp(found["plain_log_ms"]),
+                        "forward_ms": found["forward_ms"],
                     }
                 )
             )
         name = folds[0].split
-        return HeldOut("shipped law", name, pd.concat(parts, ignore_index=True), 0.0)
+        return HeldOut("with own terms", name, pd.concat(parts, ignore_index=True), 0.0)
 
-    def _fit(self, fold: StepFold) -> None:
-        e = self.examples
-        started = Started.of(e, self.fits.fit(fold.inference))
-        found, booster = fit_step(e, started, fold.train, self.settings)
-        reach = self.settings.trees.reach
-        log_ms, plain = predict_step(e, started, fold.test, found, booster, reach)
-        launch = e.launches[fold.test] @ np.array([1.0, np.exp(found.log_launch)])
-        unfinished = self._path(fold).with_suffix(".part.npz")
-        np.savez(
-            unfinished,
-            log_ms=log_ms,
-            plain_log_ms=plain,
-            host_ms=launch * started.launch_ms[fold.test],
-            forward_ms=_forward_ms(e, started)[fold.test],
-        )
-        unfinished.replace(self._path(fold))
+    def shipped(self, inference: Path) -> tuple[Multipliers, xgboost.Booster]:
+        """Fit on all rows.
 
-    def _path(self, fold: StepFold) -> Path:
+        Args:
+            inference: checkpoint to start from.
+        """
+        everything = np.arange(len(self.examples.rows))
+        started = Started.of(self.examples, Base.load(inference))
+        return fit_step(self.examples, started, everything, self.settings)
+
+    def _checkpoint(self, fold: StepFold) -> Path:
+        """Return the folder of a fold's checkpoint; it is fitted and written if it is not there."""
+        folder = self.folder / f"{fold.file}.checkpoint" / "0.0.0"
+        if not (folder / "config.json").exists():
+            examples, settings = self.examples, self.settings
+            base = Base.load(fold.inference)
+            started = Started.of(examples, base)
+            fitted = fit_step(examples, started, fold.train, settings)
+            given = started, fold.test, *fitted
+            log_ms, plain = predict_step(examples, *given, settings.trees.reach)
+            _keep(
+                self._kept(fold),
+                log_ms=log_ms,
+                plain_log_ms=plain,
+                forward_ms=_forward_ms(examples, started)[fold.test],
+            )
+            config = step_configuration(
+                base.predictor.config,
+                fitted[0],
+                settings,
+                examples.only(fold.train),
+                self.memory,
+                NO_WIDTHS,
+            )
+            tensors = step_tensors(fold.inference, fitted[1], examples.only(fold.train))
+            save_checkpoint(folder, tensors, {**config, "card": CARD}, METRICS)
+        return folder
+
+    def _kept(self, fold: StepFold) -> Path:
         return self.folder / f"{fold.file}.npz"
+
+
+def _keep(path: Path, **arrays: Any) -> None:
+    """Write arrays so that a file is whole or is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part.npz")
+    np.savez(unfinished, **arrays)
+    unfinished.replace(path)
 
 
 def _forward_ms(examples: StepExamples, started: Started) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
 from dippm.features.kernel_features import FEATURE_NAMES
-from dippm.models.intervals import SEEN, UNSEEN, interval_features
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
-from training.hybrid.judge.latency_intervals import PARTS_OF
 from training.hybrid.rows.examples import Row
 from training.steps.examples import StepExamples
 from training.steps.splits import StepFold
@@ -24,7 +21,6 @@ Floats = NDArray[np.float64]
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
 REFERENCE = "timm_train (amp, nchw, eager, wall)"
 QUESTIONS = {
-    "S1": "training step of an architecture never seen",
     "S2-10": "training step of a kind of model never seen",
     "S3a": "training step on a GPU of which only inference was measured",
 }
@@ -43,8 +39,7 @@ def summary(examples: StepExamples, helds: Sequence[HeldOut]) -> list[dict[str, 
     lines = []
     for held in helds:
         of = [
-            (data_of(examples.rows[i].row), examples.rows[i].row.device.name)
-            for i in held.rows["position"]
+            (data_of(examples.rows[i]), examples.rows[i].device.name) for i in held.rows["position"]
         ]
         for data, gpu in sorted(set(of), key=lambda key: (key[0] != REFERENCE, key)):
             lines.append(_line(held, data, gpu, held.rows[[o == (data, gpu) for o in of]]))
@@ -69,14 +64,18 @@ def _line(held: HeldOut, data: str, gpu: str, rows: pd.DataFrame) -> dict[str, A
 
 
 def baselines(
-    examples: StepExamples, folds: Mapping[str, Sequence[StepFold]], helds: Mapping[str, HeldOut]
+    examples: StepExamples,
+    folds: Mapping[str, Sequence[StepFold]],
+    helds: Mapping[str, HeldOut],
+    with_own_terms: Mapping[str, HeldOut],
 ) -> list[dict[str, Any]]:
     """Return one row per baseline and split: errors in percent on the reference table."""
-    inside = np.array([data_of(step.row) == REFERENCE for step in examples.rows])
+    inside = np.array([data_of(step) == REFERENCE for step in examples.rows])
     latency, flops, roofline = examples.latency_ms, _flops(examples), _roofline(examples)
     lines = []
     for split, held in helds.items():
-        rows = held.rows.set_index("position")
+        rows = with_own_terms[split].rows.set_index("position")
+        answers_ms = held.rows.set_index("position")[PREDICTED]
         found: dict[str, list[Floats]] = {}
         tested = []
         for fold in folds[split]:
@@ -91,14 +90,15 @@ def baselines(
                 ("FLOPs-proportional", per_flop * flops[test]),
                 ("bare roofline sum", roofline[test]),
                 ("roofline sum × one number", per_roofline * roofline[test]),
-                ("three forward passes", 3.0 * forward.loc[test].to_numpy()),
-                ("law without trees", rows["plain_ms"].loc[test].to_numpy()),
-                ("shipped law", rows[PREDICTED].loc[test].to_numpy()),
+                ("three forward passes", 3.0 * forward.loc[test]),
+                ("law with the table's own terms, without trees", rows["plain_ms"].loc[test]),
+                ("law with the table's own terms", rows[PREDICTED].loc[test]),
+                ("published fold, as a user asks", answers_ms.loc[test]),
             ):
                 found.setdefault(name, []).append(np.asarray(answer))
         for name, answers in found.items():
             chosen = np.concatenate(tested)
-            families = [examples.rows[i].row.family for i in chosen]
+            families = [examples.rows[i].family for i in chosen]
             error = grouped_errors(latency[chosen], np.concatenate(answers), families)
             lines.append(
                 {
@@ -116,7 +116,7 @@ def baselines(
 
 def by_family(examples: StepExamples, held: HeldOut) -> list[dict[str, Any]]:
     """Return the errors of each family that was held out, on the reference table."""
-    inside = [data_of(examples.rows[i].row) == REFERENCE for i in held.rows["position"]]
+    inside = [data_of(examples.rows[i]) == REFERENCE for i in held.rows["position"]]
     rows = held.rows[inside]
     grouped = grouped_errors(rows[LABEL], rows[PREDICTED], list(rows["family_id"]))
     return [
@@ -129,41 +129,6 @@ def by_family(examples: StepExamples, held: HeldOut) -> list[dict[str, Any]]:
         }
         for name, error in sorted(grouped.groups.items(), key=lambda item: -item[1].mape)
     ]
-
-
-def interval_rows(examples: StepExamples, helds: Sequence[HeldOut]) -> pd.DataFrame:
-    """Return the held-out rows that the interval law is fitted on."""
-    launches = examples.launches.sum(axis=1)
-    tables = [step.row.table for step in examples.rows]
-    parts = []
-    for held in helds:
-        rows = held.rows
-        of = [tables[i] for i in rows["position"]]
-        count = {name: of.count(name) for name in set(of)}
-        sizes = PARTS_OF.get(held.split, 1)
-        pieces = [
-            f"{fold} {crc32(str(architecture).encode()) % sizes}"
-            for fold, architecture in zip(rows["fold"], rows["arch_id"], strict=True)
-        ]
-        described = [
-            interval_features(
-                r.spread, r.host_share, 0.0, False, float(launches[r.position]), r.novelty, 1.0
-            )
-            for r in rows.itertuples()
-        ]
-        parts.append(
-            rows.assign(
-                split=held.split,
-                group=UNSEEN if held.split == "S3a" else SEEN,
-                part=pieces,
-                features=described,
-                beside_law=0.0,
-                gpu=[examples.rows[i].row.device.name for i in rows["position"]],
-                weight=[count[name] ** -0.5 for name in of],
-                log_error=np.log(rows[PREDICTED] / rows[LABEL]),
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
 
 
 def _flops(examples: StepExamples) -> Floats:

@@ -11,7 +11,7 @@ AdamW for BERT, as its memory says. MISO includes its data loader, and nobody wr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pandas as pd
 
 from dataset.join.kinship import family_of
 from dataset.measured.sources import read
-from dippm.conditions import PRECISIONS, Attention, Optimizer
+from dippm.conditions import PRECISIONS, Attention, Conditions, Optimizer
 from dippm.graph.model_graph import ModelGraph
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of
@@ -34,20 +34,51 @@ FUSED_TORCH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
-    """One measured training step.
+class StepRow(Row):
+    """One measured training step; the architecture is empty until its graph is read, see `known`.
 
     Attributes:
-        row: as of an inference; the architecture is empty until its graph is read, see `known`.
         optimizer: that updated the parameters; None if nothing did.
         attention: as the software had it.
         parameters_m: of the model that was measured, in millions; None if its table does not say.
     """
 
-    row: Row
-    optimizer: Optimizer | None
-    attention: Attention
-    parameters_m: float | None
+    optimizer: Optimizer | None = None
+    attention: Attention = "fused"
+    parameters_m: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        row: Row,
+        optimizer: Optimizer | None,
+        attention: Attention,
+        parameters_m: float | None = None,
+    ) -> StepRow:
+        """Return a step that was measured as a row of inference is."""
+        plain = {field.name: getattr(row, field.name) for field in fields(Row)}
+        return cls(**plain, optimizer=optimizer, attention=attention, parameters_m=parameters_m)
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return what a user who measured the step would state of it.
+
+        Raises:
+            ValueError: if nothing updated the parameters: no question asks for such a step.
+        """
+        if self.optimizer is None:
+            raise ValueError(f"{self.row_id} was measured without an update of the parameters")
+        return replace(
+            self.conditions_of_pass,
+            phase="train",
+            optimizer=self.optimizer,
+            attention=self.attention,
+        )
+
+    @property
+    def conditions_of_pass(self) -> Conditions:
+        """Return those of a forward pass measured likewise."""
+        return super(StepRow, self).conditions
 
 
 def step_rows(data: Path, has_graph: Callable[[str], bool]) -> list[StepRow]:
@@ -65,7 +96,7 @@ def step_rows(data: Path, has_graph: Callable[[str], bool]) -> list[StepRow]:
     table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
     table = table[[has_graph(model) for model in table["model"]]]
     return [
-        StepRow(
+        StepRow.of(
             row_of(r, r["model"], "", _family(r["model"])),
             optimizer_of(r),
             _attention(r["software"]),
@@ -86,7 +117,7 @@ def known(step: StepRow, graph: ModelGraph, architecture: str) -> StepRow | None
     parameters_m = graph.param_bytes / 4e6
     if step.parameters_m and abs(parameters_m / step.parameters_m - 1) > PARAMETER_TOLERANCE:
         return None
-    return replace(step, row=replace(step.row, architecture=architecture))
+    return replace(step, architecture=architecture)
 
 
 def steady(table: pd.DataFrame) -> pd.DataFrame:

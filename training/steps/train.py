@@ -5,8 +5,9 @@
         --out checkpoints/hybrid-gpu-train/<version>
 
 It starts from a finished training of the predictor of inference: from its checkpoint, and from the
-fits of its folds in its work folder, so that what is held out here was held out there. Kernels of
-the measured steps and every fit are kept under --work; a run that was cut off goes on.
+published folds in its work folder, so that what is held out here was held out there. Each fold is
+published and asked as what ships. Kernels of the measured steps and every fit are kept under
+--work; a run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from typing import Annotated
 import typer
 
 from dataset.join.graph_store import GraphStore
+from dataset.join.latency_splits import latency_splits
+from dippm import pretrained
+from dippm.models.hybrid import Hybrid
 from dippm.models.memory import MemoryModel
 from dippm.pretrained.store import read_info
-from training.steps.base import InferenceFits
+from training.hybrid.fit.folds import table_of
+from training.hybrid.judge.published_folds import published_folds
+from training.hybrid.rows.sources import load_rows
+from training.hybrid.train import runner_of
 from training.steps.examples import load_steps
 from training.steps.fit import StepSettings
 from training.steps.folds import StepRunner
 from training.steps.memory import fit_step_memory, installed, step_memory_samples
 from training.steps.publish import publish
 from training.steps.rows import step_rows
-from training.steps.splits import StepFold, step_folds
+from training.steps.splits import FAMILIES, InferenceFold, step_folds
 
 
 def main(
@@ -46,33 +53,71 @@ def main(
         work, lambda: (step_rows(data, store.__contains__), store.__getitem__), processes
     )
     info = read_info(inference)
-    if "effects" in info.config["law"]:
-        raise typer.BadParameter(
-            f"{info.name} {info.version} has effects of GPUs by unit, which the fit of steps does "
-            "not read yet: name a version with terms of tables, up to 0.9.1"
-        )
-    fits = InferenceFits(inference_work, info.config)
-    runner = StepRunner(examples, fits, work / "fits", StepSettings())
-    folds: dict[str, list[StepFold]] = {}
-    for fold in step_folds([step.row for step in examples.rows], fits):
-        folds.setdefault(fold.split, []).append(fold)
-    runner.run([fold for of_split in folds.values() for fold in of_split])
+    folds = step_folds(
+        examples.rows, inference, inference_folds(data, graphs, inference_work, inference)
+    )
     context = MemoryModel.from_config(info.config["memory"])
+    memory = fit_step_memory(
+        step_memory_samples(data, store), context, installed(context, data, store)
+    )
+    runner = StepRunner(
+        examples,
+        work / f"fits-{info.config['sha256'][:12]}",
+        StepSettings(),
+        memory[0],
+        store.__getitem__,
+    )
+    helds = {name: runner.held_out(of_split) for name, of_split in folds.items()}
     publish(
         out,
         examples=examples,
         inference=info,
-        fitted=runner.shipped(),
+        fitted=runner.shipped(inference),
         settings=runner.settings,
         folds=folds,
-        helds={name: runner.held_out(of_split) for name, of_split in folds.items()},
-        memory=fit_step_memory(
-            step_memory_samples(data, store), context, installed(context, data, store)
-        ),
+        helds=helds,
+        with_own_terms={name: runner.with_own_terms(of_split) for name, of_split in folds.items()},
+        memory=memory,
         since=since,
         changes=changes,
     )
     typer.echo(f"wrote {out}")
+
+
+def inference_folds(data: Path, graphs: Path, work: Path, inference: Path) -> list[InferenceFold]:
+    """Return the published folds of inference that hold families out.
+
+    Args:
+        data: folder of measured tables.
+        graphs: folder of raw graphs.
+        work: work folder of the training of inference; folds that it lacks are fitted.
+        inference: the checkpoint that the training ended with.
+    """
+    predictor = pretrained.load(inference).predictor
+    assert isinstance(predictor, Hybrid)
+    assert isinstance(predictor.memory, MemoryModel)
+    steps = predictor.config["training"]["fit"]["steps"]
+    runner = runner_of(data, graphs, work, steps)
+    rows = runner.examples.rows
+    tasks = runner.tasks(latency_splits(table_of(runner.examples))[FAMILIES], (0,))
+    runner.run(tasks)
+    folders = published_folds(
+        runner,
+        tasks,
+        load_rows(data, graphs)[1],
+        weight=float(predictor.config["law"]["network_weight"]),
+        memory=predictor.memory,
+        power=predictor.power,
+    )
+    return [
+        InferenceFold(
+            task.fold,
+            folders[task.fold],
+            frozenset(rows[i].family for i in task.test),
+            frozenset(rows[i].architecture for i in task.test),
+        )
+        for task in tasks
+    ]
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ HELDS = {split: held(split, seed) for seed, split in enumerate(NEAREST)}
 
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
-    return interval_law_rows(EXAMPLES, HELDS)
+    return interval_law_rows(EXAMPLES.rows, HELDS)
 
 
 @pytest.fixture(scope="module")
@@ -159,5 +159,5 @@ def test_a_split_of_one_fold_is_tried_in_parts_by_architecture(rows: pd.DataFram
 
 def test_what_is_no_whole_model_teaches_no_width() -> None:
     examples = sketch(["part"] * 10 + ["model"] * (ROWS - 10))
-    assert (interval_rows(examples, HELDS["S1"])["position"] >= 10).all()
-    assert len(interval_rows(examples, HELDS["S1"], operators=True)) == ROWS
+    assert (interval_rows(examples.rows, HELDS["S1"])["position"] >= 10).all()
+    assert len(interval_rows(examples.rows, HELDS["S1"], operators=True)) == ROWS

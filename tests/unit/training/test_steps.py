@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,14 @@ import pandas as pd
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
+from dippm import pretrained
 from dippm.devices import find
 from dippm.features.kernel import PARTS
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.memory import MemoryModel
 from dippm.models.step_law import N_STEP_FEATURES, step_features
+from dippm.models.step_memory import StepMemoryModel
 from dippm.models.training_memory import TrainingFootprint
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.rows.examples import Row
@@ -33,9 +34,10 @@ from training.steps.fit import (
     kernel_rows,
     predict_step,
 )
+from training.steps.folds import StepRunner
 from training.steps.memory import StepMemorySample, fit_step_memory
 from training.steps.rows import StepRow, known, optimizer_of, steady
-from training.steps.splits import step_folds
+from training.steps.splits import InferenceFold, StepFold, step_folds
 
 WIDTHS, BATCHES = (512, 1024, 2048), (64, 256, 1024)
 SETTINGS = StepSettings(TreeSettings(rounds=20, depth=3, smallest_leaf=0.0, reach=1.0))
@@ -85,10 +87,8 @@ def rows() -> list[StepRow]:
                         family=kind,
                         latency_ms=1.0,
                     )
-                    found.append(
-                        StepRow(row, "adamw" if gpu == "RTX-3090" else None, "fused", None)
-                    )
-    return sorted(found, key=lambda step: step.row.graph)
+                    found.append(StepRow.of(row, "adamw" if gpu == "RTX-3090" else None, "fused"))
+    return sorted(found, key=lambda step: step.graph)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,12 @@ def examples() -> StepExamples:
 def truth() -> Multipliers:
     slow = np.tile(np.array([[0.1], [0.4], [0.6], [-0.1]]), (1, N_KINDS))
     slow[1, ::2] += 0.2
-    return Multipliers(slow, float(np.log(0.6)), {"made_up A100-40GB eager": 0.08})
+    return Multipliers(slow, float(np.log(0.6)), {"made_up A100-40GB eager": 0.08}, {})
 
 
 def started_of(examples: StepExamples) -> Started:
     size, count = len(examples.part), len(examples.rows)
-    copies = np.array([step.row.timer == "wall+copy" for step in examples.rows])
+    copies = np.array([step.timer == "wall+copy" for step in examples.rows])
     return Started(
         slow=np.full(size, 0.3),
         added=np.zeros(size),
@@ -122,8 +122,7 @@ def measured(examples: StepExamples, truth: Multipliers) -> StepExamples:
     slow = seen.terms + truth.of_kernels(examples.part[kernels], examples.kind[kernels])
     latency = np.exp(seen.log_ms(seen.base_ms * np.exp(slow))[0])
     steps = [
-        replace(step, row=replace(step.row, latency_ms=float(ms)))
-        for step, ms in zip(examples.rows, latency, strict=True)
+        replace(step, latency_ms=float(ms)) for step, ms in zip(examples.rows, latency, strict=True)
     ]
     return replace(examples, rows=steps)
 
@@ -134,15 +133,15 @@ def test_a_step_without_an_update_has_no_kernels_of_one(examples: StepExamples) 
     )
     assert all((n > 0) == bool(s.optimizer) for n, s in zip(of_update, examples.rows, strict=True))
     assert (examples.launches > 0).all()
-    assert all(step.row.architecture for step in examples.rows)
+    assert all(step.architecture for step in examples.rows)
 
 
 def test_the_fit_finds_the_law_that_made_the_data(
     examples: StepExamples, truth: Multipliers
 ) -> None:
     made = measured(examples, truth)
-    train = np.flatnonzero([step.row.family != "deep" for step in made.rows])
-    test = np.flatnonzero([step.row.family == "deep" for step in made.rows])
+    train = np.flatnonzero([step.family != "deep" for step in made.rows])
+    test = np.flatnonzero([step.family == "deep" for step in made.rows])
     started = started_of(made)
     found, booster = fit_step(made, started, train, SETTINGS)
     whole, plain = predict_step(made, started, test, found, booster, 1.0)
@@ -191,9 +190,9 @@ def test_examples_come_back_from_disk_and_parts_are_made_once(tmp_path: Path) ->
         raise AssertionError("they are on disk")
 
     again = load_steps(tmp_path, never)
-    assert [s.row.row_id for s in again.rows] == sorted(s.row.row_id for s in some)
-    assert again.rows[0].row.device == find(again.rows[0].row.device.name)
-    for name in ("features", "start", "launches", "part"):
+    assert [s.row_id for s in again.rows] == sorted(s.row_id for s in some)
+    assert again.rows[0].device == find(again.rows[0].device.name)
+    for name in ("features", "start", "launches", "part", "column", "share"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
 
 
@@ -204,7 +203,7 @@ def test_a_name_that_means_another_model_by_now_is_left_out() -> None:
     assert known(replace(step, parameters_m=1.3 * size), graph, "a") is None
     seen = known(step, graph, "a")
     assert seen is not None
-    assert seen.row.architecture == "a"
+    assert seen.architecture == "a"
 
 
 def test_texts_of_many_lengths_are_no_label() -> None:
@@ -215,21 +214,11 @@ def test_texts_of_many_lengths_are_no_label() -> None:
 
 
 def test_what_inference_held_out_is_held_out_and_its_kin_do_not_train() -> None:
-    inference = {
-        f"i{n}": {"architecture": f"a{n}", "family": "even" if n % 2 == 0 else "odd"}
-        for n in range(6)
-    }
-
-    def split(name: str) -> Any:
-        halves = {
-            "S1": (("i0", "i1", "i2"), ("i3", "i4", "i5")),
-            "S2-10": (("i0", "i2", "i4"), ("i1", "i3", "i5")),
-        }[name]
-        return SimpleNamespace(
-            folds=[SimpleNamespace(name=str(i), test=half) for i, half in enumerate(halves)]
-        )
-
-    base = rows()[0].row
+    folds_of_inference = [
+        InferenceFold("0", Path("even"), frozenset(["even"]), frozenset(["a0", "a2", "a4"])),
+        InferenceFold("1", Path("odd"), frozenset(["odd"]), frozenset(["a1", "a3", "a5"])),
+    ]
+    base = rows()[0]
     steps = [
         replace(
             base,
@@ -241,19 +230,72 @@ def test_what_inference_held_out_is_held_out_and_its_kin_do_not_train() -> None:
         for n in range(8)
     ]
     steps.append(replace(base, row_id="twin", architecture="a0", family="odd"))
-    folds = step_folds(steps, SimpleNamespace(rows=inference, split=split))  # type: ignore[arg-type]
-    for name in ("S1", "S2-10"):
-        mine = [fold for fold in folds if fold.split == name]
-        tested = np.concatenate([fold.test for fold in mine])
-        assert sorted(tested) == list(range(len(steps)))
-        for fold, of_inference in zip(mine, split(name).folds, strict=True):
-            away = {steps[i].architecture for i in fold.test}
-            away |= {inference[row]["architecture"] for row in of_inference.test}
-            assert not away.intersection(steps[i].architecture for i in fold.train)
-            assert fold.inference.name == f"{name}-{of_inference.name}-0"
-    by_gpu = {fold.name: fold for fold in folds if fold.split == "S3a"}
+    folds = step_folds(steps, Path("shipped"), folds_of_inference)
+    mine = folds["S2-10"]
+    tested = np.concatenate([fold.test for fold in mine])
+    assert sorted(tested) == list(range(len(steps)))
+    for fold, of_inference in zip(mine, folds_of_inference, strict=True):
+        away = {steps[i].architecture for i in fold.test} | of_inference.architectures
+        assert not away.intersection(steps[i].architecture for i in fold.train)
+        assert fold.inference == of_inference.checkpoint
+    by_gpu = {fold.name: fold for fold in folds["S3a"]}
     assert by_gpu["A100"].test.tolist() == [6, 7]
     assert not set(by_gpu["A100"].test) & set(by_gpu["A100"].train)
+    assert by_gpu["A100"].inference == Path("shipped")
+
+
+def test_a_step_is_asked_as_its_user_would(examples: StepExamples) -> None:
+    updated = next(step for step in examples.rows if step.optimizer)
+    asked = updated.conditions
+    assert (asked.phase, asked.optimizer, asked.batch) == ("train", "adamw", updated.batch)
+    assert updated.conditions_of_pass.phase == "inference"
+    without = next(step for step in examples.rows if not step.optimizer)
+    with pytest.raises(ValueError, match="without an update"):
+        _ = without.conditions
+
+
+def test_machines_that_launch_slower_are_told_from_kernels_that_run_slower(
+    examples: StepExamples, truth: Multipliers
+) -> None:
+    slow = {"made_up RTX-3090 eager": float(np.log(10.0))}
+    made = measured(examples, replace(truth, machines=slow))
+    everything = np.arange(len(made.rows))
+    found = fit_multipliers(
+        made, started_of(made), everything, np.ones(len(everything)), StepSettings()
+    ).machines
+    apart = found["made_up RTX-3090 eager"] - found["made_up A100-40GB eager"]
+    assert apart == pytest.approx(np.log(10.0), abs=0.4)
+
+
+def test_some_rows_keep_their_kernels(examples: StepExamples) -> None:
+    chosen = np.array([1, 4])
+    some = examples.only(chosen)
+    assert [row.row_id for row in some.rows] == [examples.rows[i].row_id for i in chosen]
+    np.testing.assert_array_equal(some.class_roofline_ms(), examples.class_roofline_ms()[chosen])
+
+
+def test_a_fold_is_published_and_asked_for_what_it_did_not_see(
+    examples: StepExamples, truth: Multipliers, tmp_path: Path
+) -> None:
+    made = measured(examples, truth)
+    inference = pretrained.load().path
+    test = np.flatnonzero([step.family == "deep" for step in made.rows])
+    train = np.flatnonzero([step.family != "deep" for step in made.rows])
+    fold = StepFold("S2-10", "deep", inference, train, test)
+    memory = StepMemoryModel(MemoryModel(500.0, 5.0, 200.0, 0.1), 1.2, 0.1)
+    runner = StepRunner(made, tmp_path, SETTINGS, memory, graph_of)
+    held = runner.held_out([fold]).rows
+    updated = [i for i in test if made.rows[i].optimizer]
+    assert sorted(held["position"]) == sorted(updated)
+    assert (held["predicted latency_ms"] > 0).all()
+    assert set(held["family_id"]) == {"deep"}
+    own = runner.with_own_terms([fold]).rows
+    assert sorted(own["position"]) == test.tolist()
+    checkpoint = pretrained.load(tmp_path / "S2-10-deep.checkpoint" / "0.0.0")
+    law = checkpoint.config["law"]
+    assert law["effects"] == pretrained.load().config["law"]["effects"]
+    again = runner.held_out([fold]).rows
+    pd.testing.assert_frame_equal(held, again)
 
 
 def test_the_memory_of_steps_is_fitted_and_its_error_is_of_the_model_left_out() -> None:

@@ -41,7 +41,7 @@ def held_out_rows(
         tasks: of these folds, by split. Of several seeds the first says where the time goes.
         mixture: of the learners.
     """
-    law_rows = interval_law_rows(runner.examples, helds)
+    law_rows = interval_law_rows(runner.examples.rows, helds)
     first = {name: _first_seeds(tasks[name]) for name in helds}
     answered = [
         (task, HeldOut(held.predictor, name, _of_fold(held.rows, task.fold), 0.0))
@@ -178,7 +178,7 @@ def _half_widths(
     runner: Runner, held: HeldOut, law_rows: pd.DataFrame
 ) -> dict[str, NDArray[np.float64]]:
     """Return log half widths by column, by laws that did not see the rows they are tried on."""
-    rows = interval_rows(runner.examples, held, operators=True)
+    rows = interval_rows(runner.examples.rows, held, operators=True)
     # What no law answers for grows with the level, and where it is more than the errors the rest
     # shrinks: what holds more often is never narrower.
     found = np.maximum.accumulate([half_widths(rows, law_rows, level) for level in LEVELS])

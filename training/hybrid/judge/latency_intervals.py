@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +17,7 @@ from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
 from training.evaluation.metrics import coverage, relative_width
-from training.hybrid.rows.examples import Examples
+from training.hybrid.rows.examples import Row
 
 Floats = NDArray[np.float64]
 FEWEST_ROWS = 20
@@ -31,24 +31,24 @@ LISTED = ("L", "S2-10", "S3a")
 """Splits whose GPUs and worst families are listed."""
 
 
-def interval_law_rows(examples: Examples, helds: Mapping[str, HeldOut]) -> pd.DataFrame:
+def interval_law_rows(known: Sequence[Row], helds: Mapping[str, HeldOut]) -> pd.DataFrame:
     """Return the held-out rows that the shipped interval law is fitted on."""
-    parts = [interval_rows(examples, helds[name]) for name in TEACHING if name in helds]
+    parts = [interval_rows(known, helds[name]) for name in TEACHING if name in helds]
     return pd.concat(parts, ignore_index=True)
 
 
-def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False) -> pd.DataFrame:
+def interval_rows(known: Sequence[Row], held: HeldOut, *, operators: bool = False) -> pd.DataFrame:
     """Return what the law is fitted on: rows of whole models that were held out.
 
     Args:
-        examples: all rows.
+        known: all rows.
         held: answers of published folds, see `published_held_out`.
         operators: whether what is no whole model is described, too; no law is fitted on it.
     """
     rows = held.rows
     if not operators:
-        rows = rows[[examples.rows[i].is_model for i in rows["position"]]]
-    sizes = Counter(examples.rows[i].table for i in rows["position"])
+        rows = rows[[known[i].is_model for i in rows["position"]]]
+    sizes = Counter(known[i].table for i in rows["position"])
     parts = PARTS_OF.get(held.split, 1)
     return rows.assign(
         split=held.split,
@@ -56,8 +56,8 @@ def interval_rows(examples: Examples, held: HeldOut, *, operators: bool = False)
             f"{fold} {crc32(str(architecture).encode()) % parts}"
             for fold, architecture in zip(rows["fold"], rows["arch_id"], strict=True)
         ],
-        gpu=[examples.rows[i].device.name for i in rows["position"]],
-        weight=[sizes[examples.rows[i].table] ** -0.5 for i in rows["position"]],
+        gpu=[known[i].device.name for i in rows["position"]],
+        weight=[sizes[known[i].table] ** -0.5 for i in rows["position"]],
         log_error=np.log(rows["predicted latency_ms"] / rows["latency_ms"]),
     )
 

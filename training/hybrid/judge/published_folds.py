@@ -8,7 +8,7 @@ no launch time of its machine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
-from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.checkpoint_law import checkpoint_laws, configuration
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.judge.shipped_answers import shipped_answers
@@ -50,15 +49,44 @@ def published_held_out(
 
     Args:
         runner: with finished fits.
+        tasks: of one split.
+        graph: key → graph.
+        weight: see `published_folds`.
+        memory: likewise.
+        power: likewise.
+
+    Returns:
+        Rows of `answered`.
+    """
+    rows = runner.examples.rows
+    tested = {task.fold: task.test for task in tasks}
+    parts = []
+    for fold, folder in published_folds(
+        runner, tasks, graph, weight=weight, memory=memory, power=power
+    ).items():
+        asked = {int(i): rows[i] for i in tested[fold] if rows[i].node is None}
+        parts.append(answered(folder, fold, asked, graph))
+    return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
+
+
+def published_folds(
+    runner: Runner,
+    tasks: Sequence[Task],
+    graph: GraphLookup,
+    *,
+    weight: float,
+    memory: MemoryModel,
+    power: PowerModel,
+) -> dict[str, Path]:
+    """Return the checkpoint folder of each fold of one split; what is not there is written.
+
+    Args:
+        runner: with finished fits.
         tasks: of one split; those of one fold are the members of its checkpoint.
         graph: key → graph.
         weight: of the networks in the mean with the trees, far from what was measured.
         memory: of a checkpoint.
         power: likewise.
-
-    Returns:
-        Rows as `Runner.held_out` has them, with "features", "group" and "beside_law" of the
-        interval, see `dippm.models.intervals`, in place of what those are made of.
     """
     folds: dict[str, list[Task]] = {}
     for task in tasks:
@@ -72,16 +100,37 @@ def published_held_out(
     for fold, law in zip(unwritten, laws, strict=True):
         config = configuration(law, memory, power, NO_WIDTHS)
         save_checkpoint(folders[fold], dict(law.tensors), {**config, "card": CARD}, METRICS)
-    parts = []
-    for fold, folder in folders.items():
-        answers = fold_answers(runner, folder, folds[fold][0].test, graph)
-        answers = answers.dropna(subset="predicted_ms")
-        rows = [runner.examples.rows[i] for i in answers["position"]]
-        part = {
+    return folders
+
+
+def answered(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLookup) -> pd.DataFrame:
+    """Return what the checkpoint of a fold answers for rows; answers are kept in its folder.
+
+    Args:
+        folder: of the checkpoint.
+        fold: its name.
+        rows: that it did not see, by their position among all.
+        graph: key → graph.
+
+    Returns:
+        Rows as `training.evaluation.held_out.HeldOut` has them, with "position", "host_share", and
+        "features", "group" and "beside_law" of the interval, see `dippm.models.intervals`. A row
+        whose batch nobody can state has none.
+    """
+    kept = folder / ANSWERS
+    if not kept.exists():
+        answers = shipped_answers(dippm.load(folder), list(rows.values()), graph)
+        unfinished = kept.with_suffix(".part")
+        answers.assign(position=np.array(list(rows), np.int64)).to_parquet(unfinished)
+        unfinished.replace(kept)
+    answers = pd.read_parquet(kept).dropna(subset="predicted_ms")
+    mine = [rows[i] for i in answers["position"]]
+    return pd.DataFrame(
+        {
             "position": answers["position"].to_numpy(),
-            "row_id": [row.row_id for row in rows],
-            "arch_id": [row.architecture for row in rows],
-            "family_id": [row.family for row in rows],
+            "row_id": [row.row_id for row in mine],
+            "arch_id": [row.architecture for row in mine],
+            "family_id": [row.family for row in mine],
             "fold": fold,
             "latency_ms": answers["measured_ms"].to_numpy(),
             "predicted latency_ms": answers["predicted_ms"].to_numpy(),
@@ -90,33 +139,7 @@ def published_held_out(
             "group": answers["group"].to_numpy(),
             "beside_law": answers["beside_law"].to_numpy(),
         }
-        parts.append(pd.DataFrame(part))
-    return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
-
-
-def fold_answers(runner: Runner, folder: Path, test: Indices, graph: GraphLookup) -> pd.DataFrame:
-    """Return the answers of a fold for its rows under test; they are kept in its folder.
-
-    Operators amid a model are no question of a user and have no answer.
-
-    Args:
-        runner: of the fits.
-        folder: of the fold's checkpoint.
-        test: positions of rows.
-        graph: key → graph.
-
-    Returns:
-        Columns of `Answer`, and "position" in the examples.
-    """
-    kept = folder / ANSWERS
-    if not kept.exists():
-        asked = [i for i in test if runner.examples.rows[i].node is None]
-        rows: list[Row] = [runner.examples.rows[i] for i in asked]
-        answers = shipped_answers(dippm.load(folder), rows, graph)
-        unfinished = kept.with_suffix(".part")
-        answers.assign(position=np.array(asked, np.int64)).to_parquet(unfinished)
-        unfinished.replace(kept)
-    return pd.read_parquet(kept)
+    )
 
 
 def fold_checkpoint(

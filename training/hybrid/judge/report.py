@@ -47,7 +47,7 @@ def laboratory_lines(
         held: answers of the published folds of split L.
         widths: returns the log half widths of rows of `interval_rows`.
     """
-    rows = interval_rows(examples, held, operators=True)
+    rows = interval_rows(examples.rows, held, operators=True)
     rows = rows[rows["host_share"] <= HOST_DECIDES]
     rows = rows.assign(half=widths(rows))
     known = [examples.rows[i] for i in rows["position"]]

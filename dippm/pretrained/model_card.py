@@ -69,8 +69,6 @@ def _cell(column: str, value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        if column.startswith("coverage") and 0 <= value <= 1:
-            return f"{value:.0%}"
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)

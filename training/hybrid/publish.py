@@ -31,10 +31,6 @@ from training.hybrid.rows.examples import Examples
 
 CARD = Path(__file__).with_name("card.toml")
 STRICTEST = "S2-10"
-COMMAND = (
-    "python -m training.hybrid.train --data <tables> --graphs <raw graphs> "
-    "--out checkpoints/hybrid-gpu/<version>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +63,13 @@ def publish(
     evaluation: Evaluation,
     power: tuple[PowerModel, Sequence[Mapping[str, Any]]],
     memory: tuple[MemoryModel, Mapping[str, Any]],
+    made: Mapping[str, Any],
     since: Path | None = None,
     changes: str = "First version.",
 ) -> None:
     """Write the checkpoint folder and load it back.
 
+    `made` says how, see `training.provenance.made_by`.
     The card shows the errors of an earlier version, whose folder is `since`, beside the new ones,
     and in the place of those of splits that were not judged by: as "version" says, they are its.
     """
@@ -80,18 +78,18 @@ def publish(
     every = interval_law_rows(examples.rows, helds)
     config = {
         **configuration(law, memory[0], power[0], fit_intervals(every)),
-        "training": asdict(settings),
+        "training": {**asdict(settings), "rows": len(examples.rows), **made},
         "splits": dict(evaluation.hashes),
         "card": {
             **card_of({row.source for row in examples.rows}),
-            "command": COMMAND,
+            "command": made["command"],
             "changes": changes,
         },
     }
-    headlines = []
+    headlines, widths = [], partial(half_widths, law_rows=every)
     if "L" in helds:
-        headlines += laboratory_lines(examples, helds["L"], partial(half_widths, law_rows=every))
-    headlines += summary(examples, [held for name, held in helds.items() if name != "L"])
+        headlines += laboratory_lines(examples, helds["L"], widths)
+    headlines += summary(examples, [held for name, held in helds.items() if name != "L"], widths)
     if since:
         headlines += _lines_of(since, {SPLITS[name] for name in helds})
     headlines += [*map(dict, power[1]), *memory_lines(memory[1])]

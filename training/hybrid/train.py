@@ -10,7 +10,7 @@ and a page of held-out errors. Every fit is kept under --work, and so are the an
 and the page; a run that was cut off goes on where it stopped. Sets of our own (--collected, one
 folder for each GPU) are sources like any other, of time, power and memory.
 
-    --splits L --splits S3a     judge by some of the splits alone: each fold costs a fit
+    --splits L --splits S1      judge by other splits than those of JUDGED_BY: each fold costs a fit
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
 from training.hybrid.rows.examples import join_examples
 from training.hybrid.rows.sources import load_examples, load_rows
+from training.provenance import made_by, new_version
 
 DEFAULT = "hybrid-gpu"
 """Name of the checkpoint whose splits are committed, see `dataset.join.latency_splits`."""
@@ -56,6 +57,9 @@ SEEDS_OF = {"S3a": SEEDS}
 What is learned of a GPU that no row shows depends on the seed far more than all else, so it is
 predicted by as many members as are shipped.
 """
+JUDGED_BY = ("L", "S2-10", "S3a")
+"""Splits that answer what a user asks: a measured GPU in another laboratory, a kind of model never
+seen, a GPU never measured."""
 COMPARED_ON = ("S1",)
 """Splits on which each kernel is also seen alone, without a graph."""
 WEIGHTS = (0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0)
@@ -69,16 +73,17 @@ LABORATORIES = "L"
 def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
-    out: Annotated[Path, typer.Option(help="checkpoint folder to write")],
+    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=new_version)],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build"),
-    steps: Annotated[int, typer.Option(min=20, help="optimiser steps of each network")] = STEPS,
+    steps: Annotated[int, typer.Option(min=10, help="optimiser steps of each network")] = STEPS,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
     changes: Annotated[str, typer.Option(help="what is new, for the card")] = "First version.",
     collected: Annotated[
         list[Path] | None, typer.Option(help="set of our own, of one GPU; may be given again")
     ] = None,
     splits: Annotated[
-        list[str] | None, typer.Option(help="split to judge by, instead of all; may be given again")
+        list[str] | None,
+        typer.Option(help="split to judge by, instead of JUDGED_BY; may be given again"),
     ] = None,
 ) -> None:
     """Train, evaluate, and write the checkpoint."""
@@ -140,6 +145,19 @@ def main(
         ),
         power=(power, power_lines),
         memory=(memory, memory_report),
+        made=made_by(
+            "training.hybrid.train",
+            out,
+            {
+                "data": data,
+                "graphs": graphs,
+                "work": work,
+                "steps": None if steps == STEPS else steps,
+                "collected": collected,
+                "splits": splits,
+            },
+        )
+        | {"rows_and_graphs": examples_of(examples.rows, graphs)},
         since=since,
         changes=changes,
     )
@@ -150,13 +168,13 @@ def main(
 
 
 def _judged_by(asked: Sequence[str] | None, known: Mapping[str, Split]) -> Sequence[str]:
-    """Return the names of splits that were asked for; all without any."""
+    """Return the names of splits that were asked for; JUDGED_BY without any."""
     unknown = sorted(set(asked or ()) - set(known))
     if unknown:
         raise typer.BadParameter(f"no split {unknown[0]!r}: {', '.join(known)}")
     if asked and not set(asked).intersection(CHOSEN_ON):
         raise typer.BadParameter(f"one of the splits must be {' or '.join(CHOSEN_ON)}")
-    return asked or list(known)
+    return asked or JUDGED_BY
 
 
 def runner_of(

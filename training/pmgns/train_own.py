@@ -43,6 +43,7 @@ from training.pmgns.selection import (
     told_apart,
 )
 from training.pmgns.trainer import TrainingConfig
+from training.provenance import new_version
 
 NETWORKS = {"sage": "GraphSAGE", "gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP"}
 SHIPPED = "sage"
@@ -53,7 +54,10 @@ console = Console(stderr=True)
 
 def main(
     joined: Annotated[Path, typer.Argument(help="Folder that `dataset.build_collected` wrote.")],
-    out: Annotated[Path, typer.Option(help="Checkpoint folder to write, <name>/<version>.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Checkpoint folder to write, <name>/<version>.", callback=new_version),
+    ],
     config: Annotated[Path, typer.Option(help="Network and training, YAML.")] = Path(
         "training/configs/own.yaml"
     ),

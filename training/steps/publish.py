@@ -24,12 +24,6 @@ from training.steps.law import step_configuration, step_tensors
 from training.steps.report import baselines, by_family, summary
 from training.steps.splits import FAMILIES, StepFold
 
-COMMAND = (
-    "python -m training.steps.train --data <tables> --graphs <raw graphs> "
-    "--inference checkpoints/hybrid-gpu/<version> --inference-work <its work folder> "
-    "--out checkpoints/hybrid-gpu-train/<version>"
-)
-
 
 def publish(
     out: Path,
@@ -42,6 +36,7 @@ def publish(
     helds: Mapping[str, HeldOut],
     with_own_terms: Mapping[str, HeldOut],
     memory: tuple[StepMemoryModel, Sequence[Mapping[str, Any]]],
+    made: Mapping[str, Any],
     since: Path | None = None,
     changes: str = "First version.",
 ) -> None:
@@ -57,6 +52,7 @@ def publish(
         helds: what the published folds answered, by split.
         with_own_terms: predictions of the same folds with what their tables have of their own.
         memory: model, and lines of the card.
+        made: how, see `training.provenance.made_by`.
         since: folder of an earlier version, whose errors the card shows beside.
         changes: what is new, for the card.
     """
@@ -66,13 +62,13 @@ def publish(
         **step_configuration(
             inference.config, found, settings, examples, memory[0], fit_intervals(every)
         ),
-        "training": asdict(settings),
+        "training": {**asdict(settings), "rows": len(examples.rows), **made},
         "splits": {name: _hash(examples, of_split) for name, of_split in folds.items()},
         "inference": {
             "checkpoint": f"{inference.name} {inference.version}",
             "sha256": inference.config["sha256"],
         },
-        "card": {**_card(examples, inference), "changes": changes},
+        "card": {**_card(examples, inference), "command": made["command"], "changes": changes},
     }
     headlines = [*summary(examples, list(helds.values())), *map(dict, memory[1])]
     metrics = {
@@ -149,5 +145,4 @@ def _card(examples: StepExamples, inference: CheckpointInfo) -> dict[str, Any]:
             "bf16; compiled steps; several GPUs.",
         ],
         "data": [f"{name} (see dataset/README.md for its origin)" for name in sources],
-        "command": COMMAND,
     }

@@ -27,6 +27,7 @@ from training.hybrid.fit.folds import table_of
 from training.hybrid.judge.published_folds import published_folds
 from training.hybrid.rows.sources import load_rows
 from training.hybrid.train import runner_of
+from training.provenance import made_by, new_version
 from training.steps.examples import load_steps
 from training.steps.fit import StepSettings
 from training.steps.folds import StepRunner
@@ -41,7 +42,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     inference: Annotated[Path, typer.Option(help="checkpoint of inference to start from")],
     inference_work: Annotated[Path, typer.Option(help="work folder of its training")],
-    out: Annotated[Path, typer.Option(help="checkpoint folder to write")],
+    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=new_version)],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build/steps"),
     processes: Annotated[int, typer.Option(help="that expand kernels side by side")] = 1,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
@@ -78,6 +79,16 @@ def main(
         helds=helds,
         with_own_terms={name: runner.with_own_terms(of_split) for name, of_split in folds.items()},
         memory=memory,
+        made=made_by(
+            "training.steps.train",
+            out,
+            {
+                "data": data,
+                "graphs": graphs,
+                "inference": f"checkpoints/{info.name}/{info.version}",
+                "inference-work": inference_work,
+            },
+        ),
         since=since,
         changes=changes,
     )

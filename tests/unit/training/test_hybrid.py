@@ -3,11 +3,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 
 import dippm
 from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
@@ -64,6 +66,7 @@ from training.hybrid.judge.published_folds import (
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.examples import Row, build_examples, join_examples
 from training.hybrid.train import WEIGHTS, choose_weight
+from training.provenance import made_by, new_version
 
 SETTINGS = Settings(
     FitSettings(
@@ -286,6 +289,16 @@ def by_fits(runner, tasks) -> dict[str, HeldOut]:
     return {name: runner.held_out(tasks[name], MIXTURE, "both") for name in ("S1", "S2-10")}
 
 
+def test_a_fit_of_another_split_is_not_read_as_one_of_this(runner, tasks):
+    task = tasks["S1"][0]
+    some = replace(task, test=task.test[1:])
+    kept = runner.log_ms(task)[SAGE]
+    assert runner.log_ms(some)[SAGE].tolist() == kept[1:].tolist()
+    others = replace(task, test=np.union1d(task.test, task.train[:1]))
+    with pytest.raises(ValueError, match="another split"):
+        runner.log_ms(others)
+
+
 @pytest.fixture(scope="module")
 def helds(runner, tasks) -> dict[str, HeldOut]:
     """Answers of the folds' checkpoints, each written, loaded and asked."""
@@ -390,6 +403,9 @@ def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
     publish(
         out,
         runner=runner,
+        made=made_by(
+            "training.hybrid.train", out, {"data": Path("tables"), "splits": ["S1", "S3a"]}
+        ),
         law=checkpoint_laws(runner, [shipped], 0.5, graph_of)[0],
         evaluation=Evaluation(
             helds=helds,
@@ -406,6 +422,20 @@ def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
         memory=(MEMORY, {"toy": report}),
     )
     return out
+
+
+def test_a_checkpoint_says_how_it_was_made_and_is_never_written_over(checkpoint):
+    card = (checkpoint / "README.md").read_text(encoding="utf-8")
+    command = (
+        "python -m training.hybrid.train --data <data> --splits S1 --splits S3a "
+        "--out checkpoints/hybrid-toy/0.1.0"
+    )
+    assert command in card
+    made = dippm.pretrained.load(checkpoint).config["training"]
+    assert made["packages"]["torch"] == version("torch")
+    with pytest.raises(typer.BadParameter, match="never changes"):
+        new_version(checkpoint)
+    assert new_version(checkpoint.with_name("0.2.0")).name == "0.2.0"
 
 
 @pytest.mark.parametrize("far", [False, True])

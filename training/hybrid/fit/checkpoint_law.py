@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dataset.join.latency_splits import LAW_ALONE
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
@@ -28,9 +29,7 @@ from dippm.models.power import PowerModel
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.effects import (
     LEVELS,
-    NOT_AS_A_USER_RUNS,
     Effects,
-    RowKernels,
     fit_effects,
     row_kernels,
     sampled_rows,
@@ -93,8 +92,13 @@ def checkpoint_laws(
     found = []
     for law, mine, kernels in zip(without, sampled, row_kernels(bare, every, graph), strict=True):
         own = [kernels[place[row.row_id]] for row in mine]
-        effects = effects_beside(mine, own, law.law["heads"], law.host["copy_bytes_per_ms"])
-        found.append(replace(law, law={**law.law, **effects_part(effects)}))
+        effects = fit_effects(
+            mine,
+            own,
+            copy_bytes_per_ms=law.host["copy_bytes_per_ms"],
+            heads=[(head["device"], head["mode"], head["table"]) for head in law.law["heads"]],
+        )
+        found.append(replace(law, law={**law.law, **_effects_part(effects)}))
     return found
 
 
@@ -149,25 +153,7 @@ def configuration(
     }
 
 
-def effects_beside(
-    rows: Sequence[Row],
-    kernels: Sequence[RowKernels],
-    heads: Sequence[Mapping[str, Any]],
-    copy_bytes_per_ms: float,
-) -> Effects:
-    """Return the effects of the GPUs of rows beside a law.
-
-    Args:
-        rows: that train.
-        kernels: of each, as the law has them.
-        heads: part "heads" of the configuration.
-        copy_bytes_per_ms: of inputs to the device.
-    """
-    owners = [(head["device"], head["mode"], head["table"]) for head in heads]
-    return fit_effects(rows, kernels, copy_bytes_per_ms=copy_bytes_per_ms, heads=owners)
-
-
-def effects_part(found: Effects) -> dict[str, Any]:
+def _effects_part(found: Effects) -> dict[str, Any]:
     """Return what the part "law" of a configuration has of effects."""
     return {
         "effects": [
@@ -270,16 +256,16 @@ def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
     models = [row for row in rows if row.is_model]
     kinds: list[bool] = np.any(examples.class_roofline_ms()[train], axis=0).tolist()
     return {
-        "often": often_measured(rows),
+        "often": _often_measured(rows),
         "devices": {name: sorted(found) for name, found in sorted(devices.items())},
         "batch_range": [min(r.batch for r in models), max(r.batch for r in models)],
         "kernel_classes": [k for k, seen in zip(KERNEL_CLASSES, kinds, strict=True) if seen],
     }
 
 
-def often_measured(rows: Sequence[Row]) -> dict[str, list[str]]:
+def _often_measured(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the GPUs that were measured often, as users run, by width of the format."""
-    rows = [row for row in rows if row.source not in NOT_AS_A_USER_RUNS]
+    rows = [row for row in rows if row.source not in LAW_ALONE]
     return {width: _often(rows, width) for width in sorted(set(FORMATS.values()))}
 
 

@@ -30,6 +30,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dataset.join.latency_splits import LAW_ALONE
 from dippm.conditions import Mode, same_arithmetic
 from dippm.devices import Device, MemoryFamily, all_devices
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -88,10 +89,6 @@ FIXED = ("default", "laboratories", "launch")
 LEAST_SD = 0.01
 LEAST_ROW_SD = 0.05
 """The law was fitted to these rows, so it leaves less of them than of those of a question."""
-NOT_AS_A_USER_RUNS = ("deepbench", "sd_webui")
-"""Sources that teach the law alone, since what a GPU does there is not what it does to a user:
-DeepBench times the fastest of cuDNN's algorithms, which PyTorch does not look for, and reports of
-Stable Diffusion come from desktops that did other work."""
 MOST_ROWS = 50
 """Of one table, precision and kind of work: what more of them say, these said."""
 ROW_SD = {"model": 0.08, "module": 0.3, "operator": 0.2}
@@ -373,9 +370,9 @@ def is_like_board(device: Device, other: Device) -> bool:
 def sampled_rows(rows: Sequence[Row]) -> list[Row]:
     """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same.
 
-    None of those of NOT_AS_A_USER_RUNS.
+    None of those of LAW_ALONE.
     """
-    asked = (row for row in rows if row.source not in NOT_AS_A_USER_RUNS)
+    asked = (row for row in rows if row.source not in LAW_ALONE)
     return sampled_by(
         asked,
         lambda row: (row.table, row.precision, "model" if row.is_model else row.family),

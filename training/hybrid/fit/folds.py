@@ -190,8 +190,7 @@ class Runner:
 
         Under `NEARBY` stands what residuals of measured models nearby add to the networks.
         """
-        with np.load(self._path(task)) as file:
-            found = {name: file[name] for name in task.learners}
+        found = self._under_test(task, task.learners)
         return found | {NEARBY: self._nearby(task, found[SAGE])}
 
     def _nearby(self, task: Task, log_ms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -217,9 +216,20 @@ class Runner:
         return mean_features(self.examples)
 
     def _host_ms(self, task: Task) -> NDArray[np.float64]:
+        return self._under_test(task, ["host"])["host"]
+
+    def _under_test(self, task: Task, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """Return arrays of a finished fit for the rows under test.
+
+        Raises:
+            ValueError: if the fit was kept when its split held other rows out.
+        """
         with np.load(self._path(task)) as file:
-            host: NDArray[np.float64] = file["host"]
-            return host
+            kept = file["test"]
+            place = np.minimum(np.searchsorted(kept, task.test), max(len(kept) - 1, 0))
+            if len(task.test) and not np.array_equal(kept[place], task.test):
+                raise ValueError(f"{self._path(task)} is of another split: remove it, and train")
+            return {name: file[name][place] for name in names}
 
     def held_out(self, tasks: Sequence[Task], mean: Mean, name: str) -> HeldOut:
         """Return the predictions of a mean of learners and of all seeds, in the log.

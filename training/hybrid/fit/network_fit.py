@@ -85,7 +85,7 @@ def fit(
     )
     rates = [settings.learning_rate, settings.learning_rate * settings.table_rate]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=rates, total_steps=settings.steps, pct_start=0.1
+        optimizer, max_lr=rates, total_steps=settings.steps, pct_start=max(0.1, 2 / settings.steps)
     )
     draws = _draws(examples, train, settings)
     average = [p.detach().clone() for p in network.parameters()]

@@ -67,11 +67,14 @@ class Goal:
 
 GOALS = (
     Goal("whole models, another laboratory", "L", "latency_ms", "L ", ("whole models",), 10, 15),
+    Goal("A100 CNNs over batch", "S2", "latency_ms", "S2", ("parvagpu", "7g.80gb"), 8),
+    Goal("U-Nets", "S2", "latency_ms", "S2", ("sd_webui",), 12),
+    Goal("the same, GPU held out", "S3a", "latency_ms", "S3a", ("sd_webui",), 12),
     Goal("GeForce, families out", "S2", "latency_ms", "S2", ("timm tables", "eager"), 6),
     Goal("the same, compiled", "S2", "latency_ms", "S2", ("timm tables", "compiled"), 8),
     Goal("GPU never measured", "S3a", "latency_ms", "S3a", ("timm tables", "eager"), 8),
     Goal("the same, compiled", "S3a", "latency_ms", "S3a", ("timm tables", "compiled"), 7),
-    Goal("MIG slices", "S2", "latency_ms", "S2", ("migperf", "MIG slices"), 10),
+    Goal("MIG slices", "S2", "latency_ms", "S2", (", MIG slices",), 10),
     Goal("memory, another laboratory", "L", "memory_mb", "laboratory", (), 6),
     Goal("power of CNNs", "cells out", "power_w", "operators and models", ("ecnas",), 8),
     Goal("power, another laboratory", "L", "power_w", "source", (), 10, 15),

@@ -23,15 +23,30 @@ FEWEST_ROWS = 5
 """Of a laboratory on a GPU, that have a line of their own."""
 
 
-def summary(examples: Examples, helds: Sequence[HeldOut]) -> list[dict[str, Any]]:
-    """Return one line per view and split: errors in percent with a 95 % interval."""
+def summary(
+    examples: Examples,
+    helds: Sequence[HeldOut],
+    widths: Callable[[pd.DataFrame], Floats] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one line per view and split: errors in percent with a 95 % interval.
+
+    Args:
+        examples: all rows.
+        helds: predictions of rows held out, by split.
+        widths: returns the log half widths of rows of `interval_rows`; without it nothing is said
+            of intervals.
+    """
     views = views_of(examples.rows)
-    return [
-        _line(examples, view, held, rows)
-        for held in helds
-        for view in views
-        if len(rows := rows_of(view, examples, held.rows))
-    ]
+    lines = []
+    for held in helds:
+        every = held.rows
+        if widths is not None:
+            every = interval_rows(examples.rows, held, operators=True)
+            every = every.assign(half=widths(every))
+        for view in views:
+            if len(rows := rows_of(view, examples, every)):
+                lines.append(_line(examples, view, held, rows))
+    return lines
 
 
 def laboratory_lines(
@@ -62,12 +77,9 @@ def laboratory_lines(
         if len(mine) < FEWEST_ROWS:
             continue
         conditions = ", ".join([work, *sorted({*mine["precision"]}), *sorted({*mine["mode"]})])
-        inside = mine["log_error"].abs() <= mine["half"]
         lines.append(
             {
                 **_columns(gpu, f"{laboratory} ({conditions})", held.split, mine),
-                "coverage": round(100 * float(inside.mean()), 1),
-                "median_half_width": round(100 * float(np.expm1(mine["half"].median())), 1),
                 "question": QUESTION_OF_L if work == WORK["model"] else None,
             }
         )
@@ -102,6 +114,16 @@ def _columns(gpu: str, data: str, split: str, rows: pd.DataFrame) -> dict[str, A
         "architectures": int(rows["arch_id"].nunique()),
         "families": int(rows["family_id"].nunique()),
         **card_columns(grouped, interval),
+        **(_of_intervals(rows) if "half" in rows else {}),
+    }
+
+
+def _of_intervals(rows: pd.DataFrame) -> dict[str, float]:
+    """Return how often intervals of 90 % hold, and how wide they are, in percent."""
+    inside = rows["log_error"].abs() <= rows["half"]
+    return {
+        "coverage": round(100 * float(inside.mean()), 1),
+        "median_half_width": round(100 * float(np.expm1(rows["half"].median())), 1),
     }
 
 

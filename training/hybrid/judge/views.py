@@ -62,10 +62,22 @@ def _of(
     return View(source, gpu, conditions, holds, questions or {})
 
 
-def _on_slices(r: Row) -> bool:
-    return r.source == "migperf" and r.mig is not None and r.mig.name != "7g.80gb"
+def _on_slices(source: str) -> Callable[[Row], bool]:
+    def holds(r: Row) -> bool:
+        return r.source == source and r.mig is not None and r.mig.name != WHOLE_SLICE
+
+    return holds
 
 
+def _on_whole(r: Row) -> bool:
+    return r.source == "parvagpu" and r.mig is not None and r.mig.name == WHOLE_SLICE
+
+
+def _is_u_net(r: Row) -> bool:
+    return r.source == "sd_webui"
+
+
+WHOLE_SLICE = "7g.80gb"
 _KIND, _GPU = "a kind of model never seen", "a GPU never measured"
 _NEW = "an architecture never seen"
 WORK = {"model": "whole models", "module": "chains", "operator": "single operators"}
@@ -106,17 +118,53 @@ VIEWS = (
         "migperf",
         "A100-80GB",
         "fp32, MIG slices, wall",
-        _on_slices,
+        _on_slices("migperf"),
         {"S2-10": f"{_KIND}, on a MIG slice"},
+    ),
+    View(
+        "parvagpu",
+        "A100-80GB",
+        "tf32, MIG slices, wall + copy",
+        _on_slices("parvagpu"),
+        {"S2-10": f"{_KIND}, on a MIG slice"},
+    ),
+    View(
+        "parvagpu",
+        "A100-80GB",
+        f"tf32, {WHOLE_SLICE}, batches 1 to 128, wall + copy",
+        _on_whole,
+        {"S2-10": f"{_KIND}, CNNs over batch"},
+    ),
+    View(
+        "sd_webui",
+        "several",
+        "fp16, U-Nets of images, wall",
+        _is_u_net,
+        {"S2-10": f"{_KIND}, U-Nets of images", "S3a": f"{_GPU}, U-Nets of images"},
     ),
     _of("migperf", "A100-80GB", "fp32, full GPU and MIG slices, wall"),
     _of(
         "hwgpt",
         "A100-40GB",
         "amp-bf16, kernel time",
-        {"S3a": f"{_GPU}, GPTs", "S6": "GPTs larger than any seen"},
+        {"S2-10": f"{_KIND}, GPTs", "S3a": f"{_GPU}, GPTs", "S6": "GPTs larger than any seen"},
     ),
-    _of("hwgpt", "H100-SXM-80GB", "amp-bf16, kernel time"),
+    _of("hwgpt", "H100-SXM-80GB", "amp-bf16, kernel time", {"S2-10": f"{_KIND}, GPTs"}),
+    *(
+        _of("hwgpt", gpu, "autocast, kernel time", {"S2-10": f"{_KIND}, GPTs"})
+        for gpu in (
+            "A40",
+            "P100-PCIe-16GB",
+            "RTX-2080-Ti",
+            "RTX-3080",
+            "RTX-A6000",
+            "V100-SXM2-32GB",
+        )
+    ),
+    *(
+        _of(_PGB, gpu, f"torchvision, {_WALL}")
+        for gpu in ("GTX-1080-Ti", "RTX-2080-Ti", "TITAN-Xp")
+    ),
     _of("neusight_ops", "A100-PCIe-40GB", "fp32-ieee, single operators"),
     _of("neusight_ops", "A100-PCIe-80GB", "fp32-ieee, single convolutions"),
     _of("aiconfigurator", "A100-80GB", "bf16, single operators, kernel time"),

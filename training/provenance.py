@@ -1,0 +1,53 @@
+"""What a checkpoint says of its making, and what a training refuses before it begins."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dippm.pretrained.store import CONFIG
+
+PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "xgboost")
+"""Whose versions decide what a training gives."""
+
+
+def new_version(out: Path) -> Path:
+    """Return the folder of a checkpoint that is to be written.
+
+    Raises:
+        BadParameter: if one is there: a published version never changes.
+    """
+    if (out / CONFIG).exists():
+        raise typer.BadParameter(
+            f"{out} is there already, and a published version never changes: name a new one"
+        )
+    return out
+
+
+def made_by(module: str, out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the command that makes a checkpoint, and the versions that it ran with.
+
+    Args:
+        module: that is run.
+        out: folder of the checkpoint.
+        options: by name as on the command line. Folders of a machine stand as placeholders, what
+            is None or empty is left out, a list is given once for each of its items.
+    """
+    words = ["python", "-m", module]
+    for name, value in options.items():
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        for each in value if several else [value]:
+            if each is not None:
+                words += [f"--{name}", f"<{name}>" if isinstance(each, Path) else str(each)]
+    folder = out.resolve()
+    words += ["--out", f"checkpoints/{folder.parent.name}/{folder.name}"]
+    return {
+        "command": " ".join(words),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+    }

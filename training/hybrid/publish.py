@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from dataset.join.latency_splits import SPLITS
 from dippm.models.memory import MemoryModel
 from dippm.models.power import PowerModel
 from dippm.pretrained.checkpoint import save_checkpoint
-from dippm.pretrained.store import read_metrics
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration
@@ -69,9 +68,16 @@ def publish(
 ) -> None:
     """Write the checkpoint folder and load it back.
 
-    `made` says how, see `training.provenance.made_by`.
-    The card shows the errors of an earlier version, whose folder is `since`, beside the new ones,
-    and in the place of those of splits that were not judged by: as "version" says, they are its.
+    Args:
+        out: the folder.
+        runner: of the fits.
+        law: of the shipped tasks.
+        evaluation: what was found on rows that did not train.
+        power: model, and lines of the card.
+        memory: likewise, with its report.
+        made: how, see `training.provenance.made_by`.
+        since: folder of an earlier version, whose errors the card shows beside the new ones.
+        changes: what is new, for the card.
     """
     examples, settings = runner.examples, runner.settings
     helds = evaluation.helds
@@ -90,8 +96,6 @@ def publish(
     if "L" in helds:
         headlines += laboratory_lines(examples, helds["L"], widths)
     headlines += summary(examples, [held for name, held in helds.items() if name != "L"], widths)
-    if since:
-        headlines += _lines_of(since, {SPLITS[name] for name in helds})
     headlines += [*map(dict, power[1]), *memory_lines(memory[1])]
     metrics = {
         "summary": headlines,
@@ -119,15 +123,6 @@ def publish(
         "rows by source": _counts(examples),
     }
     save_checkpoint(out, dict(law.tensors), config, metrics)
-
-
-def _lines_of(since: Path, judged: Collection[str]) -> list[dict[str, Any]]:
-    """Return an earlier version's errors of latency on splits that this one was not judged by."""
-    return [
-        {"version": since.resolve().name, **line}
-        for line in read_metrics(since)["summary"]
-        if line["target"] == "latency_ms" and line["split"] not in judged
-    ]
 
 
 def _counts(examples: Examples) -> list[dict[str, Any]]:

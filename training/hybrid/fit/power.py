@@ -46,6 +46,9 @@ STRICTEST = "source held out"
 STATED = ("GPU held out", STRICTEST)
 """Splits whose errors make the interval: what a user's board is, or else its laboratory."""
 Z90 = 1.645
+DECIMALS = 5
+"""Of fitted numbers: sums in another order, of other threads, end further behind the comma, and two
+trainings shall give one checkpoint."""
 
 
 def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
@@ -74,8 +77,8 @@ def fit_power(samples: Sequence[PowerSample]) -> PowerModel:
         return np.concatenate([weights * np.sign(error) * bent, SHRINKAGE * (p - PRIOR)])
 
     found = least_squares(residual, PRIOR, bounds=(LEAST, MOST)).x
-    floor, *coefficients, sharpness = np.exp(found[:6]).tolist()
-    waiting_share, exponent = found[6:].tolist()
+    floor, *coefficients, sharpness = np.round(np.exp(found[:6]), DECIMALS).tolist()
+    waiting_share, exponent = np.round(found[6:], DECIMALS).tolist()
     return PowerModel(floor, tuple(coefficients), sharpness, 0.0, waiting_share, exponent)
 
 

@@ -17,7 +17,7 @@ from dippm.devices import MemoryFamily
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
-from dippm.models.intervals import FEWEST_FEATURES, GROUPS
+from dippm.models.intervals import FEWEST_FEATURES, GROUPS, SEEN, UNSEEN
 from dippm.models.power import SHARES
 from dippm.models.targets import TARGETS
 
@@ -138,7 +138,7 @@ class IntervalPart(ClosedSchema):
 
     @model_validator(mode="after")
     def _has_every_group(self) -> Self:
-        if set(self.quantile) != set(GROUPS):
+        if not {SEEN, UNSEEN} <= set(self.quantile) <= set(GROUPS):
             raise ValueError(f"quantile wants {' and '.join(GROUPS)}")
         return self
 

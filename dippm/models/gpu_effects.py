@@ -94,6 +94,10 @@ class GpuEffects:
                 found[:, _HALF] = found[:, _FP32]
         return found
 
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether answers mean what one laboratory measured, see `KernelLaw.heads`."""
+        return (c.device.measured_name, c.mode) in self.headed
+
     def log_sd(self, c: Conditions) -> float:
         """Return what is not known of the laboratory of a question, standard deviation, log.
 
@@ -101,7 +105,7 @@ class GpuEffects:
         on one that none did: intervals of these were fitted to rows of a laboratory held out.
         """
         key = (c.device.measured_name, c.mode)
-        known = c.device.calibration is not None or key in self.headed or key not in self.of_gpus
+        known = c.device.calibration is not None or self.has_head(c) or key not in self.of_gpus
         return 0.0 if known else self.laboratory_log_sd
 
     def added(

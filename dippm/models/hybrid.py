@@ -255,7 +255,9 @@ class Hybrid:
     ) -> IntervalTerms:
         launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
         learned = self.config["seen"]["devices"]
-        group, gpu_novelty = interval_group(c.device, learned, found.novelty, launches)
+        group, gpu_novelty = interval_group(
+            c.device, learned, found.novelty, launches, has_head=self.law.has_head(c)
+        )
         described = interval_features(
             found.spread,
             launch_ms / total_ms,

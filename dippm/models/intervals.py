@@ -2,7 +2,8 @@
 
 The expected size of a log error is exp(a · f) of features f of the prediction; its quantile over
 that size comes from rows that were held out (normalised split conformal prediction, Lei et al.
-2018), for GPUs that were measured and for others apart (Mondrian groups, Vovk et al. 2003).
+2018), for GPUs whose laboratory is the reference, for others that were measured, and for those that
+were not apart (Mondrian groups, Vovk et al. 2003).
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ FEATURES = (
 )
 FEWEST_FEATURES = 7
 """Of laws that were fitted before the last one was known."""
-SEEN, UNSEEN = "measured GPU", "unseen GPU"
-GROUPS = (SEEN, UNSEEN)
+REFERENCE, SEEN, UNSEEN = "GPU of reference", "measured GPU", "unseen GPU"
+GROUPS = (REFERENCE, SEEN, UNSEEN)
+"""Of the first the networks have a head: an answer means what one laboratory measured, and what is
+held out there is a kind of model. What is held out of the second is its laboratory. A checkpoint of
+before 0.11 does not tell them apart."""
 LEAST_SPREAD = 0.005
 LEAST_NOVELTY = 0.02
 """Nearer models are twins. On one GPU and batch EfficientNet-B0 and -B3 are 0.03 apart, ResNet-50
@@ -61,7 +65,8 @@ class IntervalLaw:
             group: one of GROUPS.
         """
         score = sum(c * f for c, f in zip(self.coefficients, features, strict=False))
-        return min(WIDEST, self.quantile[group] * exp(max(-10.0, min(10.0, score))))
+        quantile = self.quantile.get(group, self.quantile[SEEN])
+        return min(WIDEST, quantile * exp(max(-10.0, min(10.0, score))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,12 @@ class IntervalTerms:
 
 
 def interval_group(
-    device: Device, learned: Collection[str], novelty: Novelty, launches: float = inf
+    device: Device,
+    learned: Collection[str],
+    novelty: Novelty,
+    launches: float = inf,
+    *,
+    has_head: bool = False,
 ) -> tuple[str, float]:
     """Return the group of a prediction, and its distance to the nearest model of the same GPU.
 
@@ -104,12 +114,13 @@ def interval_group(
         learned: names of the devices that a checkpoint learned from.
         novelty: of the graph.
         launches: of the graph.
+        has_head: whether the networks have a head of the device in the mode.
     """
     own = device.calibration
     if launches < FEWEST_LAUNCHES and device.was_measured(learned, launches):
         return SEEN, novelty.on_any
     if device.measured_name in learned and novelty.on_gpu < 1.0:
-        return SEEN, novelty.on_gpu
+        return REFERENCE if has_head else SEEN, novelty.on_gpu
     if own and own.has_models and own.novelty is not None:
         return SEEN, own.novelty
     return UNSEEN, 1.0

@@ -92,6 +92,10 @@ class Law(Protocol):
         """Return what is not known of the laboratory of a question, standard deviation, log."""
         ...
 
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class KernelLaw:
@@ -155,6 +159,10 @@ class KernelLaw:
     def laboratory_log_sd(self, c: Conditions) -> float:
         """Return what is not known of the laboratory of a question, standard deviation, log."""
         return self.effects.log_sd(c)
+
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        return self.effects.has_head(c)
 
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         """Return the times of a model's kernels at each place."""

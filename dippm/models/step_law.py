@@ -94,6 +94,10 @@ class StepLaw:
         """Return what is not known of the laboratory of a question, standard deviation, log."""
         return self.effects.log_sd(c)
 
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        return self.effects.has_head(c)
+
     def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
         """Return the times of a step's kernels at each place.
 

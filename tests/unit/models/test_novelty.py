@@ -16,6 +16,7 @@ from dippm.models.intervals import (
     FEATURES,
     LEAST_NOVELTY,
     MOST_GPU_NOVELTY,
+    REFERENCE,
     SEEN,
     UNSEEN,
     IntervalLaw,
@@ -123,6 +124,21 @@ FAR, NEAR_BY = Novelty(0.2, 1.0), Novelty(0.2, 0.3)
 )
 def test_a_gpu_is_measured_for_models_if_a_model_was(device, novelty, launches, group) -> None:
     assert interval_group(find(device), LEARNED, novelty, launches) == group
+
+
+def test_a_gpu_with_a_head_has_widths_of_its_own_and_older_checkpoints_have_none() -> None:
+    def group(novelty: Novelty, launches: float = 100) -> str:
+        return interval_group(find("T4"), LEARNED, novelty, launches, has_head=True)[0]
+
+    assert group(NEAR_BY) == REFERENCE
+    assert group(FAR) == UNSEEN
+    assert group(NEAR_BY, 1) == SEEN
+    asked = interval_features(0.02, 0.3, 0.0, True, 100, 0.1, 0.4)
+    nothing = (0.0,) * len(FEATURES)
+    told = IntervalLaw(nothing, {REFERENCE: 0.1, SEEN: 0.2, UNSEEN: 0.4})
+    older = IntervalLaw(nothing, {SEEN: 0.2, UNSEEN: 0.4})
+    assert told.half_width(asked, REFERENCE) == pytest.approx(0.1)
+    assert older.half_width(asked, REFERENCE) == older.half_width(asked, SEEN)
 
 
 @pytest.mark.parametrize(

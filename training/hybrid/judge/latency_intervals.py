@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
-from dippm.models.intervals import COVERAGE, SEEN, UNSEEN, IntervalLaw
+from dippm.models.intervals import COVERAGE, GROUPS, UNSEEN, IntervalLaw
 from dippm.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
@@ -83,7 +83,7 @@ def fit_intervals(rows: pd.DataFrame, level: float = COVERAGE) -> IntervalLaw:
         return conformal_quantile(scores[chosen], weight[chosen], level)
 
     quantiles = {}
-    for group in (SEEN, UNSEEN):
+    for group in GROUPS:
         mine = (rows["group"] == group).to_numpy()
         chosen = mine if mine.sum() >= FEWEST_ROWS else np.ones(len(rows), bool)
         of_splits = [chosen & (split == name) for name in np.unique(split[chosen])]

@@ -60,6 +60,8 @@ from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.held_out_times import held_out_times
 from training.hybrid.judge.published_folds import (
+    MOST_ASKED,
+    _asked,
     fold_checkpoint,
     published_held_out,
 )
@@ -322,6 +324,19 @@ def test_a_published_fold_answers_for_each_row_that_it_held_out(runner, tasks, h
     [found] = loaded.checkpoint_for(row.device).predictor.predict_many(graph, [asked])
     assert mine["predicted latency_ms"] == found.values["latency_ms"].value
     assert mine["features"] == found.interval_terms.features
+
+
+def test_of_many_rows_alike_some_are_asked(runner):
+    row = next(row for row in runner.examples.rows if row.is_model)
+    many = [replace(row, row_id=f"row {i}") for i in range(MOST_ASKED + 50)]
+    other = replace(row, row_id="other", channels_last=not row.channels_last)
+    amid = replace(row, row_id="amid", node=3)
+    asked = _asked([*many, other, amid])
+    assert len(asked) == MOST_ASKED + 1
+    assert other in asked
+    assert {row.row_id for row in _asked([amid, other, *reversed(many)])} == {
+        row.row_id for row in asked
+    }
 
 
 @pytest.fixture(scope="module")

@@ -15,22 +15,28 @@ class DataNotFoundError(DippmError, FileNotFoundError):
     """A table of measurements is not on this machine."""
 
 
-def data_dir(option: Path | str | None = None) -> Path:
-    """Return the folder of the measured tables.
+def named_data_dir(option: Path | str | None = None) -> Path:
+    """Return the folder of the measured tables, whether it is there or not.
 
     Args:
         option: the folder if the user named one; else the environment variable DIPPM_DATA_DIR,
             else "../shared/data" beside the repository.
+    """
+    named = option or os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named) if named else REPOSITORY.parent / "shared" / "data"
+
+
+def data_dir(option: Path | str | None = None) -> Path:
+    """Return the folder of the measured tables, see `named_data_dir`.
 
     Raises:
         DataNotFoundError: if there is no such folder.
     """
-    named = option or os.environ.get(ENVIRONMENT_VARIABLE)
-    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    folder = named_data_dir(option)
     if not folder.is_dir():
         raise DataNotFoundError(
             f"no folder {folder}",
-            f"Name it with --data-dir or {ENVIRONMENT_VARIABLE}; dataset/README.md says where to"
-            " get each table.",
+            "`python -m dataset.fetch` gets the tables; name another folder with --data-dir or"
+            f" {ENVIRONMENT_VARIABLE}.",
         )
     return folder

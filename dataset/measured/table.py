@@ -81,8 +81,8 @@ class Source:
         if missing:
             raise DataNotFoundError(
                 f"no file {missing[0]}",
-                f"{self.name} comes from {self.origin} ({self.licence}); dataset/README.md tells"
-                " how its tables are made.",
+                f"`python -m dataset.fetch {self.folder}` gets it; {self.name} comes from"
+                f" {self.origin} ({self.licence}).",
             )
         return paths
 

@@ -1,0 +1,76 @@
+"""Published power and energy of whole runs → our tables, a function for each source."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dataset.published.whole_models import Files, Tables
+
+SPLITWISE_COLUMNS = {
+    "model": "model",
+    "hardware": "gpu",
+    "tensor_parallel": "tp",
+    "prompt_size": "prompt_tokens",
+    "batch_size": "batch",
+    "token_size": "output_tokens",
+    "prompt_time": "prompt_ms",
+    "token_time": "token_ms",
+    "e2e_time": "e2e_ms",
+    "peak_power": "peak_power_frac",
+    "average_power": "avg_power_frac",
+}
+ZEUS_DEVICES = {
+    "a40": "NVIDIA A40",
+    "v100": "NVIDIA V100",
+    "p100": "NVIDIA P100",
+    "rtx6000": "NVIDIA Quadro RTX 6000",
+}
+ZEUS_SWEEP_COLUMNS = {
+    "power_limit": "power_limit_w",
+    "time_per_epoch": "time_per_epoch_s",
+    "average_power": "avg_power_w",
+}
+
+
+def splitwise(files: Files) -> Tables:
+    """Return time and power of requests; a power of zero says that none was read."""
+    (path,) = files.values()
+    table = pd.read_csv(path)[list(SPLITWISE_COLUMNS)].rename(columns=SPLITWISE_COLUMNS)
+    fractions = ["peak_power_frac", "avg_power_frac"]
+    table[fractions] = table[fractions].where(table[fractions] > 0)
+    return {"perf_power.csv": table}
+
+
+def zeus(files: Files) -> Tables:
+    """Return epochs under power limits, and windows of training at one limit each."""
+    sweeps, windows = [], []
+    for name, path in files.items():
+        table = pd.read_csv(path)
+        if "summary_power" in name:
+            gpu = ZEUS_DEVICES[path.stem.removeprefix("summary_power_")]
+            table.insert(0, "gpu", gpu)
+            sweeps.append(table.rename(columns=ZEUS_SWEEP_COLUMNS))
+        else:
+            windows.append(_zeus_windows(path.stem, table))
+    return {
+        "nsdi23_power_limit_sweep.csv": pd.concat(sweeps, ignore_index=True),
+        "power_limit_windows.csv": pd.concat(windows, ignore_index=True),
+    }
+
+
+def _zeus_windows(stem: str, table: pd.DataFrame) -> pd.DataFrame:
+    """Return windows of one file, called "A40+resnet18+gpu0,1,2,3", with the mean of its GPUs."""
+    gpu, network, indices = stem.split("+")
+    energy_j = table.filter(regex=r"gpu\d+_energy").mean(axis=1)
+    limit = table["window_name"].str.extract(r"_(\d+)$")[0].astype("int64")
+    return pd.DataFrame(
+        {
+            "gpu": f"NVIDIA {gpu}",
+            "network": network,
+            "n_gpus": len(indices.split(",")),
+            "power_limit_w": limit,
+            "elapsed_s": table["elapsed_time"].round(4),
+            "energy_j_per_gpu_mean": energy_j.round(2),
+            "avg_power_w": (energy_j.round(2) / table["elapsed_time"].round(4)).round(2),
+        }
+    )

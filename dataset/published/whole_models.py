@@ -1,0 +1,139 @@
+"""Published times of whole models → our tables, a function for each source.
+
+Files come in the order of `sources.toml`, and rows in the order of the files: row ids, and with
+them the published splits, are positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+Files = Mapping[str, Path]
+"""Path in the upstream repository → where it lies here."""
+Tables = dict[str, pd.DataFrame]
+"""Name of our file → its rows."""
+
+TIMM_DEVICES = {
+    "rtx3090": "NVIDIA GeForce RTX 3090",
+    "rtx4090": "NVIDIA GeForce RTX 4090",
+    "4090": "NVIDIA GeForce RTX 4090",
+    "5090": "NVIDIA GeForce RTX 5090",
+    "i9_10940x": "Intel Core i9-10940X",
+    "i7_12700h": "Intel Core i7-12700H",
+}
+TIMM_COLUMNS = {
+    "batch_size": "batch",
+    "img_size": "img_size",
+    "step_time": "step_ms",
+    "samples_per_sec": "samples_per_s",
+}
+
+
+def timm(files: Files) -> Tables:
+    """Return inference and training; the name of a file says how its rows were measured."""
+    parts: dict[str, list[pd.DataFrame]] = {"infer": [], "train": []}
+    for name, path in files.items():
+        phase, precision, layout, torch, *rest = Path(name).stem.split("-")[1:]
+        cpu, compiled = rest[0] == "cpu", rest[-1] == "dynamo"
+        device, table = TIMM_DEVICES[rest[1]], pd.read_csv(path)
+        table = table.dropna(subset=[f"{phase}_step_time"])
+        part = pd.DataFrame(
+            {
+                "gpu": device,
+                "device_type": "cpu" if cpu else "gpu",
+                "precision": precision,
+                "layout": layout,
+                "torch": _version(torch.removeprefix("pt")),
+                "cuda": "" if cpu else f"{rest[0][2:4]}.{rest[0][4:]}",
+                "compiled": compiled,
+                "model": table["model"],
+                **{ours: table[f"{phase}_{theirs}"] for theirs, ours in TIMM_COLUMNS.items()},
+                "params_M": table["param_count"],
+            }
+        )
+        if phase == "infer":
+            part["gmacs_per_image"] = table.get("infer_gmacs")
+            part["macts_M_per_image"] = table.get("infer_macts")
+        parts[phase].append(part.astype({"batch": "int64", "img_size": "int64"}))
+    return {f"{phase}.parquet": pd.concat(p, ignore_index=True) for phase, p in parts.items()}
+
+
+def _version(digits: str) -> str:
+    """Return 1.13 for 113 and 2.4.0 for 240, as the releases are called."""
+    return f"1.{digits[1:]}" if digits.startswith("1") else ".".join(digits)
+
+
+TORCHVISION_DEVICES = {
+    "A100-SXM4-40GB": "NVIDIA A100-SXM4-40GB",
+    "GeForce GTX 1080 Ti": "NVIDIA GeForce GTX 1080 Ti",
+    "GeForce RTX 2080 Ti": "NVIDIA GeForce RTX 2080 Ti",
+    "TITAN RTX": "NVIDIA TITAN RTX",
+    "TITAN V": "NVIDIA TITAN V",
+    "TITAN Xp": "NVIDIA TITAN Xp",
+}
+TORCHVISION_BATCH = 12
+TORCHVISION_FILE = re.compile(
+    r"(?P<gpu>.*?)(_(?P<gpus>\d)_gpus_)?_(?P<dtype>double|float|single|half)"
+    r"_model_(?P<mode>inference|train)(ing)?_benchmark"
+)
+
+
+def pytorch_gpu_benchmark(files: Files) -> Tables:
+    """Return one row per model out of files with a column each and a row per repetition."""
+    parts = []
+    for path in files.values():
+        named = TORCHVISION_FILE.fullmatch(path.stem)
+        if named is None:
+            raise ValueError(f"a name of another form: {path.name}")
+        times, n_gpus = pd.read_csv(path), int(named["gpus"] or 1)
+        part = pd.DataFrame(
+            {
+                "gpu": TORCHVISION_DEVICES[named["gpu"]],
+                "system": path.parent.name,
+                "n_gpus": n_gpus,
+                "n_gpus_stated": named["gpus"] is not None,
+                "batch_total": TORCHVISION_BATCH * n_gpus,
+                "dtype": named["dtype"].replace("single", "float"),
+                "mode": named["mode"],
+                "model": times.columns,
+                "repeat": None,
+                "ms_median": times.median().round(4).to_numpy(),
+                "ms_p10": times.quantile(0.1).round(4).to_numpy(),
+                "ms_p90": times.quantile(0.9).round(4).to_numpy(),
+                "ms_mean": times.mean().round(4).to_numpy(),
+                "n": len(times),
+            }
+        )
+        parts.append(part)
+    order = ["gpu", "system", "n_gpus", "dtype", "mode", "model"]
+    return {"torchvision_bs12.csv": pd.concat(parts).sort_values(order, ignore_index=True)}
+
+
+def parvagpu(files: Files) -> Tables:
+    """Return what ran; a throughput of zero is a batch that did not fit."""
+    parts = []
+    for path in files.values():
+        table = pd.read_csv(path)
+        table = table[table["Throughput"] > 0]
+        rate, processes = table["Throughput"], table["Workload Number"]
+        part = pd.DataFrame(
+            {
+                "model": path.stem,
+                "gpu": "A100-80GB",
+                "mig_slices": table["Mig instance"],
+                "batch": table["Batch size"],
+                "processes_mps": processes,
+                "throughput_per_s_total": rate,
+                "latency_ms_printed": 1e3 * table["Latency"],
+                "latency_ms_from_throughput": (1e3 * table["Batch size"] * processes / rate).round(
+                    3
+                ),
+                "status": "ok",
+            }
+        )
+        parts.append(part)
+    return {"a100_mig_mps.csv": pd.concat(parts, ignore_index=True)}

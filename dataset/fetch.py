@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def _fetch_all(sources: list[Published], data: Path, named: str | None) -> list[
             try:
                 outcome["status"] = "already there"
                 if not is_there(source, data):
-                    fetch(source, data, origin, lambda size, bar=bar: progress.advance(bar, size))
+                    fetch(source, data, origin, partial(progress.advance, bar))
                     outcome["status"] = "fetched"
                 progress.console.print(f"{source.name}: {outcome['status']}", highlight=False)
             except (DippmError, OSError) as error:

@@ -21,6 +21,7 @@ CONVERTERS: dict[str, Callable[[Files], Tables]] = {
     "parvagpu": whole_models.parvagpu,
     "neusight_ops": operators.neusight_ops,
     "aiconfigurator": operators.aiconfigurator,
+    "flagperf": operators.flagperf,
     "splitwise": power.splitwise,
     "zeus": power.zeus,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
@@ -116,3 +117,74 @@ def neusight_ops(files: Files) -> Tables:
         table = table.astype({**whole, "warps_per_sm": "float32", "blocks_per_sm": "float32"})
         made[f"{name}.parquet"] = table.reset_index(drop=True)
     return made
+
+
+FLAGPERF_INPUTS = Path(__file__).with_name("flagperf_inputs.csv")
+"""What each operator ran on, which stands in the source's code and not in its results."""
+FLAGPERF_PRODUCTS = ("addmm", "bmm", "linear", "mm", "mv")
+FLAGPERF_TF32 = ("mm", "nativetorch")
+"""The one product in FP32 that is faster than FP32 without tensor cores can be."""
+RELIABLE_LOOP_S = 20
+"""Shorter loops end before the power sensor has settled."""
+
+
+def flagperf(files: Files) -> Tables:
+    """Return time and power of operators, sorted by what was run."""
+    inputs = pd.read_csv(FLAGPERF_INPUTS).set_index("op")
+    steps = {
+        path.parts[2]: int(files[str(path)].read_text().split(":")[1])
+        for path in map(PurePosixPath, files)
+        if path.suffix == ".yaml"
+    }
+    rows = []
+    for name, path in files.items():
+        if path.suffix != ".md":
+            continue
+        op, dtype = PurePosixPath(name).parts[2], path.name.removesuffix("_README.md")
+        for impl, figures in _flagperf_figures(path.read_text(encoding="utf-8")).items():
+            loop_s = round(figures["cputime"] / 1e6 * steps[op], 1)
+            matmul = None
+            if dtype == "FP32" and op in FLAGPERF_PRODUCTS:
+                matmul = "TF32" if (op, impl) == FLAGPERF_TF32 else "IEEE FP32"
+            rows.append(
+                {
+                    "gpu": "NVIDIA A100-SXM4-40GB",
+                    "op": op,
+                    "dtype": dtype,
+                    "impl": impl,
+                    "pass": inputs["pass"][op],
+                    "input_shapes": inputs["input_shapes"][op],
+                    "shape_note": inputs["shape_note"][op],
+                    "fp32_matmul_mode": matmul,
+                    "kernel_time_us": figures["kerneltime"],
+                    "cpu_time_us": figures["cputime"],
+                    "tflops_kernel": figures["TFLOPS(kernel clock)"],
+                    "loop_s": loop_s,
+                    "power_reliable": loop_s >= RELIABLE_LOOP_S,
+                    "gpu_power_avg_w": figures["单卡平均功耗"],
+                    "gpu_power_max_w": figures["单卡最大功耗"],
+                    "node_power_avg_w": figures["系统平均功耗"],
+                    "gpu_mem_max_pct": figures["单卡最大显存占用"],
+                    "gpu_temp_avg_c": figures["单卡平均温度"],
+                }
+            )
+    table = pd.DataFrame(rows).sort_values(["op", "dtype", "impl"], ignore_index=True)
+    return {"a100_40gb_op_time_power.csv": table}
+
+
+def _flagperf_figures(text: str) -> dict[str, dict[str, float]]:
+    """Return the figures of each implementation, by the headings of the page's tables."""
+    found: dict[str, dict[str, float]] = {}
+    headings: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) < 2:
+            headings = []
+        elif not headings:
+            headings = cells
+        elif not cells[0].startswith("-"):
+            row = found.setdefault(cells[0].removesuffix("监控结果"), {})
+            for heading, cell in zip(headings, cells, strict=True):
+                if number := re.match(r"[\d.]+", cell):
+                    row[heading] = float(number[0])
+    return found

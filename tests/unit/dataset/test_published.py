@@ -16,7 +16,7 @@ from dataset import bundle as bundle_command
 from dataset import fetch as fetch_command
 from dataset.measured.location import REPOSITORY, DataNotFoundError, data_dir
 from dataset.measured.sources import all_sources, read
-from dataset.published import download, registry
+from dataset.published import download, operators, registry
 from dataset.published.bundle import credits_of
 from dataset.published.download import Downloader, DownloadError
 from dataset.published.fetching import CONVERTERS
@@ -380,3 +380,135 @@ def test_the_tables_at_hand_are_the_pinned_ones(name: str) -> None:
         if not (folder / table.file).is_file():
             pytest.skip(f"{name} is not on this machine")
         assert digest_of_table(folder / table.file) == table.sha256
+
+
+def made_of(folder: Path, source: str, files: dict[str, str]) -> dict[str, pd.DataFrame]:
+    """Return the tables that a converter makes of files with these texts."""
+    paths = {}
+    for number, (name, text) in enumerate(files.items()):
+        paths[name] = folder / str(number) / Path(name).parent.name / Path(name).name
+        paths[name].parent.mkdir(parents=True, exist_ok=True)
+        paths[name].write_text(text)
+    return CONVERTERS[source](paths)
+
+
+def test_torchvision_files_have_a_column_for_each_model(tmp_path: Path) -> None:
+    times = "resnet18,alexnet\n10.0,1.0\n12.0,3.0\n14.0,2.0\n"
+    name = "results/{}_model_{}_benchmark.csv"
+    made = made_of(
+        tmp_path,
+        "pytorch_gpu_benchmark",
+        {
+            name.format("TitanV/TITAN V_single", "training"): times,
+            name.format("dgx-a100/A100-SXM4-40GB_2_gpus__half", "inference"): times,
+        },
+    )["torchvision_bs12.csv"]
+    first = made.iloc[0]
+    assert made["model"].tolist() == ["alexnet", "resnet18"] * 2
+    assert (first["gpu"], first["batch_total"]) == ("NVIDIA A100-SXM4-40GB", 24)
+    assert (first["ms_median"], first["ms_p90"], first["n"]) == (2.0, 2.8, 3)
+    last = made.iloc[-1]
+    assert (last["system"], last["dtype"], last["mode"]) == ("TitanV", "float", "train")
+    assert not last["n_gpus_stated"]
+
+
+def test_a_batch_that_did_not_fit_is_no_row(tmp_path: Path) -> None:
+    text = "Mig instance,Batch size,Workload Number,Throughput,Latency\n1,8,3,80.0,0.3\n1,8,4,0,0\n"
+    made = made_of(tmp_path, "parvagpu", {"prof_data/vgg19.csv": text})["a100_mig_mps.csv"]
+    assert made["latency_ms_from_throughput"].tolist() == [300.0]
+
+
+def test_windows_have_the_mean_of_their_gpus(tmp_path: Path) -> None:
+    made = made_of(
+        tmp_path,
+        "zeus",
+        {
+            "trace/summary_power_p100.csv": (
+                "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n"
+                "cifar100,shufflenetv2,1024,adadelta,100,27.13,106.9\n"
+            ),
+            "profile_data/A40+resnet18+gpu0,1.csv": (
+                "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy\n"
+                "1.5,__GlobalPowerLimitOptimizer_300,10.0,1000.0,2000.0\n"
+            ),
+        },
+    )
+    assert made["nsdi23_power_limit_sweep.csv"]["gpu"].tolist() == ["NVIDIA P100"]
+    window = made["power_limit_windows.csv"].iloc[0]
+    assert (window["n_gpus"], window["power_limit_w"], window["avg_power_w"]) == (2, 300, 150.0)
+
+
+def test_operators_are_sorted_and_those_kept_back_left_out(tmp_path: Path) -> None:
+    head = (
+        "OPName,Latency,Device,Kernel Name,Kernels,Warps per SM,Blocks per SM,Grid x,Grid y,Grid z,"
+        "Block x,Block y,Block z,"
+    )
+    row = "{},{},{},k,;a;b,1.5,0.5,1,1,1,32,1,1,"
+    bmm = [row.format("bmm", 0.5, "Tesla T4"), row.format("bmm", 0.1, "NVIDIA L4")]
+    matrices = head + "B,M,N,K\n" + "".join(f"{r}2,{m},8,8\n" for m in (64, 32) for r in bmm)
+    convolution = row.format("conv", 0.7, "Tesla P4") + "1,3,8,3,32,1,1\n"
+    shape = "B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding\n"
+    kinds = {name: operators.NEUSIGHT_TABLES[name] for name in ("bmm", "conv")}
+    files = {"d/train/collect/conv.csv": head + shape + convolution, "d/test/bmm.csv": matrices}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "NEUSIGHT_TABLES", kinds)
+        made = made_of(tmp_path, "neusight_ops", files)
+    assert made["bmm.parquet"]["M"].tolist() == [32, 64]
+    assert set(made["bmm.parquet"]["gpu"]) == {"Tesla T4"}
+    assert made["conv.parquet"].iloc[0][["split", "out_channels", "n_kernels"]].tolist() == [
+        "train",
+        8,
+        2,
+    ]
+
+
+def test_of_repeated_products_the_first_stands(tmp_path: Path) -> None:
+    columns = {
+        "framework": "VLLM",
+        "version": "0.14.0",
+        "device": "NVIDIA H200",
+        "kernel_source": "vllm",
+        "gemm_dtype": ["fp8", "bfloat16", "bfloat16", "int4"],
+        "m": [1, 4, 4, 4],
+        "n": 8,
+        "k": 8,
+        "latency": [0.5, 0.2, 0.3, 0.4],
+    }
+    path = tmp_path / "gemm_perf.parquet"
+    pd.DataFrame(columns).to_parquet(path)
+    parts = {"gemm": ("gemm_dtype", "m", "n", "k")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "AICONFIGURATOR_KEYS", parts)
+        made = CONVERTERS["aiconfigurator"]({"gemm/gemm_perf.parquet": path})["gemm.parquet"]
+    assert made["gemm_dtype"].tolist() == ["bfloat16", "fp8"]
+    assert made["latency_ms"].tolist() == [0.2, 0.5]
+    assert made["power_w"].isna().all()
+
+
+def test_pages_of_operators_are_read_by_their_headings(tmp_path: Path) -> None:
+    page = """
+| 评测项  | correctness | TFLOPS(kernel clock) |
+| ---- | ---- | ---- |
+| nativetorch | True    | 127.09TFLOPS |
+
+| 评测项  | cputime | kerneltime |
+| ---- | ---- | ---- |
+| nativetorch | 8637.72us  | 8651.78us |
+
+| 监控项  | 系统平均功耗  | 单机TDP | 单卡平均功耗 | 单卡最大功耗 |
+| ---- | ---- | ---- | ---- | ---- |
+| nativetorch监控结果 | 1521.0W | / | 398.74W | 416.0W |
+
+| 监控项  | 单卡平均温度 | 单卡最大显存占用 |
+| ---- | ---- | ---- |
+| nativetorch监控结果 | 64.89°C | 7.181% |
+"""
+    folder = "operation/benchmarks/mm/nvidia/A100_40_SXM"
+    made = made_of(
+        tmp_path,
+        "flagperf",
+        {f"{folder}/FP32_README.md": page, f"{folder}/case_config.yaml": "ITERS: 5000\n"},
+    )["a100_40gb_op_time_power.csv"].iloc[0]
+    assert (made["kernel_time_us"], made["gpu_power_avg_w"]) == (8651.78, 398.74)
+    assert (made["loop_s"], made["power_reliable"]) == (43.2, True)
+    assert made["fp32_matmul_mode"] == "TF32"

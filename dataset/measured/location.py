@@ -40,3 +40,20 @@ def data_dir(option: Path | str | None = None) -> Path:
             f" {ENVIRONMENT_VARIABLE}.",
         )
     return folder
+
+
+def table_path(data: Path, source: str, file: str) -> Path:
+    """Return where a table of a source lies.
+
+    Args:
+        data: folder of the measured tables.
+        source: its folder below.
+        file: in that folder.
+
+    Raises:
+        DataNotFoundError: if it is not there; names the command that gets it.
+    """
+    path = data / source / file
+    if not path.is_file():
+        raise DataNotFoundError(f"no file {path}", f"`python -m dataset.fetch {source}` gets it.")
+    return path

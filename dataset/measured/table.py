@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dataset.measured.location import DataNotFoundError
+from dataset.measured.location import DataNotFoundError, table_path
 
 Timer = Literal["K", "E", "W", "C", "D"]
 
@@ -76,15 +76,11 @@ class Source:
         Raises:
             DataNotFoundError: if one is missing; says where it comes from.
         """
-        paths = [data_dir / self.folder / file for file in self.files]
-        missing = [path for path in paths if not path.is_file()]
-        if missing:
-            raise DataNotFoundError(
-                f"no file {missing[0]}",
-                f"`python -m dataset.fetch {self.folder}` gets it; {self.name} comes from"
-                f" {self.origin} ({self.licence}).",
-            )
-        return paths
+        try:
+            return [table_path(data_dir, self.folder, file) for file in self.files]
+        except DataNotFoundError as error:
+            origin = f"{self.name} comes from {self.origin} ({self.licence})."
+            raise DataNotFoundError(error.message, f"{error.hint} {origin}") from None
 
     def read(self, data_dir: Path) -> pd.DataFrame:
         """Return the measured rows.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataset.published import operators, power, whole_models
+from dataset.published import operators, power, reports, whole_models
 from dataset.published.bundle import ReadTable
 from dataset.published.download import Downloader
 from dataset.published.registry import Published
@@ -22,6 +22,8 @@ CONVERTERS: dict[str, Callable[[Files], Tables]] = {
     "neusight_ops": operators.neusight_ops,
     "aiconfigurator": operators.aiconfigurator,
     "flagperf": operators.flagperf,
+    "optimum_benchmark": reports.optimum_benchmark,
+    "raphischer": power.raphischer,
     "splitwise": power.splitwise,
     "zeus": power.zeus,
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pandas as pd
 
 from dataset.published.whole_models import Files, Tables
@@ -74,3 +77,57 @@ def _zeus_windows(stem: str, table: pd.DataFrame) -> pd.DataFrame:
             "avg_power_w": (energy_j.round(2) / table["elapsed_time"].round(4)).round(2),
         }
     )
+
+
+RAPHISCHER_IMAGES = {"train": 1_281_167, "validation": 50_000}
+BUSY_PERCENT = 80
+"""GPUs that are in use for less of the time wait for images."""
+
+
+def raphischer(files: Files) -> Tables:
+    """Return passes over ImageNet, sorted by what was run; the first run has a form of its own."""
+    rows = []
+    for path in files.values():
+        for run in json.loads(path.read_text(encoding="utf-8")).values():
+            for split, images in RAPHISCHER_IMAGES.items():
+                rows.append(_raphischer_pass(run, split, images))
+    order = ["backend", "model", "split", "source_run"]
+    table = pd.DataFrame([row for row in rows if row]).sort_values(order, ignore_index=True)
+    return {"rtx5000_imagenet_eval_energy.csv": table}
+
+
+def _raphischer_pass(run: dict[str, Any], split: str, images: int) -> dict[str, Any] | None:
+    """Return one row; None if the pass was not monitored."""
+    first = "config" not in run
+    done = run[split]
+    watched = done and done["gpu_monitoring" if first else "monitoring_gpu"]
+    if not watched:
+        return None
+    setting = done if first else run["config"]
+    gpu = watched["0"]
+    seconds, energy_j = gpu["duration" if first else "total_duration"], gpu["total_power_draw"]
+    backend, busy = setting.get("backend", "tensorflow"), gpu["util.gpu"]["mean"]
+    # TensorFlow takes all memory beforehand.
+    used = gpu["memory.used"]["max"] if backend == "pytorch" else None
+    return {
+        "gpu": "NVIDIA Quadro RTX 5000",
+        "source_run": "2022-01 first run"
+        if first
+        else "-".join(setting["timestamp"].split("_")[:3]),
+        "backend": backend,
+        "model": setting["model"],
+        "split": split,
+        "n_images": images,
+        "batch": setting["batch_size"],
+        "duration_s": round(seconds, 2),
+        "ms_per_image": round(1e3 * round(seconds, 2) / images, 4),
+        "gpu_energy_j": round(energy_j, 1),
+        "gpu_energy_per_image_mj": round(1e3 * round(energy_j, 1) / images, 3),
+        "gpu_power_mean_w": round(energy_j / seconds, 2),
+        "gpu_power_max_w": gpu["power_usage"]["max"],
+        "gpu_util_mean_pct": round(busy, 2),
+        "gpu_bound": busy >= BUSY_PERCENT,
+        "mem_util_mean_pct": round(gpu["util.memory"]["mean"], 2),
+        "mem_used_max_mib": used and round(used / 2**20, 1),
+        "params": done["results"]["model"]["params"],
+    }

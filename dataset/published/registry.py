@@ -50,7 +50,7 @@ class Published:
         copyright: line of the licence, or who wrote it where the licence has none.
         files: in the order that rows take.
         tables: that are made of them.
-        commit: of the files; empty where there are none.
+        commit: of the files; empty if each path begins with a commit of its own.
         absent: why the tables cannot be made from the published files; empty if they can.
         unpacked: why they may not be given on in a bundle; empty if they may.
     """
@@ -79,7 +79,7 @@ class Published:
 
     def address(self, file: UpstreamFile) -> str:
         """Return the path of a file below a mirror of GitHub's raw files."""
-        return f"{self.repository}/{self.commit}/{file.path}"
+        return "/".join(part for part in (self.repository, self.commit, file.path) if part)
 
 
 @cache

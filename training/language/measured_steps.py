@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dataset.measured.location import data_dir
+from dataset.measured.location import data_dir, table_path
 from dataset.measured.sources import read
 from dippm.language.setting import Software
 
@@ -126,7 +126,7 @@ def optimum_benchmark(data: Path | None) -> list[MeasuredStep]:
 
 def splitwise(data: Path | None) -> list[MeasuredStep]:
     """Return the median of each setting, without those under a power cap."""
-    table = pd.read_csv(data_dir(data) / "splitwise" / "perf_power.csv")
+    table = pd.read_csv(table_path(data_dir(data), "splitwise", "perf_power.csv"))
     table = table[~table["gpu"].str.contains("pcap")]
     keys = ["model", "gpu", "tp", "prompt_tokens", "batch", "output_tokens"]
     found = []
@@ -154,7 +154,7 @@ def splitwise(data: Path | None) -> list[MeasuredStep]:
 
 def ml_energy(data: Path | None) -> list[MeasuredStep]:
     """Return the rows of language models on one server; batch and output are their means."""
-    table = pd.read_csv(data_dir(data) / "mlenergy" / "llm_mllm_v2.csv")
+    table = pd.read_csv(table_path(data_dir(data), "mlenergy", "llm_mllm_v2.csv"))
     table = table[table["model"].isin(SERVED) & (table["pp"] == 1)]
     return [
         MeasuredStep(

@@ -21,6 +21,7 @@ import typer
 
 import dippm
 from dataset.families.language_models import module_of
+from dataset.measured.location import table_path
 from dataset.measured.sources import pytorch_gpu_benchmark
 from dippm.conditions import Conditions, supported_precisions
 from dippm.devices import find, host_of
@@ -130,7 +131,7 @@ def shared_product_rows(
 
     Left out are means that the GPUs could not reach at their peak: the server had split the batch.
     """
-    table = pd.read_csv(data / "splitwise" / "perf_power.csv")
+    table = pd.read_csv(table_path(data, "splitwise", "perf_power.csv"))
     table = table[(table["model"] == "llama2-70b") & table["gpu"].isin(list(SERVED))]
     for tokens, rows in table[table["prompt_tokens"].isin(lengths)].groupby("prompt_tokens"):
         graph = dippm.read_graph(module_of(LLAMA), input=(int(str(tokens)),))
@@ -186,19 +187,19 @@ def main(
 
 def left_out(data: Path) -> Iterator[str]:
     """Yield the rows on several GPUs that have no ratio of times, and why."""
-    table = pd.read_csv(data / "pytorch_gpu_benchmark" / "torchvision_bs12.csv")
+    table = pd.read_csv(table_path(data, "pytorch_gpu_benchmark", "torchvision_bs12.csv"))
     double = table[(table["dtype"] == "double") & (table["n_gpus"] > 1)]
     yield f"pytorch-gpu-benchmark: {len(double)} rows in double precision, which is not predicted"
-    served = pd.read_csv(data / "splitwise" / "perf_power.csv")
+    served = pd.read_csv(table_path(data, "splitwise", "perf_power.csv"))
     bloom = served[served["model"] == "bloom-176b"]
     yield f"splitwise: {len(bloom)} rows of bloom-176b, on eight GPUs only: nothing to compare with"
     capped = served[(served["model"] == "llama2-70b") & ~served["gpu"].isin(list(SERVED))]
     yield f"splitwise: {len(capped)} rows of H100s under a power cap, whose limit is not recorded"
     yield "splitwise: times of a token, whose cache no graph of one pass states"
-    windows = pd.read_csv(data / "zeus" / "power_limit_windows.csv")
+    windows = pd.read_csv(table_path(data, "zeus", "power_limit_windows.csv"))
     several = windows[windows["n_gpus"] > 1]
     yield f"zeus: {len(several)} windows of training; their number of steps is not recorded"
-    leader = pd.read_csv(data / "mlenergy" / "llm_mllm_v2.csv")
+    leader = pd.read_csv(table_path(data, "mlenergy", "llm_mllm_v2.csv"))
     several = leader[(leader["tp"] > 1) | (leader["pp"] > 1)]
     yield f"mlenergy: {len(several)} rows of serving with dynamic batches, decoding"
 

@@ -332,7 +332,9 @@ def test_the_registry_has_every_table_that_is_read() -> None:
     for known in published.values():
         assert known.use in ("trains", "judges")
         assert bool(known.files) != bool(known.absent)
-        assert (known.name in CONVERTERS) == bool(known.files) == bool(known.commit)
+        assert (known.name in CONVERTERS) == bool(known.files)
+        for file in known.files:
+            assert re.search("/[0-9a-f]{40}/", known.address(file))
         digests = [item.sha256 for item in (*known.files, *known.tables)]
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
 
@@ -512,3 +514,74 @@ def test_pages_of_operators_are_read_by_their_headings(tmp_path: Path) -> None:
     assert (made["kernel_time_us"], made["gpu_power_avg_w"]) == (8651.78, 398.74)
     assert (made["loop_s"], made["power_reliable"]) == (43.2, True)
     assert made["fp32_matmul_mode"] == "TF32"
+
+
+def test_reports_are_told_apart_by_what_ran(tmp_path: Path) -> None:
+    head = (
+        "experiment_name,model,backend.version,environment.gpus,backend.quantization_strategy,"
+        "benchmark.input_shapes.batch_size,benchmark.input_shapes.sequence_length,"
+        "benchmark.new_tokens,forward.latency(s),generate.latency(s)\n"
+    )
+    gpus = "\"['NVIDIA A100-SXM4-80GB', 'NVIDIA DGX Display']\""
+    rows = f"gptq,b,2.0.1,{gpus},gptq,2,256,,0.2,1.0\nfp16,a,2.0.1,{gpus},,1,256,,0.1,0.5\n"
+    steps = (
+        "experiment_name,model,training.runtime(s),benchmark.dataset_shapes.sequence_length,"
+        "benchmark.training_arguments.per_device_train_batch_size\npeft,a,56.9,256,16\n"
+    )
+    path = "{}/examples/{}/artifacts/A100-80GB/full_report.csv"
+    folder = tmp_path / "reports"
+    files = {}
+    for commit, report, text in (
+        ("0" * 40, "running-llamas", head + rows),
+        ("1" * 40, "running-llamas", head + rows),
+        ("1" * 40, "training-llamas", steps),
+    ):
+        name = path.format(commit, report)
+        files[name] = folder / name
+        files[name].parent.mkdir(parents=True)
+        files[name].write_text(text)
+    made = CONVERTERS["optimum_benchmark"](files)
+    passes = made["a100_80gb_inference.csv"]
+    assert passes["report"].tolist() == ["running-llamas/A100-80GB"] * 2  # once for both commits
+    assert passes["model"].tolist() == ["a", "b"]
+    assert passes["quantization"].tolist() == ["none", "gptq"]
+    assert passes["gpus_visible"].tolist() == [1, 1]
+    assert made["a100_80gb_llama_training.csv"]["train_runtime_s"].tolist() == [56.9]
+
+
+def test_passes_of_both_forms_are_read(tmp_path: Path) -> None:
+    gpu = {
+        "total_power_draw": 10_000.0,
+        "util.gpu": {"mean": 90.0},
+        "util.memory": {"mean": 50.0},
+        "power_usage": {"max": 220.0},
+        "memory.used": {"max": 2**30},
+    }
+    ended = {"results": {"model": {"params": 7}}}
+    first = {"model": "VGG16", "batch_size": 32, **ended}
+    runs = {
+        "a/first.json": {
+            "VGG16": {
+                "validation": {**first, "gpu_monitoring": {"0": {**gpu, "duration": 100.0}}},
+                "train": {**first, "gpu_monitoring": None},
+            }
+        },
+        "b/later.json": {
+            "eval": {
+                "config": {
+                    "model": "VGG16",
+                    "backend": "pytorch",
+                    "batch_size": 32,
+                    "timestamp": "2022_02_01_18_48_17",
+                },
+                "validation": {**ended, "monitoring_gpu": {"0": {**gpu, "total_duration": 50.0}}},
+                "train": None,
+            }
+        },
+    }
+    texts = {name: json.dumps(run) for name, run in runs.items()}
+    made = made_of(tmp_path, "raphischer", texts)["rtx5000_imagenet_eval_energy.csv"]
+    assert made["source_run"].tolist() == ["2022-02-01", "2022-01 first run"]
+    assert made["gpu_power_mean_w"].tolist() == [200.0, 100.0]
+    assert made["ms_per_image"].tolist() == [1.0, 2.0]
+    assert made["mem_used_max_mib"].fillna(0).tolist() == [1024.0, 0.0]

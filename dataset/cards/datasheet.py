@@ -14,6 +14,7 @@ import pandas as pd
 
 from dataset.cards.generated import write_or_check
 from dataset.collected.rows import DATA, folders
+from dataset.published.registry import all_published
 from dippm.measure import columns
 from dippm.measure.collected.joined import Joined
 from dippm.measure.collected.rows import Collected, collected
@@ -22,7 +23,9 @@ from dippm.report.collected.summary import summary, used_rows
 
 DATASET = DATA.parent
 README = DATASET / "README.md"
-BLOCK = re.compile(r"(<!-- (?P<name>collected-[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (?P<name>(?:collected|published)-[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL
+)
 GROUPS = {
     "Identity": columns.IDENTITY,
     "What was asked for": columns.CONFIGURATION,
@@ -33,12 +36,31 @@ GROUPS = {
     "State of the device": columns.STATE,
     "Provenance": columns.PROVENANCE,
 }
+MIB = 1 << 20
 NOTHING = "No set is committed.\n"
 
 
 def column_tables() -> str:
     """Return every column with type and meaning, by group."""
     return "\n".join(f"**{title}**\n\n{_meanings(group)}" for title, group in GROUPS.items())
+
+
+def published_sources() -> str:
+    """Return whose the measured tables are, and whether they come from there or from a bundle."""
+    rows = [
+        {
+            "folder": f"`{source.name}`",
+            "use": source.use,
+            "from": f"[{source.repository}](https://github.com/{source.repository})",
+            "licence": source.licence,
+            "attribution": source.copyright,
+            "fetched": f"bundle: {source.absent}"
+            if source.absent
+            else f"{len(source.files)} files, {source.size / MIB:.1f} MiB",
+        }
+        for source in all_published().values()
+    ]
+    return f"{table(rows)}\n"
 
 
 def kernel_columns() -> str:
@@ -143,6 +165,7 @@ BLOCKS = {
     "collected-families": families,
     "collected-failures": failures,
     "collected-noise": noise,
+    "published-sources": lambda data: published_sources(),
 }
 
 

@@ -18,6 +18,7 @@ from dippm.errors import DippmError
 CONVERTERS: dict[str, Callable[[Files], Tables]] = {
     "timm": whole_models.timm,
     "pytorch_gpu_benchmark": whole_models.pytorch_gpu_benchmark,
+    "migperf": whole_models.migperf,
     "parvagpu": whole_models.parvagpu,
     "neusight_ops": operators.neusight_ops,
     "aiconfigurator": operators.aiconfigurator,

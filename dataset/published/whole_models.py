@@ -137,3 +137,38 @@ def parvagpu(files: Files) -> Tables:
         )
         parts.append(part)
     return {"a100_mig_mps.csv": pd.concat(parts, ignore_index=True)}
+
+
+MIGPERF_NAMES = {
+    "model_name": "model",
+    "batch_size": "batch",
+    "seq_length": "seq_len",
+    "latency": "latency_ms",
+    "latency_std": "latency_std_ms",
+    "fb_used_mean": "fb_used_mib",
+    "fb_used_std": "fb_used_std_mib",
+    "gract_mean": "gract",
+}
+MIGPERF_KEYS = ["mode", "model", "mig_profile", "seq_len", "batch"]
+MIGPERF_COLUMNS = [
+    *("gpu", "mode", "model", "mig_profile", "batch", "seq_len"),
+    *("latency_ms", "latency_std_ms", "samples_per_s", "fb_used_mib", "fb_used_std_mib", "gract"),
+]
+
+
+def migperf(files: Files) -> Tables:
+    """Return inference and training on slices, sorted by what was run.
+
+    Of a point in several files the first stands; small batches of training have times alone. A time
+    of zero is a batch that did not fit.
+    """
+    parts = []
+    for name, path in files.items():
+        part = pd.read_csv(path).rename(columns=MIGPERF_NAMES)
+        parts.append(part.assign(mode="train" if "/train/" in name else "inference"))
+    table = pd.concat(parts, ignore_index=True).drop_duplicates(MIGPERF_KEYS)
+    table = table[table["latency_ms"] > 0]
+    rate = (1e3 * table["batch"] / table["latency_ms"]).round(2)
+    table = table.assign(gpu="NVIDIA A100 80GB", samples_per_s=rate)
+    table = table.sort_values(MIGPERF_KEYS, ignore_index=True)
+    return {"a100_80gb_mig.csv": table[MIGPERF_COLUMNS]}

@@ -585,3 +585,27 @@ def test_passes_of_both_forms_are_read(tmp_path: Path) -> None:
     assert made["gpu_power_mean_w"].tolist() == [200.0, 100.0]
     assert made["ms_per_image"].tolist() == [1.0, 2.0]
     assert made["mem_used_max_mib"].fillna(0).tolist() == [1024.0, 0.0]
+
+
+def test_slices_have_each_point_once(tmp_path: Path) -> None:
+    head = "model_name,batch_size,latency,latency_std,throughput,mig_profile"
+    files = {
+        "data/infer/nlp/bsz.csv": f"{head},seq_length\nbert,32,10.0,0.1,9,1g.10gb,64\n",
+        "data/infer/nlp/seq.csv": f"{head},seq_length\nbert,32,11.0,0.1,9,1g.10gb,64\n",
+        "data/train/cv/integrated.csv": (
+            f"{head},fb_used_mean,fb_used_std,gract_mean\nresnet,8,20.0,0.1,9,1g.10gb,2414,0,0.9\n"
+        ),
+        "data/train/cv/all.csv": (
+            f"{head}\nresnet,4,15.0,0.1,9,1g.10gb\nresnet,8,21.0,0.1,9,1g.10gb\n"
+            "resnet,256,0.0,0.0,0,1g.10gb\n"
+        ),
+    }
+    made = made_of(tmp_path, "migperf", files)["a100_80gb_mig.csv"]
+    assert made[["mode", "batch"]].values.tolist() == [
+        ["inference", 32],
+        ["train", 4],
+        ["train", 8],
+    ]
+    assert made["latency_ms"].tolist() == [10.0, 15.0, 20.0]
+    assert made["samples_per_s"].tolist() == [3200.0, 266.67, 400.0]
+    assert made["fb_used_mib"].fillna(0).tolist() == [0.0, 0.0, 2414.0]

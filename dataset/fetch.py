@@ -58,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         data = named_data_dir(asked.out)
         outcomes = _fetch_all(sources, data, asked.origin)
     except DippmError as error:
-        print(json_text({"error": error.to_dict()}) if asked.json else f"error: {error}")
+        if asked.json:
+            print(json_text({"error": error.to_dict()}))
+        else:
+            print(f"error: {error}", file=sys.stderr)
         return 1
     if asked.json:
         print(json_text({"data": str(data), "sources": outcomes}))

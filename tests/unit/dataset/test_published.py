@@ -312,7 +312,7 @@ def test_a_damaged_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is damaged" in capsys.readouterr().err
     packed.write_bytes(b"nothing of the kind")
     assert fetch_command.main(["--out", str(tmp_path), "--from", str(packed)]) == 1
-    assert "no bundle of tables" in capsys.readouterr().out
+    assert "no bundle of tables" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("sources")

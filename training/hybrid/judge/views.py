@@ -126,7 +126,7 @@ VIEWS = (
         "A100-80GB",
         "tf32, MIG slices, wall + copy",
         _on_slices("parvagpu"),
-        {"S2-10": f"{_KIND}, on a MIG slice"},
+        {"S2-10": f"{_KIND}, CNNs on a MIG slice"},
     ),
     View(
         "parvagpu",
@@ -140,7 +140,6 @@ VIEWS = (
         "several",
         "fp16, U-Nets of images, wall",
         _is_u_net,
-        {"S2-10": f"{_KIND}, U-Nets of images", "S3a": f"{_GPU}, U-Nets of images"},
     ),
     _of("migperf", "A100-80GB", "fp32, full GPU and MIG slices, wall"),
     _of(

@@ -22,7 +22,7 @@ class Column:
         unit: of its values.
         scope: whose it is.
         counter: whether it only grows.
-        time_ns: monotonic, int64, [n]; columns of one source share it.
+        time_ns: monotonic, int64, [n]; each column has its own.
         values: float64, [n]; NaN where there was no value.
         reasons: (time_ns, reason) from when on it was absent, in order.
     """

@@ -3,7 +3,8 @@
     <source>.parquet   time_ns, and a column per quantity, null where it was absent
     absent.parquet     series, time_ns, reason: from when on a quantity was absent, and why
 
-Readings of one source share their time, so a sample costs what its value costs.
+Readings of one source mostly share their times, so a sample costs what its value costs. Quantities
+of a source that were read at other times are in a file of their own, <source>_1.parquet and so on.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
     from pyarrow import parquet
 
     folder.mkdir(parents=True, exist_ok=True)
-    sources: dict[str, list[Column]] = {}
-    for column in columns:
-        sources.setdefault(column.source, []).append(column)
-    for number, (source, of_it) in enumerate(sources.items()):
+    columns = list(columns)
+    taken = {ABSENT.removesuffix(".parquet")}
+    for of_it in _of_equal_times(columns):
+        source = of_it[0].source
         names = [column.series.partition(".")[2] for column in of_it]
         arrays = [pyarrow.array(column.values, from_pandas=True) for column in of_it]
         table = pyarrow.table([pyarrow.array(of_it[0].time_ns), *arrays], ["time_ns", *names])
@@ -49,7 +50,7 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
         }
         parquet.write_table(
             table.replace_schema_metadata({ABOUT: json.dumps(about)}),
-            folder / f"{_file_name(source, number)}.parquet",
+            folder / f"{_file_name(source, taken)}.parquet",
             compression="zstd",
             use_dictionary=False,
             column_encoding={
@@ -57,9 +58,7 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
                 **dict.fromkeys(names, "BYTE_STREAM_SPLIT"),
             },
         )
-    reasons = [
-        (c.series, at, why) for of_it in sources.values() for c in of_it for at, why in c.reasons
-    ]
+    reasons = [(column.series, at, why) for column in columns for at, why in column.reasons]
     parquet.write_table(
         pyarrow.table(
             [
@@ -143,6 +142,20 @@ def _reasons(column: Column) -> list[str | None]:
     return found
 
 
-def _file_name(source: str, number: int) -> str:
-    """Return a name of a file; names of sources may come from plugins."""
-    return source if source.isidentifier() and source != "absent" else f"source_{number}"
+def _of_equal_times(columns: Iterable[Column]) -> list[list[Column]]:
+    """Return the columns of each source, those apart that were read at other times."""
+    groups: dict[tuple[str, bytes], list[Column]] = {}
+    for column in columns:
+        groups.setdefault((column.source, column.time_ns.tobytes()), []).append(column)
+    return list(groups.values())
+
+
+def _file_name(source: str, taken: set[str]) -> str:
+    """Return a name of a file that is not taken, and take it; sources may come from plugins."""
+    name = stem = source if source.isidentifier() else "source"
+    number = 0
+    while name.casefold() in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    taken.add(name.casefold())
+    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Span, Start
+from dippm.store.runs import open_store
 from dippm.umlaut import (
     Benchmark,
     BenchmarkSupervisor,
@@ -23,9 +25,9 @@ from dippm.umlaut import (
 from dippm.umlaut.descriptions import DESCRIPTIONS, described
 from dippm.umlaut.importing import import_database
 from dippm.umlaut.rows import rows_of_folder
-from dippm.umlaut.stored import attach_now
+from dippm.umlaut.stored import attach_now, stored_rows
 
-from .test_import import ROWS, UUID, made
+from .test_import import BEGAN, ROWS, UUID, made
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.slow
@@ -87,3 +89,34 @@ def test_an_imported_database_is_in_the_store_once(here: Path) -> None:
     assert len({row.uuid for row in every}) == 2
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM measurement").fetchone() == (len(ROWS),)
+
+
+@pytest.mark.parametrize("later_s", [20.0, 20.0625])
+@pytest.mark.parametrize("samples", [48, 50])
+def test_series_of_an_old_database_keep_their_own_times(
+    here: Path, store_file: Path, later_s: float, samples: int
+) -> None:
+    def series(first_s: float, many: int) -> dict[str, list[object]]:
+        at = [str(BEGAN + timedelta(seconds=first_s + number / 10)) for number in range(many)]
+        return {"timestamps": [*at], "measurements": [first_s + number for number in range(many)]}
+
+    rows = [
+        (UUID, 30.0, "cpu", "cpu", series(1.0, 48), "%", "bloat"),
+        (UUID, 30.0, "memory", "memory", series(later_s, samples), "MiB", "bloat"),
+        (UUID, 30.0, "power", "power", series(1.0, 48), "W", "bloat"),
+    ]
+    imported = import_database(made(here / "old.db", rows))
+    assert attach_now(imported.folders, str(store_file)) == (2, "")
+    run = open_store(str(store_file)).run(UUID.replace("-", ""))
+    began_ns = run.start.at.monotonic_ns
+    found = {
+        column.series: ((column.time_ns[0] - began_ns) / 1e9, column.values.tolist())
+        for column in run.columns
+    }
+    for name, first_s, many in (("cpu", 1, 48), ("memory", later_s, samples), ("power", 1, 48)):
+        at_s, values = found[f"umlaut.{name}"]
+        assert at_s == pytest.approx(first_s, abs=1e-6)
+        assert values == [first_s + number for number in range(many)]
+    memory = next(row for row in stored_rows(str(store_file), UUID) if row.description == "memory")
+    assert memory.value == later_s + samples - 1
+    assert memory.start_s + memory.series[0][0] == pytest.approx(later_s, abs=1e-6)

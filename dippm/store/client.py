@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
+import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import StoreError
 from dippm.progress import stage, tell
-from dippm.store.place import Place
+from dippm.store.place import STORE_VARIABLE, Place, place_of
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -58,7 +61,7 @@ def connect(place: Place) -> Any:
         for name in ("mlflow", "alembic", "sqlalchemy"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
         if place.file is not None:
-            _make_file(place.file, place.artifacts or "")
+            _make_file(place.file, place)
         is_database = place.file is None and place.artifacts is not None
         with _alone_in(place.uri) if is_database else contextlib.nullcontext():
             return MlflowClient(tracking_uri=place.uri)  # which makes the tables
@@ -83,25 +86,70 @@ def failures_of(place: Place, verb: str) -> Iterator[None]:
         raise StoreError(f"{verb} {place.shown()}: {reason[:500]}", hint) from error
 
 
-def _make_file(path: Path, artifacts: str) -> None:
-    """Make the SQLite file with its tables beside its place first: a crash leaves no half of it."""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            if file.read(16) != b"SQLite format 3\0":
-                raise StoreError(f"{path} is no SQLite file", "Name another file: store=runs.db")
+def _make_file(path: Path, place: Place) -> None:
+    """Make the tables of a SQLite file where it is, all of them or none.
+
+    MLflow in the workload may open the same new file at any moment, so it is never replaced: the
+    tables are made elsewhere and written in one transaction, under the lock by which MLflow's own
+    processes wait for each other.
+    """
+    if _is_begun(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        open(path.with_name(f".{path.name}.lock"), "w") as lock,
-        stage("making the tables of a new store, once"),
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists() and path.stat().st_size:
+    with stage("making the tables of a new store, once"), _mlflow_waits(path, place):
+        if _is_begun(path):
             return
-        part = path.with_name(f".{path.name}.part")
-        part.unlink(missing_ok=True)
-        _make_tables(f"sqlite:///{part}", artifacts)
-        os.replace(part, path)
+        with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
+            part = Path(scratch) / "part.db"
+            try:
+                _make_tables(f"sqlite:///{part}", place.artifacts or "")
+            finally:
+                _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
+            _write_tables(part, path)
+
+
+def _is_begun(path: Path) -> bool:
+    """Return whether somebody has made tables in a file; MLflow makes those that are missing."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        if file.read(16) != b"SQLite format 3\0":
+            raise StoreError(f"{path} is no SQLite file", "Name another file: store=runs.db")
+    return True
+
+
+@contextlib.contextmanager
+def _mlflow_waits(path: Path, place: Place) -> Iterator[None]:
+    """Hold MLflow's locks of a file, one for each spelling of its address that is in use here."""
+    spellings = {place.uri}
+    given = os.environ.get(STORE_VARIABLE, "")
+    with contextlib.suppress(StoreError):
+        if "://" in given and place_of(given).file == path:
+            spellings.add(given)
+    with contextlib.ExitStack() as locks:
+        for lock in sorted(map(_mlflow_lock, spellings)):
+            fcntl.flock(locks.enter_context(lock.open("w")), fcntl.LOCK_EX)
+        yield
+
+
+def _mlflow_lock(uri: str) -> Path:
+    """Return the file that MLflow locks while it makes the tables of an address."""
+    digits = hashlib.md5(uri.encode(), usedforsecurity=False).hexdigest()
+    return Path(tempfile.gettempdir()) / f"db_init_lock-{digits}"
+
+
+def _write_tables(part: Path, path: Path) -> None:
+    """Copy tables into a file in one transaction, unless somebody has begun to make some."""
+    with (
+        contextlib.closing(sqlite3.connect(part)) as made,
+        contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as new,
+    ):
+        new.execute("BEGIN EXCLUSIVE")
+        if not new.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in made.iterdump():
+                if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
+                    new.execute(statement)
+        new.execute("COMMIT")
 
 
 def _make_tables(uri: str, artifacts: str) -> None:

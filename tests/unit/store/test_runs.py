@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -347,6 +348,48 @@ def test_two_make_the_same_new_store_at_once(tmp_path):
     ]
     assert [(p.wait(), p.stderr.read()) for p in started] == [(0, b"")] * 2
     assert len(open_store(str(new)).runs()) == 2
+
+
+PAUSED = """
+import sys
+from dippm.store import client
+make = client._make_tables
+def make_when_told(uri, artifacts):
+    print("making", flush=True)
+    sys.stdin.readline()
+    make(uri, artifacts)
+client._make_tables = make_when_told
+from dippm.store.attach import main
+sys.exit(main(sys.argv[1:]))
+"""
+WORKLOAD = """
+import mlflow
+with mlflow.start_run(run_name="own"):
+    for step in range(20):
+        mlflow.log_metric("loss", step, step=step)
+"""
+
+
+@pytest.mark.parametrize("address", ["sqlite:///{}/new.db", "sqlite:///new.db"])
+def test_mlflow_in_a_workload_opens_a_store_that_is_being_made(tmp_path, monkeypatch, address):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address.format(tmp_path))
+    new, folder = tmp_path / "new.db", make_run(tmp_path / "spool", ticks=0)
+    pipe = subprocess.PIPE
+    there = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "text": True, "cwd": tmp_path}
+    with subprocess.Popen([sys.executable, "-c", PAUSED, folder], **there) as attacher:
+        assert attacher.stdout.readline() == "making\n"
+        with subprocess.Popen([sys.executable, "-c", WORKLOAD], **there) as workload:
+            while not new.exists() and workload.poll() is None:
+                time.sleep(0.01)
+            opened = new.stat().st_ino
+            said = [process.communicate("\n") for process in (attacher, workload)]
+    assert [attacher.returncode, workload.returncode] == [0, 0], said
+    assert new.stat().st_ino == opened
+    store = open_store(str(new))
+    assert len(store.runs()) == 1
+    (own,) = (run for run in store._search("") if run.info.run_name == "own")
+    assert (own.info.status, own.data.metrics) == ("FINISHED", {"loss": 19.0})
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_folders_of_a_spool_go_where_they_were_meant_for(store, store_file, tmp_path):

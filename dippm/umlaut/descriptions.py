@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
+from dippm.store.record import Start
 from dippm.umlaut.metric import Metric, Sampled
 
 DESCRIPTIONS = "umlaut.descriptions"
@@ -31,3 +33,38 @@ def described(metrics: Iterable[Metric]) -> dict[str, Any]:
         key = metric.name if metric.name not in found else f"{metric.name} {metric.description}"
         found[key] = {**about, "name": metric.name}
     return found
+
+
+def descriptions_of(start: Start) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what a run says of its metrics, by function and metric; what is damaged is left out.
+
+    Anybody may set a tag, and a run with an odd one is still a run.
+    """
+    said = tag_of(start, DESCRIPTIONS)
+    return {
+        function: {
+            key: about
+            for key, about in metrics.items()
+            if isinstance(about, dict) and _whole(about)
+        }
+        for function, metrics in said.items()
+        if isinstance(metrics, dict)
+    }
+
+
+def tag_of(start: Start, name: str) -> dict[str, Any]:
+    """Return the JSON object that a tag of a run holds, {} if it holds none."""
+    try:
+        said = json.loads(start.tags.get(name, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _whole(about: dict[str, Any]) -> bool:
+    words = [about.get(name) for name in ("type", "unit", "description", "name")]
+    if "series" in about:
+        words += [about["series"], about.get("reducer"), about.get("device", "")]
+    return all(isinstance(word, str) for word in words) and isinstance(
+        about.get("factor", 1.0), int | float
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from dippm.errors import MeasurementError
 from dippm.measure.readings import Absent
 from dippm.store.folder import read_folder
 from dippm.store.record import Span, Start, Value
-from dippm.umlaut.descriptions import BEFORE, DESCRIPTIONS
+from dippm.umlaut.descriptions import BEFORE, descriptions_of
 
 HELD_NS = 2_000_000_000
 """A reading of a gauge stands for a call after it for so long at most."""
@@ -90,7 +89,7 @@ def rows_of(
     start: Start, spans: Iterable[Span], values: Iterable[Value], sampled: Sampling
 ) -> list[Row]:
     """Return the rows of a run, in the order in which calls began and values were told."""
-    about = json.loads(start.tags.get(DESCRIPTIONS, "{}"))
+    about = descriptions_of(start)
     names: dict[int, str] = {}
     found: list[tuple[int, Row]] = []
     for span in spans:
@@ -103,19 +102,42 @@ def rows_of(
     return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
+class MeasuredCalls:
+    """What a run measured of its calls, by the names of `described`.
+
+    A metric of a function that no supervisor described is a value of its spans as it stands.
+
+    Attributes:
+        described: by name of the function, what is known of each of its metrics.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self.described = descriptions_of(start)
+
+    def metrics(self, span: Span) -> list[str]:
+        """Return the names of what was measured of a call, readings at its ends left out."""
+        known = self.described.get(span.name, {})
+        ends = {name.removesuffix(BEFORE) for name in span.values if name.endswith(BEFORE)}
+        parts = {name for end in ends for name in (end, end + BEFORE)}
+        parts |= {about["name"] for about in known.values()}
+        return [*known, *(name for name in (*span.values, *span.absent) if name not in parts)]
+
+    def series(self, function: str, metric: str) -> str:
+        """Return the full name of the series that a metric is made of, "" for none."""
+        return str(self.described.get(function, {}).get(metric, {}).get("series", ""))
+
+    def value(self, span: Span, metric: str, sampled: Sampling) -> float | Absent | None:
+        """Return a metric of a call; None if it was not asked for."""
+        about = self.described.get(span.name, {}).get(metric)
+        if about is not None:
+            return _value(span, about, sampled)[0]
+        if metric in span.values:
+            return span.values[metric]
+        return Absent(span.absent[metric]) if metric in span.absent else None
+
+
 def _of_call(start: Start, span: Span, about: Mapping[str, Any], sampled: Sampling) -> Row:
-    seconds = None if span.end_ns is None else (span.end_ns - span.start_ns) / 1e9
-    series: tuple[tuple[float, float], ...] = ()
-    name = about.get("name", "")
-    answer: float | Absent
-    if not name:
-        answer = Absent("the call never ended") if seconds is None else seconds
-    elif "series" not in about:
-        missing = "the call never ended" if seconds is None else "it was not measured"
-        reason = span.absent.get(name, missing)
-        answer = span.values[name] if name in span.values else Absent(reason)
-    else:
-        answer, series = _reduced(span, about, sampled)
+    answer, series = _value(span, about, sampled)
     return Row(
         start.uuid,
         about["type"],
@@ -129,8 +151,28 @@ def _of_call(start: Start, span: Span, about: Mapping[str, Any], sampled: Sampli
         span.status,
         span.error,
         (span.start_ns - start.at.monotonic_ns) / 1e9,
-        seconds,
+        _seconds(span),
     )
+
+
+def _seconds(span: Span) -> float | None:
+    return None if span.end_ns is None else (span.end_ns - span.start_ns) / 1e9
+
+
+def _value(
+    span: Span, about: Mapping[str, Any], sampled: Sampling
+) -> tuple[float | Absent, tuple[tuple[float, float], ...]]:
+    """Return one metric of a call, and its series if it was sampled."""
+    name, seconds = about.get("name", ""), _seconds(span)
+    if name and "series" in about:
+        return _reduced(span, about, sampled)
+    if name in span.values:
+        return span.values[name], ()
+    if seconds is None:
+        return Absent(span.absent.get(name, "the call never ended")), ()
+    if not name:
+        return seconds, ()
+    return Absent(span.absent.get(name, "it was not measured")), ()
 
 
 def _of_value(start: Start, value: Value, method_name: str) -> Row:
@@ -178,7 +220,7 @@ def _over(
 ) -> tuple[float | None, tuple[tuple[float, float], ...]]:
     reducer = about["reducer"]
     if reducer == "rate":
-        return _rate(points, about["factor"], start_ns)
+        return _rate(points, about.get("factor", 1.0), start_ns)
     if reducer == "delta":
         points = [(at, value - points[0][1]) for at, value in points]
     series = tuple(((at - start_ns) / 1e9, value) for at, value in points)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dippm.errors import RunError
 
 if TYPE_CHECKING:
+    from dippm.measure.readings import Absent
     from dippm.store.stored import StoredRun
     from dippm.umlaut.rows import Readings, Row
 
@@ -84,16 +85,43 @@ def stored_rows(store: str, uuid: str = "") -> list[Row]:
     ]
 
 
-def _sampled(run: StoredRun) -> dict[tuple[str, str], Readings]:
+def measured_of_calls(
+    run: StoredRun, functions: Iterable[str], metric: str
+) -> dict[str, list[float | Absent]]:
+    """Return a metric of each call of some functions: of a sampled one the value of a whole call.
+
+    Args:
+        run: in a store.
+        functions: names of the spans.
+        metric: as `MeasuredCalls.metrics` names it; calls without it are left out.
+    """
+    from dippm.umlaut.rows import MeasuredCalls
+
+    calls = MeasuredCalls(run.start)
+    found: dict[str, list[float | Absent]] = {function: [] for function in functions}
+    sampled: dict[tuple[str, str], Readings] = {}
+    for series in {calls.series(function, metric) for function in found} - {""}:
+        sampled |= _sampled(run, series)
+    for span in run.spans:
+        value = calls.value(span, metric, sampled) if span.name in found else None
+        if value is not None:
+            found[span.name].append(value)
+    return found
+
+
+def _sampled(run: StoredRun, series: str = "") -> dict[tuple[str, str], Readings]:
+    """Return the readings of all series of a run, or of one on all its devices."""
     from dippm.umlaut.rows import Readings
 
     found = {}
     for column in run.columns:
+        source, _, quantity = column.series.partition(".")
+        source, _, device = source.partition(":")  # which it has where there are several
+        if series not in ("", f"{source}.{quantity}"):
+            continue
         pairs = zip(column.time_ns.tolist(), column.values.tolist(), strict=True)
         there = [(at, value) for at, value in pairs if value == value]
         reason = column.reasons[-1][1] if column.reasons else ""
         readings = Readings([at for at, _ in there], [value for _, value in there], reason)
-        source, _, quantity = column.series.partition(".")
-        source, _, device = source.partition(":")  # which it has where there are several
         found[f"{source}.{quantity}", device] = readings
     return found

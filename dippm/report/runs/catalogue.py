@@ -8,6 +8,7 @@ from typing import Literal
 
 from dippm.errors import UnknownNameError
 from dippm.store.stored import StoredRun
+from dippm.umlaut.rows import MeasuredCalls
 
 Shape = Literal["lines", "bars", "epochs", "heat", "parallel"]
 SHAPES: dict[str, Shape] = {
@@ -39,10 +40,9 @@ class Entry:
 def entries(run: StoredRun) -> list[Entry]:
     """Return what can be drawn of a run, series first."""
     found = [Entry(series, "", "lines") for series in sorted(run.summaries)]
+    measured = MeasuredCalls(run.start)
     calls = {
-        Entry(name, span.name, "bars")
-        for span in run.spans
-        for name in (*span.values, *span.absent)
+        Entry(name, span.name, "bars") for span in run.spans for name in measured.metrics(span)
     }
     told = set()
     for value in run.values:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dippm.measure.readings import Absent as NoValue
 from dippm.report.runs.catalogue import Entry
 from dippm.report.runs.charts import Bar, Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 from dippm.store.record import Value
 from dippm.store.stored import StoredRun
+from dippm.umlaut.stored import measured_of_calls
 
 Absent = list[tuple[str, str, str]]
 
@@ -60,10 +62,9 @@ def _series(runs: Labelled, type_: str, _: list[str], absent: Absent) -> list[Ch
 def _calls(runs: Labelled, type_: str, described: list[str], absent: Absent) -> list[Chart]:
     bars = []
     for label, run in runs:
-        for name in described:
-            spans = [span for span in run.spans if span.name == name]
-            values = [span.values[type_] for span in spans if type_ in span.values]
-            reasons = {span.absent[type_] for span in spans if type_ in span.absent}
+        for name, measured in measured_of_calls(run, described, type_).items():
+            values = [value for value in measured if not isinstance(value, NoValue)]
+            reasons = {value.reason for value in measured if isinstance(value, NoValue)}
             absent += [(label, f"{type_} of {name}", reason) for reason in sorted(reasons)]
             if values:
                 mean = sum(values) / len(values)

@@ -23,6 +23,7 @@ from dippm.report.runs.tabular import csv_text, document
 from dippm.store.gathered import gather
 from dippm.store.parquet import write_samples
 from dippm.store.stored import RECORD, SAMPLES, StoredRun
+from dippm.umlaut import Benchmark, BenchmarkSupervisor, CPUMetric, MemoryMetric, TimeMetric
 from tests.run_folders import REASON, make_run
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e[red]$x$ =1+1"
@@ -39,7 +40,11 @@ SHAPES = {
 
 def stored(root, **given) -> StoredRun:
     """A run as the store gives it, without one."""
-    gathered = gather(make_run(root / "spool", **given))
+    return stored_as_it_is(make_run(root / "spool", **given), root)
+
+
+def stored_as_it_is(folder, root) -> StoredRun:
+    gathered = gather(folder)
     start = gathered.recorded.start
     kept = root / start.uuid
     write_samples(gathered.columns, kept / SAMPLES)
@@ -71,6 +76,42 @@ def test_a_run_says_what_can_be_drawn(runs):
         chosen(runs, ["tree.rss"])
     with pytest.raises(UnknownNameError):
         chosen(runs, [], ["nothing"])
+
+
+def test_bars_of_calls_are_their_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIPPM_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("DIPPM_ATTACH", "no")
+    benchmark = Benchmark(tmp_path / "runs.db")
+    metrics = [TimeMetric("how long"), MemoryMetric("held", 0.01), CPUMetric("use", 0.01)]
+
+    @BenchmarkSupervisor(metrics, benchmark)
+    def hold():
+        held = bytearray(100 << 20)
+        folder, before = benchmark.folder, 0
+        while before < 3:  # until the sampler has seen it
+            now = sum(file.stat().st_size for file in folder.glob("samples-*"))
+            before, hold.size = before + (now > hold.size), now
+        return len(held)
+
+    hold.size = 0
+    hold()
+    hold()
+    benchmark.close()
+    run = stored_as_it_is(benchmark.folder, tmp_path)
+    offered = {entry.type for entry in entries(run) if entry.shape == "bars"}
+    assert offered == {"time_s", "tree.rss_mb", "tree.cpu_percent"}
+    for type_, kind in (("time_s", "time"), ("tree.rss_mb", "memory"), ("tree.cpu_percent", "cpu")):
+        (bar,) = draw([run], chosen([run], [type_], ["hold"])).charts[-1].bars
+        rows = [row.value for row in benchmark.rows() if row.measure_type == kind]
+        assert (bar.low, bar.high, bar.n) == pytest.approx((min(rows), max(rows), 2))
+    (memory,) = draw([run], [Entry("tree.rss_mb", "hold", "bars")]).charts[0].bars
+    assert memory.low > 50 + max(span.values["tree.rss_mb"] for span in run.spans)  # at the ends
+
+
+def test_a_tag_that_anybody_set_is_no_description(tmp_path):
+    for odd in ("{", "[]", "7", '{"forward": 7}', '{"forward": {"time_s": {"name": 7}}}'):
+        run = stored(tmp_path, tags={"umlaut.descriptions": odd})
+        assert Entry("time_s", "forward", "bars") in entries(run)
 
 
 @pytest.mark.parametrize("type_", SHAPES)

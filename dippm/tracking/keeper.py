@@ -26,12 +26,10 @@ from dippm.errors import DippmError
 from dippm.measure.sampler import Sampler, parse
 from dippm.store.folder import END, RunFolder
 from dippm.store.record import End, Moment
-from dippm.tracking.keeper_words import HEAR, SAY
+from dippm.tracking.keeper_words import ATTACH_VARIABLE, HEAR, SAY
 
 LOST = "whoever ran it was killed"
 ENVIRONMENT_S = 60
-ATTACH_VARIABLE = "DIPPM_ATTACH"
-"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store."""
 
 
 def main(text: str) -> None:

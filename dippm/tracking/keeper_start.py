@@ -90,11 +90,27 @@ class Keeper:
         )
         return False
 
-    def close(self) -> None:
-        """Say that the run's end is written; the keeper does the rest alone."""
+    def close(self, *, wait_s: float = 0.0) -> bool:
+        """Say that the run's end is written; the keeper does the rest alone.
+
+        Args:
+            wait_s: how long to wait until it has done so, the run's way into the store included.
+
+        Returns:
+            Whether it was waited for, and has ended.
+        """
+        if wait_s and not self.pid:
+            self.wait_until_ready(wait_s)
+        process = _process(self.pid) if wait_s and self.pid else None
         self._tell("closed")
         for pipe in (self._hear, self._say):
             os.close(pipe)
+        if process is None:
+            return False
+        try:
+            return bool(select.select([process], [], [], wait_s)[0])
+        finally:
+            os.close(process)
 
     def _tell(self, line: str) -> None:
         """Write to a pipe whose reader may be gone: SIGPIPE must not reach the workload."""
@@ -173,6 +189,14 @@ def start_keeper(order: KeeperOrder) -> Keeper:
             os.close(pipe)
     _reap(shell)
     return Keeper(ours_hear, ours_say)
+
+
+def _process(pid: int) -> int | None:
+    """Return a descriptor that can be read when a process has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _reap(pid: int) -> None:

@@ -4,3 +4,5 @@ HEAR, SAY = 3, 4
 """Descriptors of the keeper: it reads its owner's lines from one and answers on the other."""
 LOG = "keeper.log"
 """File of the run's folder with whatever the keeper had to say besides."""
+ATTACH_VARIABLE = "DIPPM_ATTACH"
+"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store."""

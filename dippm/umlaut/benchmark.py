@@ -16,6 +16,7 @@ from dippm.errors import RunError
 from dippm.store.folder import RunFolder
 from dippm.store.record import End, Moment, Start, ValueKind
 from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.tracking.keeper_words import ATTACH_VARIABLE
 from dippm.tracking.metrics import CallMetric
 from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
@@ -35,6 +36,8 @@ KINDS: dict[str, ValueKind] = {
     "tta": "time_to_accuracy",
     "timed-tta": "timed_time_to_accuracy",
 }
+STORED_S = 120.0
+"""How long `close` waits for the store: one that cannot be reached answers sooner."""
 JOIN = "DIPPM_BENCHMARKS"
 """Folders of runs by store, for children of multiprocessing that run a script's top anew."""
 
@@ -144,7 +147,14 @@ class Benchmark:
         ]
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the run: samplers stop, and a process of its own brings it into the store."""
+        """End the run: samplers stop, and a process of its own brings it into the store.
+
+        It returns when rows can be read from there. A store that takes longer than `STORED_S`, or
+        cannot be written, is a warning, and the run is kept.
+        """
+        self._close(error, wait_s=0.0 if os.environ.get(ATTACH_VARIABLE) == "no" else STORED_S)
+
+    def _close(self, error: BaseException | None, *, wait_s: float) -> None:
         with self._lock:
             if self._owner != os.getpid() or self.folder is None:
                 return
@@ -163,8 +173,11 @@ class Benchmark:
                 self._warn(f"{type(problem).__name__}: {problem}")
             if self.run.trouble:
                 self._warn(f"{self.run.lost_events} events: {self.run.trouble}")
-            if self._keeper is not None:
-                self._keeper.close()
+            if self._keeper is None:
+                return
+            self._keeper.close(wait_s=wait_s)
+            if wait_s and not _is_stored(self.folder):
+                self._warn("it is not in the store yet; `dippm runs --attach` says why")
 
     def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
         """Return the metrics of one function, those that are sampled tied to this run."""
@@ -219,7 +232,7 @@ class Benchmark:
         )
 
     def _at_exit(self) -> None:
-        self.close(getattr(sys, "last_value", None))
+        self._close(getattr(sys, "last_value", None), wait_s=0.0)
 
     def _warn(self, trouble: str) -> None:
         _warn(f"{self.name}: not everything is kept: {trouble}")
@@ -255,6 +268,12 @@ def _warn(text: str) -> None:
     import logging  # takes longer than all else here, and is rarely needed
 
     logging.getLogger("dippm.umlaut").warning("%s", text)
+
+
+def _is_stored(folder: Path) -> bool:
+    from dippm.store.attach import attached_to
+
+    return bool(attached_to(folder))
 
 
 def _is_of_umlaut(path: Path) -> bool:

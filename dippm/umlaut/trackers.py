@@ -118,8 +118,16 @@ class TimedTTATracker(_Tracker):
         self._began_ns = time.monotonic_ns()
         self._step = 0
 
-    def track(self, accuracy: Any) -> None:
-        """Keep an accuracy with the time that has passed."""
+    def track(self, accuracy: Any, description: str = "") -> None:
+        """Keep an accuracy with the time that has passed.
+
+        Args:
+            accuracy: one number, or what holds one.
+            description: its name, by default that of the tracker.
+
+        Raises:
+            ValueError: if it is not one number.
+        """
         reached, number = (time.monotonic_ns() - self._began_ns) / 1e9, plain(accuracy)
         while isinstance(number, list) and len(number) == 1:
             number = number[0]
@@ -133,9 +141,8 @@ class TimedTTATracker(_Tracker):
             "target": self.target_acc,
             "seconds_to_target": self.seconds,
         }
-        self.benchmark.run.tell(
-            self.description, "timed_time_to_accuracy", data, unit="s", step=self._step
-        )
+        name = description or self.description
+        self.benchmark.run.tell(name, "timed_time_to_accuracy", data, unit="s", step=self._step)
         self._step += 1
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -120,3 +122,41 @@ def test_series_of_an_old_database_keep_their_own_times(
     memory = next(row for row in stored_rows(str(store_file), UUID) if row.description == "memory")
     assert memory.value == later_s + samples - 1
     assert memory.start_s + memory.series[0][0] == pytest.approx(later_s, abs=1e-6)
+
+
+READ_AT_ONCE = """
+from dippm.umlaut import Benchmark, BenchmarkSupervisor, TimeMetric
+
+bm = Benchmark("race.db")
+
+@BenchmarkSupervisor([TimeMetric("time")], bm)
+def train():
+    pass
+
+train()
+bm.close()
+(row,) = Benchmark("race.db", mode="r").query(uuid=bm.uuid, measure_type="time")
+print(row.method_name, row.value == bm.rows()[0].value)
+"""
+
+
+def test_the_rows_of_a_closed_benchmark_can_be_read(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIPPM_ATTACH")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    words = [sys.executable, "-c", READ_AT_ONCE]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=here)
+    assert (done.stdout, done.returncode) == ("train True\n", 0), done.stderr
+
+
+def test_a_store_that_cannot_be_written_is_said_when_a_benchmark_closes(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("DIPPM_ATTACH")
+    (here / "race.db").write_text("no database")
+    benchmark = Benchmark("race.db")
+    benchmark.close()
+    assert "`dippm runs --attach` says why" in caplog.text
+    assert benchmark.folder is not None
+    assert (benchmark.folder / "end.json").exists()

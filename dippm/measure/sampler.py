@@ -23,7 +23,8 @@ from dippm.measure.sources.registry import OF_A_GPU, OF_A_TREE, open_source
 
 USAGE = (
     "usage: python -m dippm.measure.sampler --pid PID --out FILE [--hz 10] "
-    "[--sources tree,nvml@5,gpm:1] [--device INDEX|UUID] [--seconds S]\n"
+    "[--sources tree,nvml@5,gpm:1] [--device INDEX|UUID] [--seconds S] "
+    "[--adopter PID]\n"
 )
 FLUSH_NS = 500_000_000
 LOOK_NS = 100_000_000
@@ -43,6 +44,7 @@ class Order(NamedTuple):
             name.
         device: index or UUID for sources of a GPU that name none.
         seconds: end after so long; 0 for no limit.
+        adopter: the process that gets the children of whatever ends in the tree; 0 for none.
     """
 
     pid: int
@@ -51,6 +53,7 @@ class Order(NamedTuple):
     sources: tuple[tuple[str, int], ...] = (("tree", 1),)
     device: str = "0"
     seconds: float = 0.0
+    adopter: int = 0
 
 
 def parse(words: Sequence[str]) -> Order:
@@ -62,7 +65,7 @@ def parse(words: Sequence[str]) -> Order:
     if len(words) % 2:
         raise ValueError(f"{words[-1]} has no value")
     given = dict(zip(words[::2], words[1::2], strict=True))
-    known = {"--pid", "--out", "--hz", "--sources", "--device", "--seconds"}
+    known = {"--pid", "--out", "--hz", "--sources", "--device", "--seconds", "--adopter"}
     unknown = set(given) - known
     if unknown:
         raise ValueError(f"unknown option {', '.join(sorted(unknown))}")
@@ -74,7 +77,8 @@ def parse(words: Sequence[str]) -> Order:
     sources = tuple(_source(text, hz) for text in given.get("--sources", "tree").split(","))
     seconds = float(given.get("--seconds", "0"))
     pid, device = int(given["--pid"]), given.get("--device", "0")
-    return Order(pid, given["--out"], hz, sources, device, seconds)
+    adopter = int(given.get("--adopter", "0"))
+    return Order(pid, given["--out"], hz, sources, device, seconds, adopter)
 
 
 def _source(text: str, hz: float) -> tuple[str, int]:
@@ -120,6 +124,8 @@ class Sampler:
             where["pid"] = self._order.pid
         if name in OF_A_TREE:
             where["exclude"] = (os.getpid(),)  # the workload may have started us
+        if name == "tree" and self._order.adopter:
+            where["adopter"] = self._order.adopter
         source = open_source(name, **where)
         return _OfDevice(word, source) if named else source
 

@@ -197,6 +197,8 @@ class _Record:
             figures["command.peak_rss_mb"] = (ended.peak_rss_mb, "MiB")
         if ended.daemons:
             figures["command.daemon_cpu_s"] = (ended.daemon_cpu_s, "s")
+        if ended.left_behind:
+            figures["command.left_cpu_s"] = (ended.left_cpu_s, "s")
         for name, (number, unit) in figures.items():
             self._folder.value(Value(name, "metric", number, at.monotonic_ns, unit))
         if self._order.profile:

@@ -45,14 +45,16 @@ class Ended:
         code: as a shell has it: 128 + n if signal n ended it.
         signal: that ended it, 0 for none.
         at_ns: monotonic time when it was noticed.
-        cpu_s: CPU time of it and of everything that it or its descendants waited for.
+        cpu_s: CPU time of it and of everything that it started: what was waited for, what left it
+            and ended, and what goes on, as far as that has come.
         peak_rss_mb: resident memory of the largest of these processes; None if it is smaller than
             we are, for the system counts ours in it.
         timed_out: whether its time was over.
         interrupted: whether we were asked to end, by a signal or at the terminal.
         daemons: processes that left it and ended before it did.
-        daemon_cpu_s: their CPU time.
+        daemon_cpu_s: their CPU time, which `cpu_s` holds.
         left_behind: processes that go on, each "name (pid)".
+        left_cpu_s: their CPU time until now, which `cpu_s` holds.
     """
 
     code: int
@@ -65,6 +67,7 @@ class Ended:
     daemons: int
     daemon_cpu_s: float
     left_behind: tuple[str, ...]
+    left_cpu_s: float
 
 
 class Child:
@@ -145,20 +148,36 @@ class Child:
         at_ns = time.monotonic_ns()
         _, status, used = os.wait4(self.pid, 0)
         number = os.waitstatus_to_exitcode(status)
+        while self._reap_one():  # what left it and ended just before
+            pass
+        left = self._left_behind()
+        left_cpu_s = sum(map(_used_s, left))
         while info := signal.sigtimedwait(self._awaited, 0):  # of a terminal, just before
             self._interrupted |= info.si_signo in INTERRUPTS
         return Ended(
             code=number if number >= 0 else 128 - number,
             signal=max(0, -number),
             at_ns=at_ns,
-            cpu_s=used.ru_utime + used.ru_stime,
+            cpu_s=used.ru_utime + used.ru_stime + self._daemon_cpu_s + left_cpu_s,
             peak_rss_mb=used.ru_maxrss / 1024 if used.ru_maxrss > self._own_rss_kb else None,
             timed_out=self._timed_out,
             interrupted=self._interrupted,
             daemons=self._daemons,
             daemon_cpu_s=self._daemon_cpu_s,
-            left_behind=tuple(f"{_name(pid)} ({pid})" for pid in self._left_behind()),
+            left_behind=tuple(f"{_name(pid)} ({pid})" for pid in left),
+            left_cpu_s=left_cpu_s,
         )
+
+    def _reap_one(self, child: int = -1) -> int:
+        """Reap this child, or any, if it has ended; return its number, 0 if there is none."""
+        try:
+            pid, _, used = os.wait4(child, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if pid and pid not in self.helpers:
+            self._daemons += 1
+            self._daemon_cpu_s += used.ru_utime + used.ru_stime
+        return pid
 
     def _look_at_children(self, child_ended: Callable[[int], None]) -> bool:
         """Reap the children that have ended, but for the command; return whether it has."""
@@ -168,11 +187,7 @@ class Child:
                 return False
             if found.si_pid == self.pid:
                 return True
-            pid, _, used = os.wait4(found.si_pid, 0)
-            if pid not in self.helpers:
-                self._daemons += 1
-                self._daemon_cpu_s += used.ru_utime + used.ru_stime
-            child_ended(pid)
+            child_ended(self._reap_one(found.si_pid))
 
     def _hand_on(self, number: signal.Signals, *, by_a_process: bool) -> None:
         if self._insist and number in INTERRUPTS and (self._interrupted or not self._timed_out):
@@ -244,6 +259,16 @@ def _own_peak_kb() -> int:
     with open("/proc/self/status", encoding="utf-8") as file:
         sizes = [line.split()[1] for line in file if line.startswith("VmHWM:")]
     return int(sizes[0]) if sizes else 0
+
+
+def _used_s(pid: int) -> float:
+    """Return the CPU time of a process and of the children that it waited for, 0 once it ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _name(pid: int) -> str:

@@ -60,6 +60,8 @@ def main(text: str) -> None:
 def _sample(order: dict[str, Any], pid: int) -> None:
     words = ["--pid", str(pid), "--out", order["out"], "--hz", str(order["hz"])]
     words += ["--sources", ",".join(order["sources"]), "--device", str(order["device"])]
+    if order["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
+        words += ["--adopter", str(order["owner"])]
     try:
         sampler = Sampler(parse(words))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

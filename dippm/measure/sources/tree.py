@@ -44,8 +44,8 @@ class TreeSource:
     name = "tree"
     quantities = QUANTITIES
 
-    def __init__(self, pid: int, *, exclude: Collection[int] = ()) -> None:
-        """Begin with the process `pid`.
+    def __init__(self, pid: int, *, exclude: Collection[int] = (), adopter: int = 0) -> None:
+        """Begin with the process `pid`; children of the adopter were of its tree before.
 
         Raises:
             OSError: if there is no such process.
@@ -53,6 +53,7 @@ class TreeSource:
         self._exclude = frozenset(exclude)
         # Parents stand before their children: what a child hands over is then never counted twice.
         self._alive: dict[int, Process] = {pid: Process(pid)}
+        self._adopter = Process(adopter) if adopter else None
         self._next_full_ns = self._next_memory_ns = self._next_search_ns = self._next_pss_ns = 0
         self._last = Readings(0, {})
         self._kernel_lists_children = True
@@ -98,9 +99,9 @@ class TreeSource:
     def close(self) -> None:
         """Close the descriptors of all processes."""
         self._closed = True
-        for process in self._alive.values():
+        for process in (*self._alive.values(), *filter(None, [self._adopter])):
             process.close()
-        self._alive = {}
+        self._alive, self._adopter = {}, None
 
     def _quick(self, now: int) -> Readings | None:
         """Read CPU seconds, and resident memory if it is due; None if a process has ended."""
@@ -138,6 +139,8 @@ class TreeSource:
 
     def _search(self) -> None:
         found = list(self._alive.values())
+        if self._adopter is not None:
+            found.append(self._adopter)
         by_parent = None if self._kernel_lists_children else self._by_parent()
         for process in found:  # grows while it is walked
             for pid in self._children(process, by_parent):
@@ -324,12 +327,13 @@ def _rest_ns(spent_ns: int) -> int:
     return int(spent_ns * 10 / SHARE)
 
 
-def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Source:
+def open_tree(pid: int | None = None, *, exclude: Collection[int] = (), adopter: int = 0) -> Source:
     """Open the tree of a process.
 
     Args:
         pid: its root, by default this process.
         exclude: processes that do not count, with all that they start; for instance the sampler.
+        adopter: a subreaper above the root, whose other children are what left the tree; 0: none.
     """
     root = pid or os.getpid()
     if not sys.platform.startswith("linux"):
@@ -337,7 +341,7 @@ def open_tree(pid: int | None = None, *, exclude: Collection[int] = ()) -> Sourc
 
         return open_psutil_tree(root, exclude=exclude)
     try:
-        return TreeSource(root, exclude=exclude)
+        return TreeSource(root, exclude=exclude, adopter=adopter)
     except OSError as error:
         reason = f"process {root} cannot be read: {error.strerror or error}"
         return AbsentSource(TreeSource.name, QUANTITIES, reason)

@@ -244,12 +244,16 @@ def test_a_daemon_is_told(tmp_path, what):
         assert process.returncode == 0
         recorded = ended(tmp_path)
         values = {value.name: value.data for value in recorded.values}
+        assert values["command.cpu_s"] >= 0.4
+        sampled = [s.series["tree"].values["cpu_s"] for s in samples(recorded)]
+        assert max(value for column in sampled for value in column) >= 0.4
         if what == "stays":
+            assert values["command.left_cpu_s"] >= 0.4
             assert alive(pid)
             assert f"({pid})" in recorded.start.tags["left_behind"]
         else:
             assert int(recorded.start.tags["daemons"]) >= 1  # its parent left the tree too
-            assert values["command.daemon_cpu_s"] >= 0.5
+            assert values["command.cpu_s"] >= values["command.daemon_cpu_s"] >= 0.5
     finally:
         if alive(pid):
             os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
 
 if TYPE_CHECKING:
+    from dippm.plans.assumed import AssumedBoards
     from dippm.plans.row import Row
     from dippm.plans.status import Status
     from dippm.plans.terms import Terms
@@ -47,16 +48,37 @@ def run(
     """Run what a plan has left to do, and write into it what became of each row.
 
     Finished rows are skipped. Ctrl-C ends what runs and starts no more; a second one ends it at
-    once. Exit code 1 if a row did not finish, 128 + n after signal n.
+    once. Exit code 1 if a row is not finished then, 128 + n after signal n.
     """
     with errors_reported(as_json=json):
         from dippm.plans.terms import Terms
 
         terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store, ray=ray)
         if dry_run:
-            show_what_would_be_run(file, terms, as_json=json)
+            show_what_would_be_run(file, terms, None, as_json=json)
         else:
             carry_out(file, terms, as_json=json, quiet=quiet)
+
+
+@plan.command()
+def check(
+    file: PlanFile,
+    assume: Annotated[
+        str,
+        typer.Option("--assume", help="GPUs of the machine it is meant for: a100x4; else these."),
+    ] = "",
+    rerun_failed: Annotated[
+        bool, typer.Option("--rerun-failed", "-r", help="Also rows that failed or took too long.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Check a plan and show what would be run, also for a machine with other GPUs."""
+    with errors_reported(as_json=json):
+        from dippm.plans.assumed import AssumedBoards
+        from dippm.plans.terms import Terms
+
+        assumed = AssumedBoards.parse(assume) if assume else None
+        show_what_would_be_run(file, Terms(rerun_failed=rerun_failed), assumed, as_json=json)
 
 
 @plan.command()
@@ -113,15 +135,17 @@ def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
         raise typer.Exit(1)
 
 
-def show_what_would_be_run(file: Path, terms: Terms, *, as_json: bool) -> None:
-    """Check a plan and show what would be run."""
+def show_what_would_be_run(
+    file: Path, terms: Terms, assumed: AssumedBoards | None, *, as_json: bool
+) -> None:
+    """Check a plan and show what would be run, on these GPUs or on assumed ones."""
     from dippm.plans.reading import read_plan
     from dippm.plans.scheduler import choose
     from dippm.report.console import console
     from dippm.report.plans import commands_table, plan_document
 
     found = read_plan(file)
-    chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False))
+    chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False), assumed)
     numbers = [row.number for _, rows in chosen for row in rows]
     if as_json:
         print_json("plan", {**plan_document(found), "to_run": numbers})

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dippm.errors import DippmError, PlanError
+from dippm.plans.assumed import AssumedBoards
 from dippm.plans.devices import look_at
 from dippm.plans.orders import arguments_of, command_of
 from dippm.plans.row import Row
 from dippm.plans.status import Process
 from dippm.plans.workload import Workload, shares_a_device
-from dippm.tracking.listeners import sources_of, split_profiler
+from dippm.tracking.listeners import check_names, sources_of, split_profiler
 from dippm.tracking.order import FIRST_PROFILED
 from dippm.tracking.profilers import check_profiler
 
@@ -75,8 +76,13 @@ def _profiler_works(row: Row, beside: Path | None) -> None:
         check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
 
 
-def check(rows: Sequence[Row], plan: Path | None) -> None:
+def check(rows: Sequence[Row], plan: Path | None, assumed: AssumedBoards | None = None) -> None:
     """Look at rows before anything is begun.
+
+    Args:
+        rows: that are to be run.
+        plan: its file, None for a row of a command line.
+        assumed: GPUs of another machine that they are meant for; None for those that are here.
 
     Raises:
         PlanError: naming every row that cannot be run, and why.
@@ -84,7 +90,7 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
     """
     known: dict[object, DippmError | None] = {}
     beside = plan.parent if plan else None
-    found = {row.number: _wrong(row, rows, beside, known) for row in rows}
+    found = {row.number: _wrong(row, rows, beside, known, assumed) for row in rows}
     errors = {number: error for number, error in found.items() if error is not None}
     if not errors:
         return
@@ -99,16 +105,28 @@ def check(rows: Sequence[Row], plan: Path | None) -> None:
 
 
 def _wrong(
-    row: Row, rows: Sequence[Row], beside: Path | None, known: dict[object, DippmError | None]
+    row: Row,
+    rows: Sequence[Row],
+    beside: Path | None,
+    known: dict[object, DippmError | None],
+    assumed: AssumedBoards | None,
 ) -> DippmError | None:
     """Return why a row cannot be run; what was looked at for another is not looked at again."""
-    ways = sorted({other.sharing for other in rows if _together(row, other)})
+    ways = sorted(other.sharing for other in rows if _together(row, other))
     steps: dict[object, Callable[[], object]] = {
         ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
-        ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
-        ("profiler", row.listeners, row.file): lambda: _profiler_works(row, beside),
-        ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
     }
+    if assumed is None:
+        steps |= {
+            ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
+            ("profiler", row.listeners, row.file): lambda: _profiler_works(row, beside),
+            ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
+        }
+    else:
+        steps |= {
+            ("listeners", row.listeners): lambda: check_names(split_profiler(row.listeners)[0]),
+            ("devices", row.devices, *ways): lambda: assumed.look_at(row.devices, ways),
+        }
     for what, step in steps.items():
         if what not in known:
             known[what] = _error_of(step)

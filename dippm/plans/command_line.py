@@ -31,7 +31,7 @@ def order_of_words(
     Args:
         words: a Python file or a program, and its arguments, which stay as they are.
         experiment: what runs are gathered under.
-        workload: tag of runs that belong together.
+        workload: runs that belong together share one, which is their group.
         devices: GPUs by index or UUID.
         sharing: how they are shared, "" for not at all.
         listeners: names joined by "+"; "" for those that work here, "-" for the run's tree only.
@@ -65,6 +65,7 @@ def order_of_words(
             timeout_s=timeout_s,
             json=json,
             profile=profiler,
+            group=workload,
         )
     )
 

@@ -21,19 +21,29 @@ def look_at(devices: Sequence[str], sharing: Sequence[str]) -> None:
         CollocationError: if there are no such devices, or they cannot be shared so.
         UnknownNameError: if one has no such MIG profile.
     """
-    ways = {Sharing.parse(text) for text in sharing}
-    if len({way.kind for way in ways}) > 1:
-        words = ", ".join(sorted({str(way) or "none" for way in ways}))
-        hint = "Rows of a workload on the same devices share them in one way."
-        raise CollocationError(f"runs together cannot share by {words}", hint)
+    ways = set(ways_of(devices, sharing))
     if not devices:
-        if any(way.kind != "none" for way in ways):
-            raise CollocationError("no devices are named that could be shared", "Name one: 0.")
         return
     with boards(devices) as found:
         for board in found:
             for way in ways:
                 _look(board, way)
+
+
+def ways_of(devices: Sequence[str], sharing: Sequence[str]) -> list[Sharing]:
+    """Return how each of some runs shares the same devices.
+
+    Raises:
+        CollocationError: if they do not share them in one way, or there is nothing to share.
+    """
+    ways = [Sharing.parse(text) for text in sharing]
+    if len({way.kind for way in ways}) > 1:
+        words = ", ".join(sorted({str(way) or "none" for way in ways}))
+        hint = "Rows of a workload on the same devices share them in one way."
+        raise CollocationError(f"runs together cannot share by {words}", hint)
+    if not devices and any(way.kind != "none" for way in ways):
+        raise CollocationError("no devices are named that could be shared", "Name one: 0.")
+    return ways
 
 
 def _look(board: Board, way: Sharing) -> None:

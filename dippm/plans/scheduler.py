@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from dippm.errors import PlanError
+from dippm.plans.assumed import AssumedBoards
 from dippm.plans.book import Book
 from dippm.plans.carried_out import CarriedOut
 from dippm.plans.choice_of_rows import check, to_run
@@ -45,8 +46,16 @@ def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
         return _carry_out(plan, chosen, terms, audience)
 
 
-def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
+def choose(
+    plan: Plan, terms: Terms, audience: Audience, assumed: AssumedBoards | None = None
+) -> Chosen:
     """Return the workloads that have something to do, with the rows that are to be run.
+
+    Args:
+        plan: what there is.
+        terms: which rows are repeated, and where they run.
+        audience: hears which rows are left alone.
+        assumed: GPUs of another machine, to check a plan that is meant for it.
 
     Raises:
         PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
@@ -62,7 +71,7 @@ def choose(plan: Plan, terms: Terms, audience: Audience) -> Chosen:
     wanted = [row for _, rows in chosen for row in rows]
     if terms.ray:  # devices and listeners are those of the nodes, which look for themselves
         wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
-    check(wanted, plan.path)
+    check(wanted, plan.path, assumed)
     return chosen
 
 

@@ -71,7 +71,12 @@ def outcome_line(outcome: Outcome) -> str:
     """Return what became of a plan, in a sentence."""
     ran = f"{len(outcome.ran)} of {len(outcome.rows)} rows were run"
     said = ran if outcome.ran or outcome.signal else "nothing was left to run"
-    return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s)"
+    failed = any(
+        row.status.word in ("FAILED", "TIMEOUT") and row.number in outcome.skipped
+        for row in outcome.rows
+    )
+    hint = "; --rerun-failed repeats those that failed" if failed else ""
+    return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s){hint}"
 
 
 def row_document(row: Row) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dippm.tracking.listeners.asking import sources_of, split_profiler
+from dippm.tracking.listeners.asking import check_names, sources_of, split_profiler
 from dippm.tracking.listeners.table import LISTENERS, NAMES, PROFILERS, Listener
 from dippm.tracking.listeners.view import Named, named_series
 
@@ -12,6 +12,7 @@ __all__ = [
     "PROFILERS",
     "Listener",
     "Named",
+    "check_names",
     "named_series",
     "sources_of",
     "split_profiler",

@@ -47,6 +47,19 @@ def sources_of(names: Sequence[str], *, devices: Sequence[str] = ("0",)) -> tupl
     return tuple(f"{source}{at_hz}" for source, at_hz in chosen.items())
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Raise if listeners are none that DIPPM has; whether they work here is not looked at.
+
+    Raises:
+        UnknownNameError: if there is no such listener.
+        ListenerError: if DIPPM does not offer it.
+    """
+    for word in _words(names):
+        name = word.partition("@")[0]
+        if ALSO.get(name.casefold(), name.casefold()) not in LISTENERS:
+            _known(name)
+
+
 def split_profiler(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Return the listeners among radT's names, and the profiler, "" for none.
 

@@ -70,6 +70,7 @@ COMMANDS = {
     "explore": ("space.toml --trials 2",),
     "plan show": ("plan.csv",),
     "plan run": ("plan.csv --dry-run",),
+    "plan check": ("plan.csv --assume a100x4",),
 }  # fmt: skip
 
 

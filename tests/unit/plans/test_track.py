@@ -106,8 +106,33 @@ def test_the_commands_on_a_plan(desk):
     assert document["rows"][0]["run"][:8] in shown.stdout
     held = json.loads(dippm(desk, "plan", "show", "plan.csv", "--json").stdout)
     assert held["rows"] == document["rows"]
-    assert dippm(desk, "plan", "run", "plan.csv").stdout.startswith("nothing was left to run")
+    again = dippm(desk, "plan", "run", "plan.csv")
+    assert again.stdout.startswith("nothing was left to run")
+    assert "--rerun-failed" in again.stdout
+    assert again.returncode == 1
     assert dippm(desk, "plan", "recover", "plan.csv").stdout == "nothing was left\n"
+
+
+def test_a_plan_for_another_machine_is_checked(desk):
+    desk.script("model.py", "")
+    rows = [f"1,1,,,{gpu},3g.20gb,model.py,smi+dcgmi,a" for gpu in (0, 0, 3)]
+    desk.rows(*rows, "1,2,,,1+2,mps,model.py,smi,")
+    fine = dippm(desk, "plan", "check", "plan.csv", "--assume", "a100x4")
+    assert (fine.returncode, fine.stderr) == (0, "")
+    assert fine.stdout.count("model.py") == 8
+    for assumed, more, said in (
+        ("a100x2", "", "there is no GPU 3"),
+        ("h100", "", "there is no GPU 3"),
+        ("a100x4", "1,1,,,0,3g.20gb,model.py,smi,", "do not go together"),
+        ("a100x4", "1,3,,,0,9g.99gb,model.py,smi,", "unknown MIG profile of A100-40GB"),
+        ("a100x4", "1,3,,,0,-,model.py,smj,", "smj"),
+        ("rtx3090x4", "", "has no MIG slices"),
+        ("a100x0", "", "are no GPUs of one machine"),
+    ):
+        desk.rows(*rows, *([more] if more else []))
+        wrong = dippm(desk, "plan", "check", "plan.csv", "--assume", assumed)
+        assert (wrong.returncode, said in wrong.stderr) == (1, True), (assumed, wrong.stderr)
+    assert not desk.spool.exists()
 
 
 def test_an_error_in_a_plan_is_one_document(desk):

@@ -16,8 +16,15 @@ from dippm.store.stored import StoredRun
 Item = TypeVar("Item")
 
 
-def pick(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[Entry]]:
+def pick(
+    runs: Sequence[StoredRun], types: Sequence[str] = (), descriptions: Sequence[str] = ()
+) -> tuple[list[StoredRun], list[Entry]]:
     """Return the runs and the entries that were chosen.
+
+    Args:
+        runs: to choose from.
+        types: as of `chosen`; with some, no menu asks for them.
+        descriptions: likewise.
 
     Raises:
         DippmError: if there is nothing to choose from, or without the library of menus.
@@ -29,12 +36,15 @@ def pick(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[Entry]]:
         "Runs",
         {f"{run.uuid[:8]}  {when(run)[:16]}  {run.name}  {run.status}": run for run in runs},
     )
-    found = chosen(wanted)
-    types = _ask("Types", {entry.type: entry.type for entry in found})
-    described = [entry for entry in found if entry.type in types]
+    described = found = chosen(wanted, types, descriptions)
+    if not types:
+        asked = _ask("Types", {entry.type: entry.type for entry in found})
+        described = [entry for entry in found if entry.type in asked]
+    if descriptions:
+        return wanted, described
     names = {entry.description or "(series)": entry.description for entry in described}
-    descriptions = _ask("Descriptions", names) if len(names) > 1 else list(names.values())
-    return wanted, [entry for entry in described if entry.description in descriptions]
+    left = _ask("Descriptions", names) if len(names) > 1 else list(names.values())
+    return wanted, [entry for entry in described if entry.description in left]
 
 
 def _ask(title: str, items: dict[str, Item]) -> list[Item]:

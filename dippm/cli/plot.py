@@ -38,7 +38,9 @@ def plot(
     ] = "",
     types: Annotated[
         str,
-        typer.Option("--types", "-t", help="What to draw: tree.rss_mb,loss; all by default."),
+        typer.Option(
+            "--types", "-t", help="What to draw: tree.rss_mb,loss or memory; all by default."
+        ),
     ] = "",
     descriptions: Annotated[
         str, typer.Option("--descriptions", "-d", help="Of these functions or values only.")
@@ -74,12 +76,12 @@ def plot(
         if not entries:
             raise typer.Exit(1)
         drawn = draw(runs, entries)
-        _give(drawn, back_end, out or (Path(FILES[back_end]) if back_end in FILES else None))
+        give(drawn, back_end, out or (Path(FILES[back_end]) if back_end in FILES else None))
     if open_it:
         typer.launch(str(out or FILES.get(back_end, "")))
 
 
-def _give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
+def give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
     """Write the file, or show the text."""
     from dippm.printable import printable
     from dippm.report.files import write_text

@@ -14,10 +14,11 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dippm.errors import RunError
+from dippm.errors import RunError, UnknownNameError
 from dippm.progress import stage, tell
 from dippm.store.client import connect, failures_of
 from dippm.store.folder import ARTIFACTS, read_folder
@@ -31,6 +32,9 @@ from dippm.store.record import BESIDE
 from dippm.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
 BATCH = 1000
+COMPLETED = f"tags.`{COMPLETE}` = '1'"
+KNOWN_OF = 100
+"""Runs whose metrics are named where a condition knows none."""
 PARENT = "mlflow.parentRunId"
 TERMINAL = {"finished": "FINISHED", "interrupted": "KILLED"}
 
@@ -85,17 +89,37 @@ class RunStore:
 
         Raises:
             RunError: if a condition is none, or a text too long.
+            UnknownNameError: if no run of the store has the metric of a condition.
             StoreError: if the store cannot be read.
         """
         check_length(search)
-        conditions = [f"tags.`{COMPLETE}` = '1'", *(Condition.parse(c).filter() for c in where)]
+        parsed = [Condition.parse(condition) for condition in where]
+        conditions = [COMPLETED, *(condition.filter() for condition in parsed)]
         with failures_of(self.place, "cannot read"):
             found = (
                 run
                 for run in map(self._stored, self._search(" AND ".join(conditions), experiment))
                 if holds(run.words, search) and status in (None, run.status)
             )
-            return [run for run, _ in zip(found, range(limit), strict=False)]
+            runs = [run for run, _ in zip(found, range(limit), strict=False)]
+            if not runs:
+                for condition in parsed:
+                    self._check_known(condition)
+            return runs
+
+    def _check_known(self, condition: Condition) -> None:
+        """Raise if there are runs, and none has the metric of a condition."""
+        both = (replace(condition, relation=relation, number=0.0) for relation in ("<", ">="))
+        for either in both:
+            if next(self._search(f"{COMPLETED} AND {either.filter()}"), None) is not None:
+                return
+        known = {
+            name
+            for run, _ in zip(self._search(COMPLETED), range(KNOWN_OF), strict=False)
+            for name in described(run)["metrics"]
+        }
+        if known:
+            raise UnknownNameError.of("metric of runs", condition.metric, known)
 
     def run(self, uuid: str) -> StoredRun:
         """Return one run by its uuid, or by as much of its beginning as only it has.
@@ -108,7 +132,7 @@ class RunStore:
         prefix = uuid.strip().casefold()
         if not prefix or set(prefix) - set("0123456789abcdef"):
             raise RunError(f"{uuid!r} is no uuid of a run", hint)
-        condition = f"tags.`{UUID}` LIKE '{prefix}%' AND tags.`{COMPLETE}` = '1'"
+        condition = f"tags.`{UUID}` LIKE '{prefix}%' AND {COMPLETED}"
         with failures_of(self.place, "cannot read"):
             found = [run for run, _ in zip(self._search(condition), range(3), strict=False)]
             if not found:

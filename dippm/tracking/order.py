@@ -37,6 +37,7 @@ class RunOrder(NamedTuple):
         prediction: of the same work, as `Prediction.to_dict` gives it.
         profile: one of `dippm.tracking.profilers`, "" for none; then the times do not count.
         profile_at: the iteration that it looks at, counted from 0.
+        group: runs that belong together; "" for that of the job, if it is of one.
     """
 
     command: tuple[str, ...]
@@ -54,6 +55,7 @@ class RunOrder(NamedTuple):
     prediction: Mapping[str, Any] | None = None
     profile: str = ""
     profile_at: int = FIRST_PROFILED
+    group: str = ""
 
     def start(self) -> Start:
         """Return the record of a run of it that starts now."""
@@ -66,10 +68,11 @@ class RunOrder(NamedTuple):
             params=self.params,
             tags={**self.tags, "profiled": self.profile} if self.profile else self.tags,
             prediction=self.prediction,
+            group=self.group,
         )
 
 
-def new_start(*, experiment: str, tags: Mapping[str, str], **given: Any) -> Start:
+def new_start(*, experiment: str, tags: Mapping[str, str], group: str = "", **given: Any) -> Start:
     """Return the start of a run by this process; a rank of a job joins the group of its job."""
     rank = rank_of(os.environ)
     ranks = {} if rank is None else {"rank": str(rank.rank), "ranks": str(rank.ranks or "unknown")}
@@ -80,7 +83,7 @@ def new_start(*, experiment: str, tags: Mapping[str, str], **given: Any) -> Star
         folder=_cwd(),
         pid=os.getpid(),
         host=os.uname().nodename,
-        group=os.environ.get("DIPPM_GROUP") or (rank.group if rank else ""),
+        group=group or os.environ.get("DIPPM_GROUP") or (rank.group if rank else ""),
         tags={**tags, **ranks},
         **given,
     )

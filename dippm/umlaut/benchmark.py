@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dippm.errors import RunError
 from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Start, ValueKind
+from dippm.store.record import End, Moment, Start
 from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
 from dippm.tracking.keeper_words import ATTACH_VARIABLE
 from dippm.tracking.metrics import CallMetric
 from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
-from dippm.umlaut.descriptions import DESCRIPTIONS, described
+from dippm.umlaut.adapted import AdaptedMetric, is_of_umlaut
+from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, described
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain
 from dippm.umlaut.watch import Sampling, Watch
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from dippm.umlaut.rows import Row
 
 Mode = Literal["a", "w", "r"]
-KINDS: dict[str, ValueKind] = {
-    "confusion-matrix": "confusion_matrix",
-    "hyperparameters": "hyperparameters",
-    "loss": "loss",
-    "tta": "time_to_accuracy",
-    "timed-tta": "timed_time_to_accuracy",
-}
 STORED_S = 120.0
 """How long `close` waits for the store: one that cannot be reached answers sooner."""
 JOIN = "DIPPM_BENCHMARKS"
@@ -84,6 +78,7 @@ class Benchmark:
         self._owner = os.getpid() if joined is None and mode != "r" else 0
         self._lock = threading.RLock()
         self._descriptions: dict[str, Any] = {}
+        self._types: dict[str, str] = {}
         start = self._start()
         self.uuid = joined.name if joined else start.uuid
         folder, trouble = self._folder_of(joined, start, tmp_dir)
@@ -109,12 +104,14 @@ class Benchmark:
 
         Args:
             description: its name.
-            measure_type: kind of row.
+            measure_type: kind of row; any word.
             value: a number, or anything that JSON can hold.
             unit: of it.
             method_name: function that it belongs to.
         """
         kind = KINDS.get(measure_type, "metric")
+        if kind == "metric" and measure_type != "metric":
+            self._name_type(description, measure_type)
         self.run.tell(description, kind, plain(value), unit=unit, description=method_name)
 
     def rows(self) -> list[Row]:
@@ -128,7 +125,7 @@ class Benchmark:
 
         Args:
             uuid: of a run, or how it begins.
-            measure_type: "time", "memory" and so on.
+            measure_type: "time", "memory" and so on, as UMLAUT or as this package names it.
             description: of the rows.
 
         Raises:
@@ -139,7 +136,8 @@ class Benchmark:
 
             found = stored_rows(self.store, uuid)
         else:
-            found = [row for row in self.rows() if row.uuid.startswith(uuid)]
+            found = [row for row in self.rows() if row.uuid.startswith(uuid.replace("-", ""))]
+        measure_type = KINDS.get(measure_type, measure_type)
         return [
             row
             for row in found
@@ -181,8 +179,11 @@ class Benchmark:
 
     def bound(self, name: str, metrics: Sequence[Metric]) -> tuple[CallMetric, ...]:
         """Return the metrics of one function, those that are sampled tied to this run."""
+        adapted = [AdaptedMetric(metric, self, name) for metric in metrics if is_of_umlaut(metric)]
+        metrics = [metric for metric in metrics if not is_of_umlaut(metric)]
         sampled = [metric for metric in metrics if isinstance(metric, Sampled)]
-        others = [metric for metric in metrics if not isinstance(metric, Sampled)]
+        others: list[CallMetric] = [m for m in metrics if not isinstance(m, Sampled)]
+        others = [*adapted, *others]
         if self._watch is None:
             return tuple(others)
         with self._lock:
@@ -197,6 +198,12 @@ class Benchmark:
         except OSError as error:
             self._warn(f"no sampler: {error}")
         return (Sampling(self._watch, sampled), *others)
+
+    def _name_type(self, description: str, measure_type: str) -> None:
+        with self._lock:
+            if self._types.get(description) != measure_type:
+                self._types[description] = measure_type
+                self.run.tag(TYPES, json.dumps(self._types))
 
     def _folder_of(
         self, joined: Path | None, start: Start, root: Any

@@ -6,11 +6,23 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from dippm.store.record import Start
+from dippm.store.record import Start, ValueKind
 from dippm.umlaut.metric import Metric, Sampled
 
 DESCRIPTIONS = "umlaut.descriptions"
 """Tag of a run: JSON, by name of the function, what each of its metrics is."""
+TYPES = "umlaut.types"
+"""Tag of a run: JSON, by name of a value that was logged, the type that its writer gave it."""
+KINDS: dict[str, ValueKind] = {
+    "confusion-matrix": "confusion_matrix",
+    "hyperparameters": "hyperparameters",
+    "loss": "loss",
+    "tta": "time_to_accuracy",
+    "timed tta": "timed_time_to_accuracy",
+    "timed-tta": "timed_time_to_accuracy",
+    "timed_tta": "timed_time_to_accuracy",
+}
+"""What trackers tell, by the types of UMLAUT's rows in all its versions."""
 BEFORE = ".before"
 """Behind the name of what was read when a call began; what was read at its end has the name."""
 

@@ -15,19 +15,11 @@ from dippm.errors import RunError, shortened
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
 from dippm.store.folder import RunFolder, spool
-from dippm.store.record import End, Moment, Span, Start, Value, ValueKind
+from dippm.store.record import End, Moment, Span, Start, Value
 from dippm.umlaut.database import LONGEST_TEXT, Measured, moment, read_database
-from dippm.umlaut.descriptions import DESCRIPTIONS
+from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES
 from dippm.umlaut.stored import DATABASE
 
-KINDS: Mapping[str, ValueKind] = {
-    "confusion-matrix": "confusion_matrix",
-    "hyperparameters": "hyperparameters",
-    "loss": "loss",
-    "tta": "time_to_accuracy",
-    "timed-tta": "timed_time_to_accuracy",
-    "timed_tta": "timed_time_to_accuracy",
-}
 MOST_RUNS = 10_000
 """Runs of a database, each of which becomes a folder."""
 MOST = {"memory", "gpumemory"}
@@ -107,6 +99,9 @@ def _start(
         "umlaut.start_time": str(about.get("start") or "")[:LONGEST_TEXT],
         DESCRIPTIONS: json.dumps(_descriptions(rows)),
     }
+    types = {row.description: row.type for row in rows if _is_value(row) and row.type not in KINDS}
+    if types:
+        tags[TYPES] = json.dumps(types)
     return Start(
         uuid=digits,
         name=str(about.get("name") or path.stem)[:LONGEST_TEXT],

@@ -13,7 +13,7 @@ from dippm.errors import MeasurementError
 from dippm.measure.readings import Absent
 from dippm.store.folder import read_folder
 from dippm.store.record import Span, Start, Value
-from dippm.umlaut.descriptions import BEFORE, descriptions_of
+from dippm.umlaut.descriptions import BEFORE, TYPES, descriptions_of, tag_of
 
 HELD_NS = 2_000_000_000
 """A reading of a gauge stands for a call after it for so long at most."""
@@ -89,7 +89,7 @@ def rows_of(
     start: Start, spans: Iterable[Span], values: Iterable[Value], sampled: Sampling
 ) -> list[Row]:
     """Return the rows of a run, in the order in which calls began and values were told."""
-    about = descriptions_of(start)
+    about, types = descriptions_of(start), tag_of(start, TYPES)
     names: dict[int, str] = {}
     found: list[tuple[int, Row]] = []
     for span in spans:
@@ -98,7 +98,8 @@ def rows_of(
         for metric in metrics.values():
             found.append((span.start_ns, _of_call(start, span, metric, sampled)))
     for value in values:
-        found.append((value.time_ns, _of_value(start, value, names.get(value.span, ""))))
+        row = _of_value(start, value, names.get(value.span, ""), types)
+        found.append((value.time_ns, row))
     return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
@@ -175,11 +176,11 @@ def _value(
     return Absent(span.absent.get(name, "it was not measured")), ()
 
 
-def _of_value(start: Start, value: Value, method_name: str) -> Row:
+def _of_value(start: Start, value: Value, method_name: str, types: Mapping[str, Any]) -> Row:
     number = value.data if isinstance(value.data, int | float) else None
     return Row(
         start.uuid,
-        value.kind,
+        str(types.get(value.name, value.kind)) if value.kind == "metric" else value.kind,
         value.name,
         value.description or method_name,
         value.unit,

@@ -28,7 +28,7 @@ class BenchmarkSupervisor:
     def __init__(
         self, metrics: Iterable[Metric], benchmark: Benchmark, name: str | None = None
     ) -> None:
-        self.metrics = tuple(sorted(metrics, key=lambda metric: -metric.priority))
+        self.metrics = tuple(sorted(metrics, key=lambda metric: -getattr(metric, "priority", 0)))
         self.benchmark = benchmark
         self.name = name
         self._entered: ContextVar[tuple[SpanBlock, ...]] = ContextVar("entered", default=())

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dippm.errors import UnknownNameError
 from dippm.store.stored import StoredRun
+from dippm.umlaut.descriptions import KINDS, TYPES, tag_of
 from dippm.umlaut.rows import MeasuredCalls
 
 Shape = Literal["lines", "bars", "epochs", "heat", "parallel"]
@@ -61,27 +62,51 @@ def chosen(
 
     Args:
         runs: at least one.
-        types: names of types; none for all.
-        descriptions: exact; none for all. Series have none, and stay if their type is named.
+        types: names of types, or the types of UMLAUT's rows ("memory", "timed tta"); none for all.
+        descriptions: exact, or what a metric was called; none for all. Series have none, and stay
+            if their type is named.
 
     Raises:
         UnknownNameError: if no run has a type, or no such description.
     """
-    known = list(dict.fromkeys(entry for run in runs for entry in entries(run)))
-    wanted, described = list(types), list(descriptions)
-    for name in wanted:
-        if all(entry.type != name for entry in known):
-            raise UnknownNameError.of("type", name, {entry.type for entry in known})
-    for name in described:
-        if all(entry.description != name for entry in known):
-            raise UnknownNameError.of("description", name, {e.description for e in known})
+    known = _words(runs)
+    wanted, described = set(types), set(descriptions)
+    _check("type", wanted, (words for words, _ in known.values()))
+    _check("description", described, (words for _, words in known.values()))
     return [
         entry
-        for entry in known
-        if (not wanted or entry.type in wanted)
-        and (
-            not described
-            or entry.description in described
-            or (bool(wanted) and not entry.description)
-        )
+        for entry, (of_type, called) in known.items()
+        if (not wanted or of_type & wanted)
+        and (not described or called & described or (bool(wanted) and not entry.description))
     ]
+
+
+def _check(what: str, asked: set[str], known: Iterable[set[str]]) -> None:
+    there = set().union(*known)
+    for name in sorted(asked - there):
+        raise UnknownNameError.of(what, name, there)
+
+
+def _words(runs: Sequence[StoredRun]) -> dict[Entry, tuple[set[str], set[str]]]:
+    """Return all entries of runs with the words for their type, and for their description."""
+    found: dict[Entry, tuple[set[str], set[str]]] = {}
+    for run in runs:
+        calls, types = MeasuredCalls(run.start).described, tag_of(run.start, TYPES)
+        of_series: dict[str, set[str]] = {}
+        for metrics in calls.values():
+            for about in metrics.values():
+                of_series.setdefault(about.get("series", ""), set()).add(about["type"])
+        for entry in entries(run):
+            of_type, called = found.setdefault(entry, ({entry.type}, {entry.description}))
+            about = calls.get(entry.description, {}).get(entry.type, {})
+            if entry.shape == "bars" and about:
+                of_type.add(about["type"])
+                called.add(about["description"])
+            elif entry.shape == "lines":
+                of_type |= of_series.get(entry.type, set())
+            elif entry.shape != "bars":
+                of_type |= {old for old, kind in KINDS.items() if kind == entry.type}
+                if isinstance(types.get(entry.type), str):
+                    of_type.add(types[entry.type])
+                    called.add(entry.type)
+    return found

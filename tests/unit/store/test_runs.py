@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dippm.errors import RunError, StoreError
+from dippm.errors import RunError, StoreError, UnknownNameError
 from dippm.store.attach import MARK, attach_all
 from dippm.store.columns import Column
 from dippm.store.folder import read_folder
@@ -151,6 +151,10 @@ def test_runs_are_found(store, tmp_path):
     assert names(where=["loss >= 2"]) == ["delta", "gamma"]
     assert names(where=["loss < 3", "loss > 1"]) == ["gamma", "beta"]
     assert names(where=["tree.rss_mb.max > 100"]) == ["delta"]
+    assert names(where=["loss > 100"]) == []
+    with pytest.raises(UnknownNameError, match="lss") as error:
+        names(where=["lss > 1"])
+    assert "loss" in error.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "loss", "loss ~ 3", "loss > a", "> 3"])

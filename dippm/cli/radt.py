@@ -1,0 +1,17 @@
+"""`radt`: radT's command with its flags, which are those of `dippm track`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run `dippm track` with the arguments of `radt`."""
+    from dippm.__main__ import main as run
+
+    sys.argv = [sys.argv[0], "track", *sys.argv[1:]]
+    run()
+
+
+if __name__ == "__main__":
+    main()

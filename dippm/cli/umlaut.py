@@ -1,0 +1,102 @@
+"""`umlaut-cli`: UMLAUT's command, with its flags, on stores of runs and on its own databases."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dippm.interrupt import end_at_once
+
+if TYPE_CHECKING:
+    from dippm.store.stored import StoredRun
+
+BACK_ENDS = ("matplotlib", "plotly", "text", "csv")
+
+
+def read_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Read UMLAUT's arguments; exits with 2 if they are none."""
+    parser = argparse.ArgumentParser(
+        "umlaut-cli",
+        description="Plot what Benchmark(file) measured; what is not named is chosen in menus.",
+    )
+    parser.add_argument("file", help="file that Benchmark was given, or a database of UMLAUT")
+    parser.add_argument("-u", "--uuids", nargs="+", default=[], help="runs")
+    parser.add_argument("-t", "--types", nargs="+", default=[], help="time, memory and so on")
+    parser.add_argument("-d", "--descriptions", nargs="+", default=[], help="names of metrics")
+    parser.add_argument("-p", "--plotting-backend", choices=BACK_ENDS, default="plotly")
+    parser.add_argument("-tmp", "--tmp-dir", help="taken and not needed")
+    return parser.parse_args(words)
+
+
+def show(given: argparse.Namespace) -> None:
+    """Draw what was asked for: into umlaut.html, umlaut.png, or as text.
+
+    Raises:
+        DippmError: if the file holds no such runs, types or descriptions.
+    """
+    from dippm.cli.picker import pick
+    from dippm.cli.plot import BackEnd, give
+    from dippm.report.runs.catalogue import chosen
+    from dippm.report.runs.drawing import draw
+
+    runs = _runs(given.file, given.uuids)
+    if given.uuids:
+        entries = chosen(runs, given.types, given.descriptions)
+    else:
+        runs, entries = pick(runs, given.types, given.descriptions)
+    back_end = BackEnd(given.plotting_backend)
+    files = {BackEnd.PLOTLY: Path("umlaut.html"), BackEnd.MATPLOTLIB: Path("umlaut.png")}
+    out = files.get(back_end)
+    give(draw(runs, entries), back_end, out)
+    if out is not None and sys.stdout.isatty():
+        import typer
+
+        typer.launch(str(out))
+
+
+def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
+    from dippm.errors import RunError
+    from dippm.store.attach import attach_all
+    from dippm.store.runs import open_store
+    from dippm.umlaut.database import is_umlaut
+    from dippm.umlaut.importing import import_database
+    from dippm.umlaut.stored import attach_again, attach_now
+
+    path, store = Path(file), file
+    if "://" not in file and not path.exists():
+        raise RunError(f"there is no file {file}", "Give what Benchmark(db_file) was given.")
+    if "://" not in file and is_umlaut(path):
+        store = str(path.with_suffix(".dippm.db"))  # where a Benchmark of this file writes, too
+        imported = import_database(path, store=store)
+        _, waiting = attach_now(imported.folders, store)
+        waiting = waiting or attach_again(imported.already, store)[1]
+        if waiting:
+            raise RunError(f"{file} cannot be imported: {waiting}")
+    attach_all()
+    opened = open_store(store)
+    return [opened.run(uuid.replace("-", "")) for uuid in uuids] or opened.runs(limit=200)
+
+
+def main() -> None:
+    """Run the command; exits with 1 after an error."""
+    end_at_once()
+    given = read_arguments(sys.argv[1:])
+    from dippm.cli.output import errors_reported
+
+    if not given.uuids and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sys.stderr.write("umlaut-cli: name runs with -u; menus need a terminal\n")
+        raise SystemExit(2)
+    import typer
+
+    try:
+        with errors_reported(as_json=False):
+            show(given)
+    except typer.Exit as left:
+        raise SystemExit(left.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ from dippm.tracking.metrics import CallMetric
 from dippm.tracking.order import new_start
 from dippm.tracking.run import Run
 from dippm.umlaut.adapted import AdaptedMetric, is_of_umlaut
-from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, described
+from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, described
 from dippm.umlaut.metric import Metric, Sampled
 from dippm.umlaut.plain_data import plain
 from dippm.umlaut.watch import Sampling, Watch
@@ -78,7 +78,7 @@ class Benchmark:
         self._owner = os.getpid() if joined is None and mode != "r" else 0
         self._lock = threading.RLock()
         self._descriptions: dict[str, Any] = {}
-        self._types: dict[str, str] = {}
+        self._logged = LoggedNames()
         start = self._start()
         self.uuid = joined.name if joined else start.uuid
         folder, trouble = self._folder_of(joined, start, tmp_dir)
@@ -110,9 +110,8 @@ class Benchmark:
             method_name: function that it belongs to.
         """
         kind = KINDS.get(measure_type, "metric")
-        if kind == "metric" and measure_type != "metric":
-            self._name_type(description, measure_type)
-        self.run.tell(description, kind, plain(value), unit=unit, description=method_name)
+        name = self._name(description, measure_type) if kind == "metric" else description
+        self.run.tell(name, kind, plain(value), unit=unit, description=method_name)
 
     def rows(self) -> list[Row]:
         """Return every metric of every call of this run, and every tracked value, in order."""
@@ -199,11 +198,13 @@ class Benchmark:
             self._warn(f"no sampler: {error}")
         return (Sampling(self._watch, sampled), *others)
 
-    def _name_type(self, description: str, measure_type: str) -> None:
+    def _name(self, description: str, measure_type: str) -> str:
         with self._lock:
-            if self._types.get(description) != measure_type:
-                self._types[description] = measure_type
-                self.run.tag(TYPES, json.dumps(self._types))
+            known = len(self._logged.said)
+            name = self._logged.name(description, measure_type)
+            if len(self._logged.said) > known:
+                self.run.tag(TYPES, json.dumps(self._logged.said))
+            return name
 
     def _folder_of(
         self, joined: Path | None, start: Start, root: Any

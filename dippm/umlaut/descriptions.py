@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dippm.store.record import Start, ValueKind
@@ -12,7 +12,7 @@ from dippm.umlaut.metric import Metric, Sampled
 DESCRIPTIONS = "umlaut.descriptions"
 """Tag of a run: JSON, by name of the function, what each of its metrics is."""
 TYPES = "umlaut.types"
-"""Tag of a run: JSON, by name of a value that was logged, the type that its writer gave it."""
+"""Tag of a run: JSON, by name of a value that was logged, the type and the description of it."""
 KINDS: dict[str, ValueKind] = {
     "confusion-matrix": "confusion_matrix",
     "hyperparameters": "hyperparameters",
@@ -25,6 +25,10 @@ KINDS: dict[str, ValueKind] = {
 """What trackers tell, by the types of UMLAUT's rows in all its versions."""
 BEFORE = ".before"
 """Behind the name of what was read when a call began; what was read at its end has the name."""
+
+
+Logged = Mapping[str, tuple[str, str]]
+"""Type and description of values by name."""
 
 
 def described(metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -45,6 +49,33 @@ def described(metrics: Iterable[Metric]) -> dict[str, Any]:
         key = metric.name if metric.name not in found else f"{metric.name} {metric.description}"
         found[key] = {**about, "name": metric.name}
     return found
+
+
+class LoggedNames:
+    """Names of logged values: the description, and of a second type with it the type as well.
+
+    Attributes:
+        said: type and description by name, for the tag `TYPES`.
+    """
+
+    def __init__(self) -> None:
+        self.said: dict[str, list[str]] = {}
+
+    def name(self, description: str, type_: str) -> str:
+        """Return the name of a value of this description and type, the same each time."""
+        about, name = [type_, description], description
+        while self.said.setdefault(name, about) != about:
+            name = f"{name} ({type_})"
+        return name
+
+
+def logged_types(start: Start) -> Logged:
+    """Return type and description of what `Benchmark.log` kept, by name."""
+    return {
+        name: (said[0], said[1])
+        for name, said in tag_of(start, TYPES).items()
+        if isinstance(said, list) and len(said) == 2 and all(isinstance(w, str) for w in said)
+    }
 
 
 def descriptions_of(start: Start) -> dict[str, dict[str, dict[str, Any]]]:

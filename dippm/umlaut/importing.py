@@ -17,7 +17,7 @@ from dippm.measure.sampler_writer import Writer
 from dippm.store.folder import RunFolder, spool
 from dippm.store.record import End, Moment, Span, Start, Value
 from dippm.umlaut.database import LONGEST_TEXT, Measured, moment, read_database
-from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES
+from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames
 from dippm.umlaut.stored import DATABASE
 
 MOST_RUNS = 10_000
@@ -99,9 +99,8 @@ def _start(
         "umlaut.start_time": str(about.get("start") or "")[:LONGEST_TEXT],
         DESCRIPTIONS: json.dumps(_descriptions(rows)),
     }
-    types = {row.description: row.type for row in rows if _is_value(row) and row.type not in KINDS}
-    if types:
-        tags[TYPES] = json.dumps(types)
+    if logged := _logged(rows).said:
+        tags[TYPES] = json.dumps(logged)
     return Start(
         uuid=digits,
         name=str(about.get("name") or path.stem)[:LONGEST_TEXT],
@@ -124,10 +123,11 @@ def _write(start: Start, rows: Sequence[Measured], root: Path | None, offset_ns:
         last_ns = max(last_ns, span.end_ns or 0)
         for name, points in found.items():
             series.setdefault(name, []).extend(points)
+    logged = _logged(rows)
     for row in rows:
         if _is_value(row):
             at_ns = _at_ns(row, offset_ns, fallback_ns)
-            folder.value(_value(row, at_ns))
+            folder.value(_value(row, at_ns, logged))
             last_ns = max(last_ns, at_ns)
     _write_series(folder.path, series)
     folder.end(End("finished", Moment(last_ns, last_ns + offset_ns)))
@@ -149,14 +149,23 @@ def _is_sampled(data: Any) -> bool:
     return isinstance(data, dict) and all(isinstance(data.get(part), list) for part in parts)
 
 
-def _value(row: Measured, at_ns: int) -> Value:
+def _logged(rows: Iterable[Measured]) -> LoggedNames:
+    names = LoggedNames()
+    for row in rows:
+        if _is_value(row) and row.type not in KINDS:
+            names.name(row.description, row.type)
+    return names
+
+
+def _value(row: Measured, at_ns: int, logged: LoggedNames) -> Value:
     data = row.data
     if row.type == "hyperparameters" and isinstance(data, dict) and "df" in data:
         data = {**{k: v for k, v in data.items() if k != "df"}, "columns": data["df"]}
     if isinstance(data, dict) and set(data) == {"accuracies"}:
         data = data["accuracies"]
     kind = KINDS.get(row.type, "metric")
-    return Value(row.description, kind, data, at_ns, row.unit, row.method)
+    name = row.description if row.type in KINDS else logged.name(row.description, row.type)
+    return Value(name, kind, data, at_ns, row.unit, row.method)
 
 
 def _descriptions(rows: Iterable[Measured]) -> dict[str, Any]:

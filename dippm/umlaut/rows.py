@@ -13,7 +13,7 @@ from dippm.errors import MeasurementError
 from dippm.measure.readings import Absent
 from dippm.store.folder import read_folder
 from dippm.store.record import Span, Start, Value
-from dippm.umlaut.descriptions import BEFORE, TYPES, descriptions_of, tag_of
+from dippm.umlaut.descriptions import BEFORE, Logged, descriptions_of, logged_types
 
 HELD_NS = 2_000_000_000
 """A reading of a gauge stands for a call after it for so long at most."""
@@ -89,7 +89,7 @@ def rows_of(
     start: Start, spans: Iterable[Span], values: Iterable[Value], sampled: Sampling
 ) -> list[Row]:
     """Return the rows of a run, in the order in which calls began and values were told."""
-    about, types = descriptions_of(start), tag_of(start, TYPES)
+    about, types = descriptions_of(start), logged_types(start)
     names: dict[int, str] = {}
     found: list[tuple[int, Row]] = []
     for span in spans:
@@ -176,12 +176,14 @@ def _value(
     return Absent(span.absent.get(name, "it was not measured")), ()
 
 
-def _of_value(start: Start, value: Value, method_name: str, types: Mapping[str, Any]) -> Row:
+def _of_value(start: Start, value: Value, method_name: str, types: Logged) -> Row:
+    as_logged = types.get(value.name) if value.kind == "metric" else None
+    measure_type, description = as_logged or (value.kind, value.name)
     number = value.data if isinstance(value.data, int | float) else None
     return Row(
         start.uuid,
-        str(types.get(value.name, value.kind)) if value.kind == "metric" else value.kind,
-        value.name,
+        measure_type,
+        description,
         value.description or method_name,
         value.unit,
         None if number is None else float(number),

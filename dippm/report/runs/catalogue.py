@@ -8,7 +8,7 @@ from typing import Literal
 
 from dippm.errors import UnknownNameError
 from dippm.store.stored import StoredRun
-from dippm.umlaut.descriptions import KINDS, TYPES, tag_of
+from dippm.umlaut.descriptions import KINDS, logged_types
 from dippm.umlaut.rows import MeasuredCalls
 
 Shape = Literal["lines", "bars", "epochs", "heat", "parallel"]
@@ -91,7 +91,7 @@ def _words(runs: Sequence[StoredRun]) -> dict[Entry, tuple[set[str], set[str]]]:
     """Return all entries of runs with the words for their type, and for their description."""
     found: dict[Entry, tuple[set[str], set[str]]] = {}
     for run in runs:
-        calls, types = MeasuredCalls(run.start).described, tag_of(run.start, TYPES)
+        calls, types = MeasuredCalls(run.start).described, logged_types(run.start)
         of_series: dict[str, set[str]] = {}
         for metrics in calls.values():
             for about in metrics.values():
@@ -106,7 +106,7 @@ def _words(runs: Sequence[StoredRun]) -> dict[Entry, tuple[set[str], set[str]]]:
                 of_type |= of_series.get(entry.type, set())
             elif entry.shape != "bars":
                 of_type |= {old for old, kind in KINDS.items() if kind == entry.type}
-                if isinstance(types.get(entry.type), str):
-                    of_type.add(types[entry.type])
-                    called.add(entry.type)
+                if entry.type in types:
+                    of_type.add(types[entry.type][0])
+                    called |= {entry.type, types[entry.type][1]}
     return found

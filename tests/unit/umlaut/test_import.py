@@ -462,3 +462,18 @@ def test_a_second_store_gets_the_runs_too(here: Path) -> None:
     for store in ("a.db", "b.db"):
         runs = open_store(store).runs(limit=10)
         assert sorted(run.uuid for run in runs) == sorted(u.replace("-", "") for u in (UUID, OTHER))
+
+
+def test_values_of_one_description_and_two_types_stay_apart(here: Path) -> None:
+    rows: list[Row] = [
+        (UUID, 1.0, "queue", "lengths", [1, 2], "n", "serve"),
+        (UUID, 2.0, "queue", "ages", [3, 4], "s", "serve"),
+    ]
+    imported = import_database(made(here / "old.db", rows))
+    found = [row for folder in imported.folders for row in rows_of_folder(folder)]
+    assert [(row.measure_type, row.description, row.data) for row in found] == [
+        ("lengths", "queue", [1, 2]),
+        ("ages", "queue", [3, 4]),
+    ]
+    names = [value.name for value in read_folder(imported.folders[0]).values]
+    assert len(set(names)) == 2

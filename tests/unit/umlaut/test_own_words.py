@@ -117,7 +117,12 @@ def test_a_tracker_of_accuracies_takes_a_description(benchmark: Benchmark) -> No
 def test_types_are_those_that_were_logged(benchmark: Benchmark) -> None:
     benchmark.log("queue", "queue-length", 3, "n", "serve")
     benchmark.log("labels", "confusion-matrix", {"matrix": [[1]], "labels": ["a"]})
-    (row,) = benchmark.query(measure_type="queue-length")
+    benchmark.log("queue", "queue-age", 5, "s")
+    benchmark.log("queue", "queue-length", 4, "n")
+    (age,) = benchmark.query(measure_type="queue-age", description="queue")
+    assert (age.value, age.unit) == (5, "s")
+    row, last = benchmark.query(measure_type="queue-length", description="queue")
+    assert last.value == 4
     assert (row.value, row.unit, row.method_name) == (3, "n", "serve")
     assert [row.description for row in benchmark.query(measure_type="confusion-matrix")] == [
         "labels"

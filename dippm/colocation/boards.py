@@ -22,7 +22,7 @@ from dippm.measure.sources.tree import descendants
 
 MB = 2**20
 NO_ROOM, IN_USE = 23, 19
-NO_GPU = 'A run without a GPU takes devices=("-",); `nvidia-smi -L` lists the GPUs.'
+NO_GPU = 'A run without a GPU has "-" for its devices; `nvidia-smi -L` lists the GPUs.'
 CONFIG = "/proc/driver/nvidia/capabilities/mig/config"
 
 

@@ -82,7 +82,7 @@ def chosen(
 
 
 def _check(what: str, asked: set[str], known: Iterable[set[str]]) -> None:
-    there = set().union(*known)
+    there: set[str] = set().union(*known)
     for name in sorted(asked - there):
         raise UnknownNameError.of(what, name, there)
 

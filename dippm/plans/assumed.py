@@ -18,11 +18,11 @@ class AssumedBoards(NamedTuple):
 
     Attributes:
         device: of the catalogue.
-        count: their indices are 0 to `count` - 1.
+        boards: how many; their indices are 0 to `boards` - 1.
     """
 
     device: Device
-    count: int
+    boards: int
 
     @classmethod
     def parse(cls, text: str) -> AssumedBoards:
@@ -56,8 +56,8 @@ class AssumedBoards(NamedTuple):
         ways = ways_of(devices, sharing)
         for index in devices:
             # A UUID may be that of any GPU; an index may not.
-            if index.isdecimal() and int(index) >= self.count:
-                has = f"{self.count} × {self.device.name}, 0 to {self.count - 1}"
+            if index.isdecimal() and int(index) >= self.boards:
+                has = f"{self.boards} × {self.device.name}, 0 to {self.boards - 1}"
                 raise CollocationError(f"there is no GPU {index}", f"Assumed are {has}.")
         profiles = [profile.name for profile in self.device.mig_profiles]
         profiles += self.device.unlisted_mig_profiles

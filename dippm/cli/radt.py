@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from dippm.interrupt import end_at_once
+
 
 def main() -> None:
     """Run `dippm track` with the arguments of `radt`."""
-    from dippm.__main__ import main as run
+    end_at_once()
+    from dippm.cli.app import main as run
 
     sys.argv = [sys.argv[0], "track", *sys.argv[1:]]
     run()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dippm.measure.readings import Absent
-
-if TYPE_CHECKING:
-    from dippm.umlaut.benchmark import Benchmark
 
 STEPS = ("before", "after", "meanwhile")
 
@@ -23,11 +20,16 @@ def is_of_umlaut(metric: Any) -> bool:
 class AdaptedMetric:
     """A metric of UMLAUT's as one of `dippm.tracking.metrics`; what it logs is a value of the run.
 
+    Args:
+        metric: of UMLAUT's shape; only `measure_type` and one of `STEPS` have to be there.
+        benchmark: whose `log` it calls.
+        method_name: of the function.
+
     Attributes:
         name: for reasons of absence.
     """
 
-    def __init__(self, metric: Any, benchmark: Benchmark, method_name: str) -> None:
+    def __init__(self, metric: Any, benchmark: Any, method_name: str) -> None:
         self.name = str(getattr(metric, "measure_type", type(metric).__name__))
         self._metric, self._benchmark, self._method_name = metric, benchmark, method_name
 

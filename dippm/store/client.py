@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dippm.errors import StoreError
+from dippm.errors import StoreError, UnknownNameError
 from dippm.progress import stage, tell
 from dippm.store.place import STORE_VARIABLE, Place, place_of
 
@@ -72,7 +72,7 @@ def failures_of(place: Place, verb: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into our error."""
     try:
         yield
-    except StoreError:
+    except (StoreError, UnknownNameError):
         raise
     except ImportError as error:
         named = error.name or str(error)

@@ -2,7 +2,7 @@
 
 from dippm.devices.catalog import all_cpus, all_devices, find, is_catalogued
 from dippm.devices.check import check_device
-from dippm.devices.device import Calibration, Device, MemoryFamily, MigProfile
+from dippm.devices.device import CalibratedModel, Calibration, Device, MemoryFamily, MigProfile
 from dippm.devices.device_file import read_device, write_device
 from dippm.devices.hosts import (
     HostMachine,
@@ -28,6 +28,7 @@ from dippm.devices.placements import (
 )
 
 __all__ = [
+    "CalibratedModel",
     "Calibration",
     "Device",
     "HostMachine",

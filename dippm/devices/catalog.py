@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from dippm.devices.device import Calibration, Device, MigProfile
+from dippm.devices.device import CalibratedModel, Calibration, Device, MigProfile
 from dippm.errors import UnknownNameError, shortened
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct")
@@ -81,8 +81,13 @@ def device_from(name: str, table: Mapping[str, Any]) -> Device:
         "unlisted_mig_profiles": tuple(table.get("unlisted_mig_profiles", ())),
     }
     found = table.get("calibration")
-    calibration = {"calibration": Calibration(**found)} if found else {}
+    calibration = {"calibration": _calibration(found)} if found else {}
     return Device(name=name, **{**table, **lists, **calibration})
+
+
+def _calibration(table: Mapping[str, Any]) -> Calibration:
+    models = tuple(CalibratedModel(**model) for model in table.get("models", ()))
+    return Calibration(**{**table, "models": models})
 
 
 def is_catalogued(name: str) -> bool:

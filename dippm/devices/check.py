@@ -5,13 +5,14 @@ The ranges are wide: they are there for values in another unit, signs, and numbe
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dippm.devices.device import Calibration, Device
+from dippm.devices.device import CalibratedModel, Calibration, Device
 from dippm.errors import DeviceError, shortened
 
 MOST_ROWS = 100
@@ -43,6 +44,8 @@ LOG_FACTOR = Quantity("the log of a factor", -10, 10)
 LOG_FACTORS = ("log_slowdown", "log_launch", "operator_log_slowdown")
 LOG_ERROR = Quantity("a log error", 0, 10)
 NOVELTY = Quantity("a distance", 0, 1)
+SHARE = Quantity("a share of the time", 0, 1)
+SHARES_TOLERANCE = 0.01
 ROWS = Quantity("measurements", 1, 1 << 30, whole=True)
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 PROFILE = (
@@ -53,6 +56,8 @@ PROFILE = (
 )
 MEMORY_TYPE = re.compile(r"(HBM[0-9]?E?|(GDDR|LPDDR|DDR)[0-9]X?)", re.IGNORECASE)
 TEXTS = {"name": 80, "architecture": 80, "source": 4_000}
+MOST_SOFTWARE = 200
+"""Characters of the software of a calibration, and of the name of one of its models."""
 
 
 def check_device(device: Device) -> Device:
@@ -152,7 +157,18 @@ def _check_calibration(found: Any, what: str) -> None:
         numbers |= {f"{part}.{shortened(str(name))}": value for name, value in classes.items()}
     for name, value in numbers.items():
         _check_number(value, LOG_FACTOR, f"{what}: calibration.{name}")
-    for name, quantity in (("log_error", LOG_ERROR), ("novelty", NOVELTY)):
+    texts = {name: found.get(name, "") for name in ("made_on", "software")}
+    for name, text in texts.items():
+        _check_text(text, MOST_SOFTWARE, f"{what}: calibration.{name}")
+    _check_day(texts["made_on"], f"{what}: calibration.made_on")
+    for number, model in enumerate(_rows(found.get("models", ()), f"{what}: calibration.models")):
+        _check_model(model, f"{what}: calibration.models[{number}]", again)
+    for name, quantity in (
+        ("log_error", LOG_ERROR),
+        ("log_error_before", LOG_ERROR),
+        ("launch_log_sd", LOG_ERROR),
+        ("novelty", NOVELTY),
+    ):
         if name in found:
             _check_number(found[name], quantity, f"{what}: calibration.{name}")
     if "rows" in found:
@@ -160,6 +176,39 @@ def _check_calibration(found: Any, what: str) -> None:
     if "operator_rows" in found:
         some = Quantity("measurements", 0, found.get("rows", 1), whole=True)
         _check_number(found["operator_rows"], some, f"{what}: calibration.operator_rows")
+
+
+def _check_model(model: Any, where: str, again: str) -> None:
+    """Check a model of a calibration."""
+    if not isinstance(model, Mapping):
+        raise DeviceError(f"{where} is {_shown(model)}", again)
+    known = [f.name for f in fields(CalibratedModel)]
+    for name in model:
+        if name not in known:
+            raise DeviceError(f"{where} has the unknown field {shortened(str(name))!r}", again)
+    for name in known:
+        if name not in model:
+            raise DeviceError(f"{where}: {name} is missing", again)
+    _check_text(model["name"], MOST_SOFTWARE, f"{where}: name")
+    _check_number(model["log_error"], LOG_ERROR, f"{where}: log_error")
+    _check_number(model["distance"], NOVELTY, f"{where}: distance")
+    shares = model["shares"]
+    if not isinstance(shares, Mapping):
+        raise DeviceError(f"{where}: shares is {_shown(shares)}", again)
+    for name, share in shares.items():
+        _check_number(share, SHARE, f"{where}: shares.{shortened(str(name))}")
+    if abs(sum(shares.values()) - 1) > SHARES_TOLERANCE:
+        raise DeviceError(f"{where}: shares sum to {sum(shares.values()):.3g}, not to 1", again)
+
+
+def _check_day(text: str, where: str) -> None:
+    try:
+        if text:
+            datetime.date.fromisoformat(text)
+    except ValueError as error:
+        raise DeviceError(
+            f"{where} is {shortened(text)!r}, no day", 'Write it as "2026-11-25", or leave it out.'
+        ) from error
 
 
 def _check_profile(row: Any, table: Mapping[str, Any], where: str) -> None:

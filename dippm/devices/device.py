@@ -40,6 +40,23 @@ FEWEST_LAUNCHES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedModel:
+    """A whole model among the measurements of a calibration.
+
+    Attributes:
+        name: of the model; its rows are left out together.
+        log_error: root mean square log error of its rows while it was left out.
+        distance: to the nearest other of these models, 0 to 1, as of `dippm.models.novelty`.
+        shares: of its time by kernel class, as predicted without the calibration; they sum to 1.
+    """
+
+    name: str
+    log_error: float
+    distance: float
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """What measurements on a GPU added to what is predicted for it; `dippm calibrate` makes it.
 
@@ -53,8 +70,15 @@ class Calibration:
             has on top of both: operators measured by themselves are another matter than in a model.
         operator_rows: how many of the rows are such graphs.
         log_error: root mean square log error on models left out; None if there were too few.
+        log_error_before: the same without the calibration; None in files made before it was kept.
         novelty: mean distance of a measured model to the nearest other, 0 to 1, as of
             `dippm.models.novelty`; None if there is no other.
+        launch_log_sd: what the measurements leave open of `log_launch`, standard deviation; None in
+            files made before it was kept.
+        models: that were measured, each with its error while it was left out; empty if they are too
+            few to leave one out, and in files made before they were kept.
+        made_on: day of the calibration, for instance "2026-11-25"; empty if not known.
+        software: that was measured with; empty if not known.
     """
 
     base: str
@@ -66,7 +90,12 @@ class Calibration:
     operator_classes: Mapping[str, float] = field(default_factory=dict)
     operator_rows: int = 0
     log_error: float | None = None
+    log_error_before: float | None = None
     novelty: float | None = None
+    launch_log_sd: float | None = None
+    models: tuple[CalibratedModel, ...] = ()
+    made_on: str = ""
+    software: str = ""
 
     @property
     def has_models(self) -> bool:

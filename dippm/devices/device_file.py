@@ -93,7 +93,9 @@ def write_device(device: Device, path: str | os.PathLike[str]) -> None:
         table["mig_profiles"] = [list(asdict(p).values()) for p in device.mig_profiles]
     if device.calibration:
         found = asdict(device.calibration)
-        table["calibration"] = {name: v for name, v in found.items() if v is not None}
+        table["calibration"] = {
+            name: value for name, value in found.items() if value not in (None, "", ())
+        }
     text = tomli_w.dumps(table)
     _device(_table(text, f"the device {shortened(device.name)}"), shown(Path(path).name, 80))
     try:

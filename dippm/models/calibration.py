@@ -16,9 +16,12 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.devices.device import FEWEST_LAUNCHES, Calibration
+from dippm.devices.check import MOST_ROWS, MOST_SOFTWARE
+from dippm.devices.device import FEWEST_LAUNCHES, CalibratedModel, Calibration
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.host import OVERLAP_POWER
+from dippm.models.novelty import with_biases_as_norms
+from dippm.printable import printable
 
 Floats = NDArray[np.float64]
 COMMON_SD, CLASS_SD, LAUNCH_SD, NOISE_SD = 0.2, 0.1, 0.7, 0.05
@@ -30,6 +33,8 @@ ALONE_COMMON_SD, ALONE_CLASS_SD = 0.3, 0.2
 STEPS = 30
 HUBER = 0.1
 FEWEST_FOR_ERROR = 3
+MOST_MODELS = MOST_ROWS
+"""That a device file keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,10 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         rows: at least one.
         base: name of the device whose predictions `rows` hold.
     """
-    offsets, added = _fit(rows)
+    offsets, added, launch_log_sd = _fit(rows)
     alone = _alone(rows)
+    left_out = _errors_left_out(rows)
+    before = log_ms(rows, no_offsets())[0] - np.log([r.latency_ms for r in rows])
     return Calibration(
         base=base,
         log_slowdown=float(offsets[0]),
@@ -71,8 +78,11 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         operator_log_slowdown=float(added[0]),
         operator_classes=_named(added, [r for r, one in zip(rows, alone, strict=True) if one]),
         operator_rows=int(alone.sum()),
-        log_error=_error_of_models_left_out(rows),
+        log_error=None if left_out is None else _root_mean_square(left_out),
+        log_error_before=_root_mean_square(before),
         novelty=_mean_novelty(rows),
+        launch_log_sd=launch_log_sd,
+        models=() if left_out is None else _models(rows, left_out),
     )
 
 
@@ -120,8 +130,13 @@ def _named(offsets: Floats, rows: Sequence[MeasuredRow]) -> dict[str, float]:
     return {name: float(offsets[2 + k]) for k, name in enumerate(KERNEL_CLASSES) if used[k]}
 
 
-def _fit(rows: Sequence[MeasuredRow]) -> tuple[Floats, Floats]:
-    """Return the offsets of whole models, and what single operators add, shapes (2 + C,)."""
+def _fit(rows: Sequence[MeasuredRow]) -> tuple[Floats, Floats, float]:
+    """Return the offsets of whole models, what single operators add, and an uncertainty.
+
+    Returns:
+        Both offsets, shapes (2 + C,), and the posterior standard deviation of that of the launch
+        time, which is its prior one if no row is bound by its host.
+    """
     label = np.log([r.latency_ms for r in rows])
     alone = _alone(rows).astype(np.float64)[:, None]
     classes = np.ones(len(KERNEL_CLASSES))
@@ -137,7 +152,8 @@ def _fit(rows: Sequence[MeasuredRow]) -> tuple[Floats, Floats]:
         normal = (slopes * weight[:, None]).T @ slopes + np.diag(pull)
         step = np.linalg.solve(normal, slopes.T @ (weight * error) + pull * every)
         every = every - np.clip(step, -0.5, 0.5)
-    return _split(every)
+    launch_log_sd = NOISE_SD * float(np.sqrt(np.linalg.inv(normal)[1, 1]))
+    return *_split(every), launch_log_sd
 
 
 def _split(every: Floats) -> tuple[Floats, Floats]:
@@ -146,30 +162,89 @@ def _split(every: Floats) -> tuple[Floats, Floats]:
     return every[:size], np.insert(every[size:], 1, 0.0)
 
 
-def _error_of_models_left_out(rows: Sequence[MeasuredRow]) -> float | None:
-    """Return the root mean square log error on models that did not calibrate; None if too few."""
+def _errors_left_out(rows: Sequence[MeasuredRow]) -> Floats | None:
+    """Return the log error of each row with its model left out, (R,); None if too few models."""
     models = sorted({r.model for r in rows})
     if len(models) < FEWEST_FOR_ERROR:
         return None
-    errors = []
+    errors = np.zeros(len(rows))
     for model in models:
-        rest = [r for r in rows if r.model != model]
-        mine = [r for r in rows if r.model == model]
-        offsets, added = _fit(rest)
+        places = [i for i, r in enumerate(rows) if r.model == model]
+        mine = [rows[i] for i in places]
+        offsets, added, _ = _fit([r for r in rows if r.model != model])
         predicted, _ = log_ms(mine, offsets + _alone(mine)[:, None] * added)
-        errors += (predicted - np.log([r.latency_ms for r in mine])).tolist()
+        errors[places] = predicted - np.log([r.latency_ms for r in mine])
+    return errors
+
+
+def _models(rows: Sequence[MeasuredRow], left_out: Floats) -> tuple[CalibratedModel, ...]:
+    """Return the whole models among the rows, at most MOST_MODELS of them; none if they are few.
+
+    Of more than that those are kept that are farthest from one another, so that a model that is
+    asked about is as near to what was measured as it was; what the others erred is not.
+    """
+    by_model: dict[str, list[int]] = {}
+    for i, one in enumerate(_alone(rows)):
+        if not one:
+            by_model.setdefault(rows[i].model, []).append(i)
+    if len(by_model) < FEWEST_FOR_ERROR:
+        return ()
+    shares = np.array(
+        [
+            np.mean([time_shares(rows[i].class_ms) for i in mine], axis=0)
+            for mine in by_model.values()
+        ]
+    )
+    away = np.abs(shares[:, None] - shares[None]).sum(axis=2) / 2
+    kept = _spread_out(away, MOST_MODELS)
+    np.fill_diagonal(away, np.inf)
+    found = []
+    for name, mine, share, nearest in zip(
+        by_model, by_model.values(), shares, away.min(axis=1), strict=True
+    ):
+        named = {k: round(float(s), 4) for k, s in zip(KERNEL_CLASSES, share, strict=True) if s > 0}
+        found.append(
+            CalibratedModel(
+                name=printable(name)[:MOST_SOFTWARE],
+                log_error=_root_mean_square(left_out[mine]),
+                distance=min(float(nearest), 1.0),
+                shares={k: s for k, s in named.items() if s > 0},
+            )
+        )
+    return tuple(found[i] for i in kept)
+
+
+def _spread_out(away: Floats, most: int) -> list[int]:
+    """Return the places of at most so many points, the farthest from those before it next."""
+    if len(away) <= most:
+        return list(range(len(away)))
+    kept, nearest = [0], away[0].copy()
+    while len(kept) < most:
+        kept.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, away[kept[-1]])
+    return sorted(kept)
+
+
+def time_shares(class_ms: Floats) -> Floats:
+    """Return the shares of time by kernel class, biases as norms, shape (C,); 0 if there is none.
+
+    Unlike `shares_of` it counts predicted time, not roofline time: what a calibration corrects.
+    """
+    return with_biases_as_norms(class_ms / max(float(class_ms.sum()), 1e-12))
+
+
+def _root_mean_square(errors: Floats) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def _mean_novelty(rows: Sequence[MeasuredRow]) -> float | None:
-    """Return the mean distance of a model to the nearest other; None if there is no other.
+    """Return the mean distance of a row to the nearest of another model; None if there is none.
 
     Single operators count where nothing else was measured.
     """
     alone = _alone(rows)
     kept = [r for r, one in zip(rows, alone, strict=True) if alone.all() or not one]
-    times = np.array([r.class_ms for r in kept])
-    shares = times / np.maximum(times.sum(axis=1, keepdims=True), 1e-12)
+    shares = np.array([time_shares(r.class_ms) for r in kept])
     model = np.array([r.model for r in kept])
     nearest = []
     for mine, name in zip(shares, model, strict=True):

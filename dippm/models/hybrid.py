@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp, log, sqrt
+from math import exp, expm1, log, sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -40,15 +40,19 @@ from dippm.features.kernel_table import KernelTable
 from dippm.features.kernels import KERNEL_VERSION
 from dippm.graph.model_graph import ModelGraph
 from dippm.models.board_power import BoardPower, limit_warnings
+from dippm.models.calibration import time_shares
 from dippm.models.checkpoint_schemas import HybridSchema, check
 from dippm.models.energy_shares import energy_shares
 from dippm.models.host import Host, latency_ms, launch_share
 from dippm.models.intervals import (
     COVERAGE,
+    FEATURES,
     IntervalLaw,
     IntervalTerms,
+    OwnErrors,
     interval_features,
     interval_group,
+    own_errors,
 )
 from dippm.models.kernel_law import LAW_VERSION, KernelTimes, Law
 from dippm.models.law_kernels import LawKernels
@@ -79,6 +83,7 @@ CONTEXT_DECIDES = 0.5
 SAME_HOST = 0.05
 """Launch times closer than this are those of the same class of machines."""
 _CACHED_GRAPHS = 8
+_LAUNCHES = FEATURES.index("log_launches")
 
 
 @predictor("hybrid")
@@ -172,7 +177,7 @@ class Hybrid:
                 warnings=tuple(self._memory_warnings(graph, c, memory.value, parts, batch)),
                 memory_parts=parts,
             )
-        terms = self._interval_terms(total_ms, found, c, used, launches)
+        terms = self._interval_terms(total_ms, found, c, used, launches, table)
         latency = _with_interval(total_ms, terms.half_width(self.intervals, Z90))
         values = {"latency_ms": latency, "memory_mb": memory}
         energy = None
@@ -213,6 +218,7 @@ class Hybrid:
             warnings=(
                 *self._warnings(graph, table, c),
                 *limit_warnings(c.device, found.limited),
+                *_calibration_warnings(c.device, terms, self.intervals),
                 *_host_warnings(used, latency),
                 *self._memory_warnings(graph, c, memory.value, parts, batch),
             ),
@@ -251,7 +257,13 @@ class Hybrid:
         return lambda asked: self._kernels(graph, asked)[1]
 
     def _interval_terms(
-        self, total_ms: float, found: KernelTimes, c: Conditions, host: HostUse, launches: float
+        self,
+        total_ms: float,
+        found: KernelTimes,
+        c: Conditions,
+        host: HostUse,
+        launches: float,
+        table: KernelTable,
     ) -> IntervalTerms:
         launch_ms = 0.0 if c.timer == "kernel" else launches * host.launch_us / 1e3
         learned = self.config["seen"]["devices"]
@@ -268,8 +280,32 @@ class Hybrid:
             gpu_novelty,
         )
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
-        of_laboratory = self.law.laboratory_log_sd(c) * max(0.0, 1.0 - host.share)
-        return IntervalTerms(described, group, limit, host.log_sd * host.share, of_laboratory)
+        plain, own = c, None
+        if c.device.calibration is not None:
+            base = replace(c.device, name=c.device.measured_name, calibration=None)
+            plain = replace(c, device=base)
+            own = self._own_errors(found, c, host, launches, table)
+        host_log_sd = self._host(c.host, plain.device)[0].log_sd if own else host.log_sd
+        return IntervalTerms(
+            described,
+            group,
+            limit,
+            host_log_sd * host.share,
+            self.law.laboratory_log_sd(plain if own else c) * max(0.0, 1.0 - host.share),
+            own,
+        )
+
+    def _own_errors(
+        self, found: KernelTimes, c: Conditions, host: HostUse, launches: float, table: KernelTable
+    ) -> OwnErrors | None:
+        """Return what the owner's measurements say of a whole model; None of anything else."""
+        calibration = c.device.calibration
+        if calibration is None or launches < FEWEST_LAUNCHES:
+            return None
+        by_class = np.bincount(table.kind, found.kernel_ms, len(KERNEL_CLASSES))
+        own = [calibration.log_factor(kind, launches) for kind in KERNEL_CLASSES]
+        shares = time_shares(by_class / np.exp(own))
+        return own_errors(calibration, shares, host.log_sd * host.share)
 
     def _power_w(
         self, found: KernelTimes, shares: Sequence[float], c: Conditions, busy: float
@@ -295,7 +331,8 @@ class Hybrid:
             return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
         if device.calibration is not None:
             launch_ms = self.host.launch_ms * exp(device.calibration.log_launch)
-            use = HostUse(f"that of {device.name}", 1e3 * launch_ms, 0.0, False, 0, 0.0)
+            log_sd = min(device.calibration.launch_log_sd or 0.0, unknown_host_log_sd())
+            use = HostUse(f"that of {device.name}", 1e3 * launch_ms, log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=launch_ms)
         launch_us, default = 1e3 * self.host.launch_ms, default_host(device)
         if default is not default_host():
@@ -425,6 +462,25 @@ class Hybrid:
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
         return tuple(warnings)
+
+
+def _calibration_warnings(device: Device, terms: IntervalTerms, law: IntervalLaw) -> Iterator[str]:
+    """Say what is wide about the interval of a calibrated device."""
+    found = device.calibration
+    if found is None or not found.has_models or terms.features[_LAUNCHES] < log(FEWEST_LAUNCHES):
+        return
+    if terms.own is None:
+        yield (
+            f"the calibration of {device.name} does not say how far models left out of it were off "
+            "(fewer than three, or a file of an older version): the interval is that of a GPU "
+            "without a calibration; measure about ten models and run `dippm calibrate` again"
+        )
+    elif terms.is_widened(law, Z90):
+        yield (
+            f"models left out of the calibration of {device.name} were ±"
+            f"{100 * expm1(terms.own.left_out):.0f} % off, more than on other GPUs: the interval "
+            "is wider than it was without the calibration; `dippm calibrate` names the models"
+        )
 
 
 def _host_warnings(host: HostUse, latency: Estimate) -> Iterator[str]:

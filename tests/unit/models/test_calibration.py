@@ -9,7 +9,7 @@ import pytest
 from dippm.devices import Calibration, find, read_device, write_device
 from dippm.errors import DeviceError
 from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.models.calibration import MeasuredRow, calibrate, log_ms
+from dippm.models.calibration import LAUNCH_SD, MeasuredRow, calibrate, log_ms
 from tests.unit.models.test_hybrid import conditions, perceptron, predictor
 
 CLASSES = list(KERNEL_CLASSES)
@@ -101,6 +101,37 @@ def test_few_rows_of_one_model_state_no_error():
     assert found.log_error is None
 
 
+def test_each_model_has_its_error_while_it_was_left_out():
+    found = calibrate([*rows(common=0.2), *operators(common=0.2)[:5]], "A100-40GB")
+    assert len(found.models) == 12
+    assert {m.name for m in found.models} == {f"model {i}" for i in range(12)}
+    for model in found.models:
+        assert model.log_error < 0.05
+        assert 0 <= model.distance <= 1
+        assert sum(model.shares.values()) == pytest.approx(1, abs=0.001)
+        assert set(model.shares) == {"gemm", "copy"}
+    assert found.log_error_before == pytest.approx(0.2, abs=0.1)
+
+
+def test_of_very_many_models_those_farthest_from_one_another_are_kept(monkeypatch):
+    monkeypatch.setattr("dippm.models.calibration.MOST_MODELS", 3)
+    shares = [0.0, 0.02, 0.5, 0.52, 1.0]
+    some = []
+    for i, share in enumerate(shares):
+        class_ms = np.zeros(len(CLASSES))
+        class_ms[GEMM], class_ms[COPY] = share, 1 - share
+        some.append(MeasuredRow(f"model {i}", class_ms, 100.0, 0.0, 0.0, 1.0))
+    kept = [m.name for m in calibrate(some, "A100-40GB").models]
+    assert kept == ["model 0", "model 2", "model 4"]
+
+
+def test_a_launch_time_is_as_uncertain_as_rows_leave_it():
+    bound = calibrate(rows(launch=0.3), "A100-40GB").launch_log_sd
+    free = calibrate([replace(r, host_ms=0.001) for r in rows()], "A100-40GB").launch_log_sd
+    assert bound < 0.1
+    assert free == pytest.approx(LAUNCH_SD, rel=0.01)
+
+
 def test_derivatives_are_those_of_the_law():
     some = rows(common=0.2, gemm=0.1)
     offsets = np.full(2 + len(CLASSES), 0.05)
@@ -152,6 +183,9 @@ def test_a_device_file_keeps_its_calibration(tmp_path):
     assert replace(again, source="") == replace(device, source="")
 
 
+MODELS = '[calibration]\nbase = "x"\nlog_slowdown = 0\nmodels = ['
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -171,6 +205,20 @@ def test_a_device_file_keeps_its_calibration(tmp_path):
         (
             '[calibration]\nbase = "x"\nlog_slowdown = 0\noperator_classes = {gemm = "a"}',
             "operator_classes.gemm",
+        ),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nlaunch_log_sd = -1', "launch_log_sd is -1"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nmade_on = "once"', "made_on is 'once'"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nsoftware = 3', "software is 3"),
+        ('[calibration]\nbase = "x"\nlog_slowdown = 0\nmodels = [3]', "models[0] is 3"),
+        (f"{MODELS}{{name = 'a', log_error = 0, distance = 0}}]", "shares is missing"),
+        (f"{MODELS}{{odd = 1}}]", "odd"),
+        (
+            f"{MODELS}{{name = 'a', log_error = 0, distance = 2, shares = {{gemm = 1}}}}]",
+            "distance is 2",
+        ),
+        (
+            f"{MODELS}{{name = 'a', log_error = 0, distance = 0, shares = {{gemm = 0.5}}}}]",
+            "shares sum to 0.5",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Measurements of the owner → a device file that makes every later prediction better.
 
 dippm calibrate rows.csv --device A100 --save my_a100.toml
+dippm calibrate --measure --save my_gpu.toml
 dippm predict model.onnx --device my_a100.toml
 """
 
@@ -10,14 +11,32 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dippm.devices import Device
+from dippm.devices import Device, find, is_catalogued
 from dippm.devices.check import LOG_FACTOR, check_device
-from dippm.errors import CheckpointError, DeviceError, DippmError, shortened
+from dippm.errors import (
+    CheckpointError,
+    ConditionsError,
+    DeviceError,
+    DippmError,
+    MeasurementError,
+    shortened,
+)
 from dippm.files import open_regular, shown
+from dippm.frontends.registry import check_torch
+from dippm.graph import ModelGraph
 from dippm.loaded import LoadedPredictor
+from dippm.measure.calibration_rows import (
+    BUDGET_S,
+    QUICK,
+    Measured,
+    check_library,
+    measure_rows,
+    points_for,
+)
 from dippm.models.calibration import MeasuredRow, log_ms, no_offsets
 from dippm.models.calibration import calibrate as fitted
 from dippm.models.hybrid import Hybrid
@@ -58,6 +77,7 @@ def calibrate(
     *,
     predictor: LoadedPredictor,
     name: str | None = None,
+    software: str = "",
     trust: bool = False,
 ) -> Device:
     """Fit what is predicted for a device to measurements on it.
@@ -69,6 +89,7 @@ def calibrate(
         device: of the catalogue, or the user's own.
         predictor: a loaded checkpoint of kind "hybrid".
         name: of the calibrated device.
+        software: that was measured with, for whoever reads the file.
         trust: allow model files that can run code when they are read.
 
     Returns:
@@ -86,9 +107,9 @@ def calibrate(
         raise CheckpointError(
             f"{checkpoint.name} cannot be calibrated", "Name a checkpoint of kind hybrid."
         )
-    table = _table(rows)
+    table, graphs = _table(rows), _Graphs(trust)
     measured = [
-        _measured(row, number, plain, checkpoint.predictor, trust=trust)
+        _measured(row, number, plain, checkpoint.predictor, graphs)
         for number, row in enumerate(counted(table, len(table), "measured row"), 1)
     ]
     try:
@@ -97,15 +118,122 @@ def calibrate(
                 plain,
                 name=name or f"{found} calibrated",
                 aliases=(),
-                calibration=fitted(measured, found),
+                calibration=replace(
+                    fitted(measured, found),
+                    made_on=datetime.now(UTC).date().isoformat(),
+                    software=software,
+                ),
             )
         )
     except DeviceError as error:
         raise MeasuredRowsError(f"the rows fit no device: {error.message}", error.hint) from error
 
 
+def calibrate_here(
+    rows: str | Path,
+    device: str | Device | None = None,
+    *,
+    predictor: LoadedPredictor,
+    budget_s: float = BUDGET_S,
+    on: str | None = None,
+    name: str | None = None,
+) -> tuple[Device, Measured]:
+    """Measure about ten architectures on a GPU of this machine, and calibrate with them.
+
+    Args:
+        rows: path of the CSV file to write; what it has already is not measured again.
+        device: of the catalogue, or the user's own; None is what the driver calls the GPU.
+        predictor: as `calibrate`.
+        budget_s: no further point is begun after so many seconds.
+        on: "cuda:0", ...; None is the first GPU.
+        name: as `calibrate`.
+
+    Returns:
+        The device with its calibration and, where it can be read, its idle power; and what became
+        of the measurements.
+
+    Raises:
+        ConditionsError: if there is no such GPU, or it is not the one that `device` names.
+        DeviceError: if the catalogue does not have the GPU and no device was given.
+        MeasurementError: if nothing could be measured.
+        FrameworkNotInstalledError: if torch or timm is missing.
+    """
+    check_torch("measuring", extra="measure")
+    check_library("timm")
+    from dippm.measure.provenance import machine
+    from dippm.measure.run import Bench
+    from dippm.measure.subject import device_of as place_of
+
+    place = place_of(on or "cuda:0")
+    if place.type != "cuda":
+        raise ConditionsError(
+            "a CPU cannot be calibrated: what is predicted by kernels are GPUs",
+            "Give cuda:0, cuda:1, ... as `on`.",
+        )
+    base = _base(device, machine(place))
+    bench = Bench(place, QUICK)
+    try:
+        found = measure_rows(bench, points_for(base), Path(rows).expanduser(), budget_s=budget_s)
+    finally:
+        bench.close()
+    if not found.measured and not found.kept:
+        reason = next(iter(found.failed.items()), ("", "the time did not suffice for one point"))
+        raise MeasurementError(
+            f"nothing was measured: {': '.join(filter(None, reason))}",
+            "`dippm doctor` shows what works on this machine; more time: budget_s=900.",
+        )
+    own = calibrate(rows, base, predictor=predictor, name=name, software=found.software)
+    limit_w, idle_w = own.power_limit_w, found.idle_power_w
+    if idle_w is not None and (limit_w is None or idle_w < limit_w):
+        own = check_device(replace(own, idle_power_w=round(idle_w, 1)))
+    return own, found
+
+
+def _base(device: str | Device | None, here: Mapping[str, Any]) -> Device:
+    """Return the device that is calibrated: the one that is given, or that of this machine."""
+    found = here["device"]
+    if here.get("mig_profile"):
+        raise ConditionsError(
+            f"this is the slice {here['mig_profile']} of a GPU: a calibration is of the whole GPU",
+            "Measure on a GPU that is not sliced.",
+        )
+    if device is None:
+        if not is_catalogued(found):
+            raise DeviceError(
+                f"{shortened(found)} is not in the catalogue",
+                "Describe it in a file and give that as `device`: docs/add_a_gpu.md shows one.",
+            )
+        return find(found)
+    given = device_of(device)
+    if is_catalogued(given.measured_name) and find(given.measured_name).name != found:
+        raise ConditionsError(
+            f"{given.name} was asked for, and the GPU of this machine is {shortened(found)}",
+            "Leave the device out, or name the GPU that is measured on.",
+        )
+    return given
+
+
+class _Graphs:
+    """Graphs of the models of rows, each converted once."""
+
+    def __init__(self, trust: bool) -> None:
+        self.trust = trust
+        self._held: dict[tuple[str, ...], ModelGraph] = {}
+
+    def of(self, row: Mapping[str, Any]) -> ModelGraph:
+        """Return the graph of a row's model."""
+        source, framework = row["model"], row.get("framework") or None
+        asked = {"input": row.get("input") or None, "trust": self.trust}
+        if not isinstance(source, str | Path):
+            return read_graph(source, framework, **asked)
+        key = (str(source), str(framework), str(asked["input"]))
+        if key not in self._held:
+            self._held[key] = read_graph(source, framework, **asked)
+        return self._held[key]
+
+
 def _measured(
-    row: Mapping[str, Any], number: int, device: Device, predictor: Hybrid, *, trust: bool
+    row: Mapping[str, Any], number: int, device: Device, predictor: Hybrid, graphs: _Graphs
 ) -> MeasuredRow:
     try:
         conditions = conditions_of(
@@ -121,9 +249,7 @@ def _measured(
         latency_ms = float(_number(row["latency_ms"], "latency_ms", decimal_number))
         if not SHORTEST_MS <= latency_ms <= LONGEST_MS:
             raise ValueError(f"latency_ms is {latency_ms:g}: no latency in ms")
-        graph = read_graph(
-            row["model"], row.get("framework") or None, input=row.get("input") or None, trust=trust
-        )
+        graph = graphs.of(row)
         measured = MeasuredRow(
             source_name(row["model"]), *predictor.class_ms(graph, conditions), latency_ms
         )

@@ -24,6 +24,7 @@ from dippm.conditions import (
 )
 from dippm.devices import Device, HostMachine, MigProfile, host_of
 from dippm.devices.device_file import is_device_file
+from dippm.devices.imported import find_imported
 from dippm.errors import ConditionsError, UnknownNameError
 
 DEFAULT_DEVICE = "A100"
@@ -245,14 +246,18 @@ def conditions_of(
 def device_of(device: DeviceLike) -> Device:
     """Return a device, or the one that a name or a device file means.
 
+    A name is one of the catalogue or of an imported device, see `dippm.devices.imported`.
+
     Raises:
-        UnknownNameError: if no device of the catalogue has this name.
+        UnknownNameError: if no device has this name.
         DeviceError: if the file, or a figure of the device, is wrong.
     """
     if isinstance(device, Device):
         return devices.check_device(device)
     if isinstance(device, os.PathLike) or is_device_file(device):
         return devices.read_device(device)
+    if not devices.is_catalogued(device) and (imported := find_imported(device)):
+        return imported
     return devices.find(device)
 
 

@@ -15,6 +15,7 @@ from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.compare_run import compare_run
+from dippm.cli.devices_import import devices_import
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
 from dippm.cli.explain import explain
@@ -77,6 +78,7 @@ for command in (
     app.command()(command)
 app.command("import")(import_runs)
 app.command("mig plan")(mig_plan)
+app.command("devices import")(devices_import)
 app.command("compare-run")(compare_run)
 app.command("export-trace")(export_trace)
 app.command("verify-trace")(verify_trace)

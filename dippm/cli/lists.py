@@ -29,6 +29,7 @@ def devices(
     """List the GPUs that are known, with their MIG slices, and the CPUs that were measured."""
     from dippm.devices import all_cpus, all_devices, read_device
     from dippm.devices.device_file import is_device_file
+    from dippm.devices.imported import all_imported
     from dippm.report.console import console, device_table, print_text
 
     given = [word for word in words or () if is_device_file(word)]
@@ -36,7 +37,10 @@ def devices(
         with errors_reported(as_json=json):
             gpus, cpus = [read_device(path) for path in given], []
     else:
-        gpus, cpus = _matching(all_devices(), words), _matching(all_cpus(), words)
+        gpus, cpus = (
+            _matching((*all_devices(), *all_imported()), words),
+            _matching(all_cpus(), words),
+        )
     if json:
         print_json("devices", {"devices": [asdict(device) for device in (*gpus, *cpus)]})
         return

@@ -222,13 +222,15 @@ class _Graphs:
 
     def of(self, row: Mapping[str, Any]) -> ModelGraph:
         """Return the graph of a row's model."""
-        source, framework = row["model"], row.get("framework") or None
-        asked = {"input": row.get("input") or None, "trust": self.trust}
-        if not isinstance(source, str | Path):
-            return read_graph(source, framework, **asked)
-        key = (str(source), str(framework), str(asked["input"]))
-        if key not in self._held:
-            self._held[key] = read_graph(source, framework, **asked)
+        source, input = row["model"], row.get("input") or None
+        framework = row.get("framework") or None
+        key = (str(source), str(framework), str(input))
+        named = isinstance(source, str | Path)
+        if not named or key not in self._held:
+            graph = read_graph(source, framework, input=input, trust=self.trust)
+            if not named:
+                return graph
+            self._held[key] = graph
         return self._held[key]
 
 
@@ -251,7 +253,10 @@ def _measured(
             raise ValueError(f"latency_ms is {latency_ms:g}: no latency in ms")
         graph = graphs.of(row)
         measured = MeasuredRow(
-            source_name(row["model"]), *predictor.class_ms(graph, conditions), latency_ms
+            source_name(row["model"]),
+            *predictor.class_ms(graph, conditions),
+            latency_ms,
+            f"{conditions.mode} {conditions.precision}",
         )
         predicted_ms = math.exp(log_ms([measured], no_offsets())[0].item())
         if abs(math.log(latency_ms / predicted_ms)) > FURTHEST:

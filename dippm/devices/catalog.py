@@ -87,7 +87,7 @@ def device_from(name: str, table: Mapping[str, Any]) -> Device:
 
 def _calibration(table: Mapping[str, Any]) -> Calibration:
     models = tuple(CalibratedModel(**model) for model in table.get("models", ()))
-    return Calibration(**{**table, "models": models})
+    return Calibration(**{**table, "models": models, "regimes": tuple(table.get("regimes", ()))})
 
 
 def is_catalogued(name: str) -> bool:

@@ -161,6 +161,8 @@ def _check_calibration(found: Any, what: str) -> None:
     for name, text in texts.items():
         _check_text(text, MOST_SOFTWARE, f"{what}: calibration.{name}")
     _check_day(texts["made_on"], f"{what}: calibration.made_on")
+    for text in _rows(found.get("regimes", ()), f"{what}: calibration.regimes"):
+        _check_text(text, MOST_SOFTWARE, f"{what}: calibration.regimes")
     for number, model in enumerate(_rows(found.get("models", ()), f"{what}: calibration.models")):
         _check_model(model, f"{what}: calibration.models[{number}]", again)
     for name, quantity in (

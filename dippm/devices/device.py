@@ -77,6 +77,8 @@ class Calibration:
             files made before it was kept.
         models: that were measured, each with its error while it was left out; empty if they are too
             few to leave one out, and in files made before they were kept.
+        regimes: mode and precision of the whole models among the measurements, for instance
+            "eager fp16"; empty if not known.
         made_on: day of the calibration, for instance "2026-11-25"; empty if not known.
         software: that was measured with; empty if not known.
     """
@@ -94,6 +96,7 @@ class Calibration:
     novelty: float | None = None
     launch_log_sd: float | None = None
     models: tuple[CalibratedModel, ...] = ()
+    regimes: tuple[str, ...] = ()
     made_on: str = ""
     software: str = ""
 

@@ -48,6 +48,7 @@ class MeasuredRow:
         host_ms: launches × launch time; 0 if the clock does not see the host.
         copy_ms: time of copying the inputs that the clock sees.
         latency_ms: measured.
+        regime: mode and precision, see `Calibration.regimes`; empty if nobody says.
     """
 
     model: str
@@ -56,6 +57,7 @@ class MeasuredRow:
     host_ms: float
     copy_ms: float
     latency_ms: float
+    regime: str = ""
 
 
 def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
@@ -83,6 +85,9 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         novelty=_mean_novelty(rows),
         launch_log_sd=launch_log_sd,
         models=() if left_out is None else _models(rows, left_out),
+        regimes=tuple(
+            sorted({r.regime for r, one in zip(rows, alone, strict=True) if r.regime and not one})
+        ),
     )
 
 

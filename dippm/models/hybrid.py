@@ -218,7 +218,7 @@ class Hybrid:
             warnings=(
                 *self._warnings(graph, table, c),
                 *limit_warnings(c.device, found.limited),
-                *_calibration_warnings(c.device, terms, self.intervals),
+                *_calibration_warnings(c, terms, self.intervals),
                 *_host_warnings(used, latency),
                 *self._memory_warnings(graph, c, memory.value, parts, batch),
             ),
@@ -280,27 +280,28 @@ class Hybrid:
             gpu_novelty,
         )
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
-        plain, own = c, None
-        if c.device.calibration is not None:
+        plain, own, host_log_sd = c, None, host.log_sd
+        if c.device.calibration is not None and launches >= FEWEST_LAUNCHES:
             base = replace(c.device, name=c.device.measured_name, calibration=None)
             plain = replace(c, device=base)
             own = self._own_errors(found, c, host, launches, table)
-        host_log_sd = self._host(c.host, plain.device)[0].log_sd if own else host.log_sd
+        if own is not None:
+            host_log_sd = self._host(c.host, plain.device)[0].log_sd
         return IntervalTerms(
             described,
             group,
             limit,
             host_log_sd * host.share,
-            self.law.laboratory_log_sd(plain if own else c) * max(0.0, 1.0 - host.share),
+            self.law.laboratory_log_sd(plain) * max(0.0, 1.0 - host.share),
             own,
         )
 
     def _own_errors(
         self, found: KernelTimes, c: Conditions, host: HostUse, launches: float, table: KernelTable
     ) -> OwnErrors | None:
-        """Return what the owner's measurements say of a whole model; None of anything else."""
+        """Return what the owner's measurements say of a whole model; None if they do not."""
         calibration = c.device.calibration
-        if calibration is None or launches < FEWEST_LAUNCHES:
+        if calibration is None or not _was_calibrated(c):
             return None
         by_class = np.bincount(table.kind, found.kernel_ms, len(KERNEL_CLASSES))
         own = [calibration.log_factor(kind, launches) for kind in KERNEL_CLASSES]
@@ -464,20 +465,38 @@ class Hybrid:
         return tuple(warnings)
 
 
-def _calibration_warnings(device: Device, terms: IntervalTerms, law: IntervalLaw) -> Iterator[str]:
+def _was_calibrated(c: Conditions) -> bool:
+    """Tell whether a calibration has rows of the phase, the mode and the precision of a question.
+
+    A calibration that does not say of which its rows are has them of any.
+    """
+    found = c.device.calibration
+    if found is None or c.phase != "inference":
+        return False
+    alike = {f"{c.mode} {precision}" for precision in same_arithmetic(c.device, c.precision)}
+    return not found.regimes or not alike.isdisjoint(found.regimes)
+
+
+def _calibration_warnings(c: Conditions, terms: IntervalTerms, law: IntervalLaw) -> Iterator[str]:
     """Say what is wide about the interval of a calibrated device."""
-    found = device.calibration
+    found, name = c.device.calibration, c.device.name
     if found is None or not found.has_models or terms.features[_LAUNCHES] < log(FEWEST_LAUNCHES):
         return
-    if terms.own is None:
+    if not found.models:
         yield (
-            f"the calibration of {device.name} does not say how far models left out of it were off "
-            "(fewer than three, or a file of an older version): the interval is that of a GPU "
-            "without a calibration; measure about ten models and run `dippm calibrate` again"
+            f"the calibration of {name} does not say how far models left out of it were off (fewer "
+            "than three, or a file of an older version): the interval is that of a GPU without a "
+            "calibration; measure about ten models and run `dippm calibrate` again"
+        )
+    elif terms.own is None:
+        what = "training steps" if c.phase != "inference" else f"{c.mode} {c.precision}"
+        yield (
+            f"{name} was calibrated without {what}: the interval is that of a GPU without a "
+            "calibration"
         )
     elif terms.is_widened(law, Z90):
         yield (
-            f"models left out of the calibration of {device.name} were ±"
+            f"models left out of the calibration of {name} were ±"
             f"{100 * expm1(terms.own.left_out):.0f} % off, more than on other GPUs: the interval "
             "is wider than it was without the calibration; `dippm calibrate` names the models"
         )

@@ -194,7 +194,7 @@ def own_errors(
 
 def _growth(distance: float) -> float:
     near = min(max(distance, LEAST_NOVELTY), MOST_GPU_NOVELTY)
-    return (near / MOST_GPU_NOVELTY) ** NOVELTY_POWER
+    return float((near / MOST_GPU_NOVELTY) ** NOVELTY_POWER)
 
 
 def student_quantile(z: float, freedom: float) -> float:
@@ -206,7 +206,7 @@ def student_quantile(z: float, freedom: float) -> float:
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    return float(z + first / freedom + second / freedom**2 + third / freedom**3)
 
 
 def interval_group(

@@ -152,6 +152,13 @@ def test_a_file_of_an_older_version_says_how_to_narrow_its_interval() -> None:
     assert any("run `dippm calibrate` again" in words for words in answer.warnings)
 
 
+def test_a_mode_or_precision_that_no_row_has_keeps_the_interval_it_had() -> None:
+    answer = answered(calibration(0.02, regimes=("compiled fp32", "eager fp16")))
+    assert width(answer) == pytest.approx(UNSEEN_WIDTH)
+    assert any("was calibrated without eager fp32" in words for words in answer.warnings)
+    assert width(answered(calibration(0.02, regimes=("eager fp32",)))) < UNSEEN_WIDTH / 2
+
+
 def test_a_launch_time_that_no_row_showed_is_as_open_as_any() -> None:
     """A latency that the host decides: calibrating with large batches says nothing of it."""
     known, open_ = (

@@ -252,11 +252,14 @@ def _measured(
         if not SHORTEST_MS <= latency_ms <= LONGEST_MS:
             raise ValueError(f"latency_ms is {latency_ms:g}: no latency in ms")
         graph = graphs.of(row)
+        [answer] = predictor.predict_many(graph, [conditions])
+        before = answer.values.get("latency_ms")
         measured = MeasuredRow(
             source_name(row["model"]),
             *predictor.class_ms(graph, conditions),
             latency_ms,
             f"{conditions.mode} {conditions.precision}",
+            before and before.value,
         )
         predicted_ms = math.exp(log_ms([measured], no_offsets())[0].item())
         if abs(math.log(latency_ms / predicted_ms)) > FURTHEST:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from statistics import fmean
 
 import numpy as np
@@ -49,6 +50,7 @@ class MeasuredRow:
         copy_ms: time of copying the inputs that the clock sees.
         latency_ms: measured.
         regime: mode and precision, see `Calibration.regimes`; empty if nobody says.
+        before_ms: latency that is answered without a calibration; None if nobody asked.
     """
 
     model: str
@@ -58,6 +60,7 @@ class MeasuredRow:
     copy_ms: float
     latency_ms: float
     regime: str = ""
+    before_ms: float | None = None
 
 
 def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
@@ -70,7 +73,7 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
     offsets, added, launch_log_sd = _fit(rows)
     alone = _alone(rows)
     left_out = _errors_left_out(rows)
-    before = log_ms(rows, no_offsets())[0] - np.log([r.latency_ms for r in rows])
+    before = [log(r.before_ms / r.latency_ms) for r in rows if r.before_ms]
     return Calibration(
         base=base,
         log_slowdown=float(offsets[0]),
@@ -81,7 +84,7 @@ def calibrate(rows: Sequence[MeasuredRow], base: str) -> Calibration:
         operator_classes=_named(added, [r for r, one in zip(rows, alone, strict=True) if one]),
         operator_rows=int(alone.sum()),
         log_error=None if left_out is None else _root_mean_square(left_out),
-        log_error_before=_root_mean_square(before),
+        log_error_before=_root_mean_square(before) if before else None,
         novelty=_mean_novelty(rows),
         launch_log_sd=launch_log_sd,
         models=() if left_out is None else _models(rows, left_out),
@@ -238,7 +241,7 @@ def time_shares(class_ms: Floats) -> Floats:
     return with_biases_as_norms(class_ms / max(float(class_ms.sum()), 1e-12))
 
 
-def _root_mean_square(errors: Floats) -> float:
+def _root_mean_square(errors: Floats | Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 

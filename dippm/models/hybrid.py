@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Conditions, same_arithmetic
 from dippm.devices import (
+    Calibration,
     Device,
     HostMachine,
     default_host,
@@ -239,7 +240,8 @@ class Hybrid:
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         ordered = OrderedTimes(self.law, self.order, self._kernels_of(graph), batch)
-        times = ordered.at(c).kernel_ms  # a measurement says itself what a power limit does
+        # A measurement says itself what a power limit does, and how a GPU compares with others.
+        times = ordered.at(replace(c, device=_with_no_offsets(c.device))).kernel_ms
         _, host = self._host(c.host, c.device)
         launches = self.phase.launches(table)
         host_ms = 0.0 if c.timer == "kernel" else launches * host.launch_ms
@@ -282,8 +284,7 @@ class Hybrid:
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
         plain, own, host_log_sd = c, None, host.log_sd
         if c.device.calibration is not None and launches >= FEWEST_LAUNCHES:
-            base = replace(c.device, name=c.device.measured_name, calibration=None)
-            plain = replace(c, device=base)
+            plain = replace(c, device=_uncalibrated(c.device))
             own = self._own_errors(found, c, host, launches, table)
         if own is not None:
             host_log_sd = self._host(c.host, plain.device)[0].log_sd
@@ -331,7 +332,8 @@ class Hybrid:
             use = HostUse(asked.name, asked.launch_us, asked.log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=asked.launch_us / 1e3)
         if device.calibration is not None:
-            launch_ms = self.host.launch_ms * exp(device.calibration.log_launch)
+            _, usual = self._host(None, _uncalibrated(device))
+            launch_ms = usual.launch_ms * exp(device.calibration.log_launch)
             log_sd = min(device.calibration.launch_log_sd or 0.0, unknown_host_log_sd())
             use = HostUse(f"that of {device.name}", 1e3 * launch_ms, log_sd, False, 0, 0.0)
             return use, replace(self.host, launch_ms=launch_ms)
@@ -463,6 +465,16 @@ class Hybrid:
         if not low <= c.batch <= high:
             warnings.append(f"batch {c.batch} is outside of what was measured ({low} to {high})")
         return tuple(warnings)
+
+
+def _uncalibrated(device: Device) -> Device:
+    """Return a device as it would have been measured."""
+    return replace(device, name=device.measured_name, calibration=None)
+
+
+def _with_no_offsets(device: Device) -> Device:
+    """Return a device as a calibration that changes nothing has it: not held between others."""
+    return replace(device, calibration=Calibration(base=device.measured_name, log_slowdown=0.0))
 
 
 def _was_calibrated(c: Conditions) -> bool:

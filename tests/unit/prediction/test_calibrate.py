@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 import dippm
 from dippm.calibration import MeasuredRowsError, calibrate
 from dippm.cli.app import app
-from dippm.devices import read_device, write_device
+from dippm.devices import find, read_device, write_device
 from dippm.errors import DeviceError
 from tests.unit.models.test_hybrid import perceptron
+from tests.unit.models.test_own_errors import deep_perceptron
 
 POINTS = [(64, "fp16"), (256, "fp16"), (1024, "fp16"), (256, "fp32")]
 
@@ -47,6 +49,22 @@ def test_predictions_for_the_calibrated_device_are_what_was_measured(predictor, 
         )
         assert found.latency_ms == pytest.approx(row["latency_ms"], rel=0.03)
     assert device.calibration.base == "A100-40GB"
+
+
+def test_a_gpu_that_others_hold_between_them_is_predicted_as_it_was_measured(predictor):
+    """Offsets were fitted to what neighbours allow and a desktop launches, and put on neither."""
+    mine = replace(find("RTX 3090"), name="GeForce RTX of mine", aliases=())
+    graph, table = deep_perceptron(), []
+    for batch in (1, 64, 1024):
+        before = predictor.predict(graph, device=mine, batch=batch, precision="fp16")
+        row = {"model": graph, "batch": batch, "precision": "fp16"}
+        table.append({**row, "latency_ms": 1.3 * before.latency_ms})
+    device = calibrate(table, mine, predictor=predictor)
+    for row in table:
+        found = predictor.predict(graph, device=device, batch=row["batch"], precision="fp16")
+        assert found.latency_ms == pytest.approx(row["latency_ms"], rel=0.06)
+    assert device.calibration.log_error_before == pytest.approx(math.log(1.3))
+    assert device.calibration.regimes == ("eager fp16",)
 
 
 def test_calibrating_again_starts_from_the_catalogue(predictor, rows):

@@ -167,9 +167,9 @@ def own_errors(
 
         sd(d)² = g(d)² · (ν₀ s₀² + Σ_j (e_j / g(d_j))²) / (ν₀ + n)
 
-    with s₀ = USUAL_LOG_SD and ν₀ = USUAL_MODELS: the mean of an inverse chi-square posterior, whose
-    predictive distribution is Student's with ν₀ + n degrees of freedom (Gelman et al., Bayesian
-    Data Analysis, 2013, section 2.6).
+    with s₀ = USUAL_LOG_SD and ν₀ = USUAL_MODELS: the scale of an inverse chi-square posterior,
+    whose predictive distribution is Student's with ν₀ + n degrees of freedom (Gelman et al.,
+    Bayesian Data Analysis, 2013, section 2.6).
 
     Args:
         found: of the device.

@@ -259,7 +259,7 @@ def _measured(
             *predictor.class_ms(graph, conditions),
             latency_ms,
             f"{conditions.mode} {conditions.precision}",
-            before and before.value,
+            None if before is None else before.value,
         )
         predicted_ms = math.exp(log_ms([measured], no_offsets())[0].item())
         if abs(math.log(latency_ms / predicted_ms)) > FURTHEST:

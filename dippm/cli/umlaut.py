@@ -74,7 +74,8 @@ def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
         _, waiting = attach_now(imported.folders, store)
         waiting = waiting or attach_again(imported.already, store)[1]
         if waiting:
-            raise RunError(f"{file} cannot be imported: {waiting}")
+            hint = "Run `dippm runs --attach`, which tries again."
+            raise RunError(f"{file} cannot be imported: {waiting}", hint)
     attach_all()
     opened = open_store(store)
     return [opened.run(uuid.replace("-", "")) for uuid in uuids] or opened.runs(limit=200)

@@ -14,6 +14,8 @@ from dippm.devices.device_file import ENDING, read_device, write_device
 from dippm.errors import DeviceError, shortened
 from dippm.files import shown
 
+LONGEST_NAME = 100
+"""Characters of an imported device's name: it becomes the name of a file."""
 OLD_DAYS = 365
 """From this age of a calibration on a driver or a library has usually changed since."""
 
@@ -50,7 +52,9 @@ def import_device(
         device = dataclasses.replace(device, name=name)
     if not _key(device.name):
         raise DeviceError(
-            f"{shortened(device.name)!r} has no letter and no digit", 'Give it a name, name="...".'
+            f"{shortened(device.name)!r} has no letter and no digit, or over {LONGEST_NAME} "
+            "characters",
+            'Give it a name, name="...".',
         )
     kept = folder() / f"{_key(device.name)}{ENDING}"
     if kept.exists() and not replace:
@@ -108,4 +112,6 @@ def age_of(device: Device, today: date | None = None) -> str:
 
 
 def _key(name: str) -> str:
-    return "-".join(re.findall(r"\w+", name.casefold()))
+    """Return the name of the file of a device; empty if it can have none."""
+    key = "-".join(re.findall(r"\w+", name.casefold()))
+    return key if len(key.encode()) <= LONGEST_NAME else ""

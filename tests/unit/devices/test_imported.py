@@ -87,3 +87,9 @@ def test_the_command_shows_what_it_keeps(card: Path) -> None:
     refused = CliRunner().invoke(app, ["devices", "import", str(card)])
     assert refused.exit_code == 1
     assert "--replace" in refused.output
+
+
+def test_a_name_that_no_file_can_have_is_no_imported_device(card: Path) -> None:
+    assert find_imported("a" * 5000) is None
+    with pytest.raises(DeviceError, match="over 100 characters"):
+        import_device(card, name="a" * 200)

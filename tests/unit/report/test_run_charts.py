@@ -104,8 +104,6 @@ def test_bars_of_calls_are_their_rows(tmp_path, monkeypatch):
         (bar,) = draw([run], chosen([run], [type_], ["hold"])).charts[-1].bars
         rows = [row.value for row in benchmark.rows() if row.measure_type == kind]
         assert (bar.low, bar.high, bar.n) == pytest.approx((min(rows), max(rows), 2))
-    (memory,) = draw([run], [Entry("tree.rss_mb", "hold", "bars")]).charts[0].bars
-    assert memory.low > 50 + max(span.values["tree.rss_mb"] for span in run.spans)  # at the ends
 
 
 def test_a_tag_that_anybody_set_is_no_description(tmp_path):

@@ -143,7 +143,8 @@ def test_the_command_takes_flags_of_umlaut(
     benchmark.log("queue", "queue-length", 3, "n", "serve")
     benchmark.close()
     assert benchmark.folder is not None
-    assert attach_now([benchmark.folder], None) == (1, "")
+    _, waiting = attach_now([benchmark.folder], None)
+    assert not waiting
     dashed = f"{benchmark.uuid[:8]}-{benchmark.uuid[8:]}"
     words = [str(store_file), "-u", dashed, "-t", "memory", "time"]
     told = ["loss", "queue-length", "-d", "how much", "how long", "training", "queue"]

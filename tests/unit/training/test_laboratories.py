@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from dataset.join.latency_splits import laboratory_out
 from training.evaluation.held_out import HeldOut
 from training.hybrid.judge.report import QUESTION_OF_L, laboratory_lines
+from training.studies.laboratories import COLUMNS, write
 
 ROWS = 40
 EXAMPLES = SimpleNamespace(
@@ -57,6 +59,17 @@ def test_a_laboratory_on_a_gpu_is_a_line_for_each_kind_of_work() -> None:
     assert round(line["median_ape"], 6) == 10.0
     assert line["coverage"] == 100.0
     assert found["other", "T4", None]["coverage"] == 0.0
+
+
+def test_laboratories_that_were_not_asked_again_keep_their_lines(tmp_path) -> None:
+    every = [{"laboratory": line["data"].split()[0], **line} for line in lines(0.2)]
+    write(tmp_path, [line for line in every if line["laboratory"] == "one"], "law 1", 10)
+    write(tmp_path, [line for line in every if line["laboratory"] == "other"], "law 1", 10)
+    kept = json.loads((tmp_path / "laboratories.json").read_text(encoding="utf-8"))["lines"]
+    assert {line["laboratory"] for line in kept} == {"one", "other"}
+    text = (tmp_path / "laboratories.md").read_text(encoding="utf-8")
+    assert text.count("\n|") == 2 + len(every)
+    assert set(COLUMNS) <= set(every[0])
 
 
 def test_a_laboratory_is_held_out_where_another_one_runs_as_users_do() -> None:

@@ -371,7 +371,7 @@ def _shown(s: Sweep, place: Place) -> str:
     return f"{s.name} batch {batch} {precision} on {' '.join(filter(None, (device, mig)))}"
 
 
-def exported(name: str) -> ModelGraph:
+def read_onnx_export(name: str) -> ModelGraph:
     """Return the graph of a network of torchvision as its export to ONNX has it."""
     import torch
     from torchvision.models import get_model
@@ -406,7 +406,7 @@ def main() -> None:
     where += [replace(c, mode="compiled") for c in where if c.mig is None]
     sweeps = []
     for name in asked.models.split(","):
-        other = exported(name) if name in asked.exported.split(",") else None
+        other = read_onnx_export(name) if name in asked.exported.split(",") else None
         sweeps.append(sweep(predictor, dippm.read_graph(name), name, where, other))
         print(f"{name}: {len(where):,} points", flush=True)
     print(f"{'law':38}{'tried':>9}{'violated':>9}{'worst':>8}  worst case")

@@ -16,8 +16,8 @@ PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "xgboost")
 """Whose versions decide what a training gives."""
 
 
-def new_version(out: Path) -> Path:
-    """Return the folder of a checkpoint that is to be written.
+def check_is_new(out: Path) -> Path:
+    """Return the folder of a checkpoint that is to be written, after checking that it is new.
 
     Raises:
         BadParameter: if one is there: a published version never changes.
@@ -29,7 +29,7 @@ def new_version(out: Path) -> Path:
     return out
 
 
-def made_by(module: str, out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+def describe_making(module: str, out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command that makes a checkpoint, and the versions that it ran with.
 
     Args:

@@ -32,10 +32,10 @@ GPU_GROUPS = {
 HELD_OUT_GPUS = ("A100", "H100", "RTX-3090", "RTX-4090", "RTX-5090")
 LARGEST_SCALE = "l"
 
-LAW_ALONE = ("deepbench", "sd_webui")
-"""Sources that do not run as a user does: they teach the law, and no effect of a GPU. DeepBench
-times the fastest of cuDNN's algorithms, which PyTorch does not look for, and reports of Stable
-Diffusion come from desktops that did other work."""
+TRAINING_ONLY = ("deepbench", "sd_webui")
+"""Sources that do not run as a user does: they train the law that all GPUs share, but no effect of
+a GPU, and are never held out. DeepBench times the fastest of cuDNN's algorithms, which PyTorch does
+not look for, and reports of Stable Diffusion come from desktops that did other work."""
 
 SPLITS = {
     "L": "L laboratory held out",
@@ -78,11 +78,11 @@ def laboratory_out(table: pd.DataFrame) -> Split:
 
     It is what the user of another laboratory gets: nothing of its software, driver and machines is
     known. A GPU of which no other source has a row would be S3a's question, so its rows of the
-    source neither train nor test. Sources of LAW_ALONE teach nothing of a GPU, and what they
+    source neither train nor test. Sources of TRAINING_ONLY teach nothing of a GPU, and what they
     measured is not what a user gets: they are never held out.
     """
     split = one_out(table, "L", "source")
-    as_users = table[~table["source"].isin(LAW_ALONE)]
+    as_users = table[~table["source"].isin(TRAINING_ONLY)]
     taught = as_users.groupby("gpu")["source"].nunique()
     elsewhere = set(as_users["row_id"][as_users["gpu"].map(taught) > 1])
     folds = []

@@ -122,15 +122,28 @@ class GpuEffects:
             c: the conditions.
             launches: of the graph: its owner may have measured models, or single operators.
         """
-        effects = self.of(c)
         share = arithmetic_share(table, batch, view)
-        of_bytes = effects[table.kind, BYTES]
-        added = of_bytes + share * (effects[table.kind, effect_column(table.unit)] - of_bytes)
+        added = effect_of_kernels(self.of(c), table.kind, effect_column(table.unit), share)
         calibrated = c.device.calibration
         if calibrated is None:
-            return np.asarray(added)
+            return added
         own = np.array([calibrated.log_factor(kind, launches) for kind in KERNEL_CLASSES])
         return np.asarray(added + own[table.kind])
+
+
+def effect_of_kernels(
+    effects: Floats, kind: NDArray[np.int64], column: NDArray[np.int64], share: Floats
+) -> Floats:
+    """Return w · e[class, unit] + (1 - w) · e[class, "bytes"] of each kernel, shape (K,).
+
+    Args:
+        effects: of a GPU in a mode, shape (classes, len(EFFECT_UNITS)).
+        kind: class of each kernel, shape (K,).
+        column: of EFFECT_UNITS, that of its arithmetic, shape (K,).
+        share: w, see the module docstring, shape (K,).
+    """
+    of_bytes = effects[kind, BYTES]
+    return np.asarray(of_bytes + share * (effects[kind, column] - of_bytes))
 
 
 def arithmetic_share(table: KernelTable, batch: int, view: DeviceView) -> Floats:

@@ -36,11 +36,11 @@ FEATURES = (
 )
 FEWEST_FEATURES = 7
 """Of laws that were fitted before the last one was known."""
-REFERENCE, SEEN, UNSEEN = "GPU of reference", "measured GPU", "unseen GPU"
+REFERENCE, SEEN, UNSEEN = "reference GPU", "measured GPU", "unseen GPU"
 GROUPS = (REFERENCE, SEEN, UNSEEN)
 """Of the first the networks have a head: an answer means what one laboratory measured, and what is
-held out there is a kind of model. What is held out of the second is its laboratory. A checkpoint of
-before 0.11 does not tell them apart."""
+held out there is a kind of model. What is held out of the second is its laboratory. A checkpoint
+before version 0.11 does not tell them apart."""
 LEAST_SPREAD = 0.005
 LEAST_NOVELTY = 0.02
 """Nearer models are twins. On one GPU and batch EfficientNet-B0 and -B3 are 0.03 apart, ResNet-50

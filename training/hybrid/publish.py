@@ -75,7 +75,7 @@ def publish(
         evaluation: what was found on rows that did not train.
         power: model, and lines of the card.
         memory: likewise, with its report.
-        made: how, see `training.provenance.made_by`.
+        made: how, see `training.provenance.describe_making`.
         since: folder of an earlier version, whose errors the card shows beside the new ones.
         changes: what is new, for the card.
     """

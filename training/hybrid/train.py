@@ -46,7 +46,7 @@ from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
 from training.hybrid.rows.examples import join_examples
 from training.hybrid.rows.sources import load_examples, load_rows
-from training.provenance import made_by, new_version
+from training.provenance import check_is_new, describe_making
 
 DEFAULT = "hybrid-gpu"
 """Name of the checkpoint whose splits are committed, see `dataset.join.latency_splits`."""
@@ -73,7 +73,7 @@ LABORATORIES = "L"
 def main(
     data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
-    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=new_version)],
+    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=check_is_new)],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build"),
     steps: Annotated[int, typer.Option(min=10, help="optimiser steps of each network")] = STEPS,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
@@ -145,7 +145,7 @@ def main(
         ),
         power=(power, power_lines),
         memory=(memory, memory_report),
-        made=made_by(
+        made=describe_making(
             "training.hybrid.train",
             out,
             {

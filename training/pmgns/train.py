@@ -30,7 +30,7 @@ from training.evaluation.since import errors_since
 from training.pmgns.examples import GPU, Examples, load_examples
 from training.pmgns.folds import Run, run_fold
 from training.pmgns.trainer import TrainingConfig
-from training.provenance import new_version
+from training.provenance import check_is_new
 
 DATA = "timm_infer (amp, nchw, eager, torch 2.4)"
 console = Console(stderr=True)
@@ -39,7 +39,7 @@ console = Console(stderr=True)
 def main(
     config: Annotated[Path, typer.Option(help="Network and training, YAML.")],
     raw: Annotated[Path, typer.Option(help="Raw graphs, <model>@<size>.json.gz.")],
-    out: Annotated[Path, typer.Option(help="Checkpoint folder to write.", callback=new_version)],
+    out: Annotated[Path, typer.Option(help="Checkpoint folder to write.", callback=check_is_new)],
     data: Annotated[Path | None, typer.Option(help="Measured tables.")] = None,
     runs: Annotated[Path, typer.Option(help="State of the runs.")] = Path("build/pmgns"),
     graphs: Annotated[Path, typer.Option(help="Encoded graphs.")] = Path("build/table3/graphs"),

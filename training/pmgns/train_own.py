@@ -43,7 +43,7 @@ from training.pmgns.selection import (
     told_apart,
 )
 from training.pmgns.trainer import TrainingConfig
-from training.provenance import new_version
+from training.provenance import check_is_new
 
 NETWORKS = {"sage": "GraphSAGE", "gat": "GAT", "gcn": "GCN", "gin": "GIN", "mlp": "MLP"}
 SHIPPED = "sage"
@@ -56,7 +56,7 @@ def main(
     joined: Annotated[Path, typer.Argument(help="Folder that `dataset.build_collected` wrote.")],
     out: Annotated[
         Path,
-        typer.Option(help="Checkpoint folder to write, <name>/<version>.", callback=new_version),
+        typer.Option(help="Checkpoint folder to write, <name>/<version>.", callback=check_is_new),
     ],
     config: Annotated[Path, typer.Option(help="Network and training, YAML.")] = Path(
         "training/configs/own.yaml"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dippm import pretrained
 from dippm.features.kernel_features import N_KINDS
-from dippm.models.gpu_effects import BYTES
+from dippm.models.gpu_effects import effect_of_kernels
 from dippm.models.hybrid import Hybrid
 from dippm.models.kernel_law import KernelLaw
 from training.steps.examples import StepExamples
@@ -58,9 +58,8 @@ class Base:
         ):
             mine = slice(first, end)
             effects = self.law.effects.of(row.conditions_of_pass)
-            of_bytes = effects[kind[mine], BYTES]
-            of_units = effects[kind[mine], examples.column[mine]]
-            found[mine] = of_bytes + examples.share[mine] * (of_units - of_bytes)
+            given = kind[mine], examples.column[mine], examples.share[mine]
+            found[mine] = effect_of_kernels(effects, *given)
         return found
 
     def launch_ms(self, examples: StepExamples) -> Floats:

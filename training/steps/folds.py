@@ -16,7 +16,9 @@ from dippm.features.kernel import PARTS
 from dippm.models.step_memory import StepMemoryModel
 from dippm.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
-from training.hybrid.judge.published_folds import METRICS, NO_WIDTHS, PREDICTOR, answered
+from training.hybrid.fit.folds import keep_arrays
+from training.hybrid.judge.published_folds import CARD as FOLD_CARD
+from training.hybrid.judge.published_folds import METRICS, NO_WIDTHS, PREDICTOR, ask_fold
 from training.hybrid.rows.examples import GraphLookup
 from training.steps.base import Base, Floats
 from training.steps.examples import StepExamples
@@ -26,11 +28,8 @@ from training.steps.splits import StepFold
 
 _FORWARD = PARTS.index("forward")
 CARD: dict[str, Any] = {
+    **FOLD_CARD,
     "summary": "A fold of the predictor of training steps, for its evaluation.",
-    "use": "Predictions of the steps that the fold holds out.",
-    "limits": ["It is no predictor for use: part of the measured steps did not train it."],
-    "never_measured": [],
-    "data": [],
     "command": "python -m training.steps.train",
 }
 
@@ -54,7 +53,7 @@ class StepRunner:
     graph: GraphLookup
 
     def held_out(self, folds: Sequence[StepFold]) -> HeldOut:
-        """Return the answers of the published folds of a split, see `published_folds.answered`.
+        """Return the answers of the published folds of a split, see `published_folds.ask_fold`.
 
         A step without an update is no question of a user: it has no row.
         """
@@ -67,7 +66,7 @@ class StepRunner:
                 progress.update(bar, advance=1, description=f"fits (last: {fold.file[:40]})")
                 asked = {int(i): rows[i] for i in fold.test if rows[i].optimizer}
                 if asked:
-                    parts.append(answered(folder, fold.name, asked, self.graph))
+                    parts.append(ask_fold(folder, fold.name, asked, self.graph))
         return HeldOut(PREDICTOR, folds[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
     def with_own_terms(self, folds: Sequence[StepFold]) -> HeldOut:
@@ -120,7 +119,7 @@ class StepRunner:
             fitted = fit_step(examples, started, fold.train, settings)
             given = started, fold.test, *fitted
             log_ms, plain = predict_step(examples, *given, settings.trees.reach)
-            _keep(
+            keep_arrays(
                 self._kept(fold),
                 log_ms=log_ms,
                 plain_log_ms=plain,
@@ -140,14 +139,6 @@ class StepRunner:
 
     def _kept(self, fold: StepFold) -> Path:
         return self.folder / f"{fold.file}.npz"
-
-
-def _keep(path: Path, **arrays: Any) -> None:
-    """Write arrays so that a file is whole or is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part.npz")
-    np.savez(unfinished, **arrays)
-    unfinished.replace(path)
 
 
 def _forward_ms(examples: StepExamples, started: Started) -> Floats:

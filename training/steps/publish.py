@@ -52,7 +52,7 @@ def publish(
         helds: what the published folds answered, by split.
         with_own_terms: predictions of the same folds with what their tables have of their own.
         memory: model, and lines of the card.
-        made: how, see `training.provenance.made_by`.
+        made: how, see `training.provenance.describe_making`.
         since: folder of an earlier version, whose errors the card shows beside.
         changes: what is new, for the card.
     """

@@ -12,6 +12,7 @@ published and asked as what ships. Kernels of the measured steps and every fit a
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +25,10 @@ from dippm.models.hybrid import Hybrid
 from dippm.models.memory import MemoryModel
 from dippm.pretrained.store import read_info
 from training.hybrid.fit.folds import table_of
-from training.hybrid.judge.published_folds import published_folds
+from training.hybrid.judge.published_folds import publish_folds
 from training.hybrid.rows.sources import load_rows
 from training.hybrid.train import runner_of
-from training.provenance import made_by, new_version
+from training.provenance import check_is_new, describe_making
 from training.steps.examples import load_steps
 from training.steps.fit import StepSettings
 from training.steps.folds import StepRunner
@@ -42,7 +43,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     inference: Annotated[Path, typer.Option(help="checkpoint of inference to start from")],
     inference_work: Annotated[Path, typer.Option(help="work folder of its training")],
-    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=new_version)],
+    out: Annotated[Path, typer.Option(help="checkpoint folder to write", callback=check_is_new)],
     work: Annotated[Path, typer.Option(help="cache of examples and fits")] = Path("build/steps"),
     processes: Annotated[int, typer.Option(help="that expand kernels side by side")] = 1,
     since: Annotated[Path | None, typer.Option(help="earlier version, to compare with")] = None,
@@ -61,13 +62,10 @@ def main(
     memory = fit_step_memory(
         step_memory_samples(data, store), context, installed(context, data, store)
     )
-    runner = StepRunner(
-        examples,
-        work / f"fits-{info.config['sha256'][:12]}",
-        StepSettings(),
-        memory[0],
-        store.__getitem__,
-    )
+    settings = StepSettings()
+    given = repr((info.config["sha256"], settings, [row.row_id for row in examples.rows]))
+    fits = work / f"fits-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
+    runner = StepRunner(examples, fits, settings, memory[0], store.__getitem__)
     helds = {name: runner.held_out(of_split) for name, of_split in folds.items()}
     publish(
         out,
@@ -79,7 +77,7 @@ def main(
         helds=helds,
         with_own_terms={name: runner.with_own_terms(of_split) for name, of_split in folds.items()},
         memory=memory,
-        made=made_by(
+        made=describe_making(
             "training.steps.train",
             out,
             {
@@ -112,7 +110,7 @@ def inference_folds(data: Path, graphs: Path, work: Path, inference: Path) -> li
     rows = runner.examples.rows
     tasks = runner.tasks(latency_splits(table_of(runner.examples))[FAMILIES], (0,))
     runner.run(tasks)
-    folders = published_folds(
+    folders = publish_folds(
         runner,
         tasks,
         load_rows(data, graphs)[1],

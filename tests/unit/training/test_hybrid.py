@@ -61,14 +61,14 @@ from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.held_out_times import held_out_times
 from training.hybrid.judge.published_folds import (
     MOST_ASKED,
-    _asked,
+    _sample_rows,
     fold_checkpoint,
     published_held_out,
 )
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.examples import Row, build_examples, join_examples
 from training.hybrid.train import WEIGHTS, choose_weight
-from training.provenance import made_by, new_version
+from training.provenance import check_is_new, describe_making
 
 SETTINGS = Settings(
     FitSettings(
@@ -331,10 +331,10 @@ def test_of_many_rows_alike_some_are_asked(runner):
     many = [replace(row, row_id=f"row {i}") for i in range(MOST_ASKED + 50)]
     other = replace(row, row_id="other", channels_last=not row.channels_last)
     amid = replace(row, row_id="amid", node=3)
-    asked = _asked([*many, other, amid])
+    asked = _sample_rows([*many, other, amid])
     assert len(asked) == MOST_ASKED + 1
     assert other in asked
-    assert {row.row_id for row in _asked([amid, other, *reversed(many)])} == {
+    assert {row.row_id for row in _sample_rows([amid, other, *reversed(many)])} == {
         row.row_id for row in asked
     }
 
@@ -418,7 +418,7 @@ def checkpoint(runner, tasks, shipped, helds, tmp_path_factory) -> Path:
     publish(
         out,
         runner=runner,
-        made=made_by(
+        made=describe_making(
             "training.hybrid.train", out, {"data": Path("tables"), "splits": ["S1", "S3a"]}
         ),
         law=checkpoint_laws(runner, [shipped], 0.5, graph_of)[0],
@@ -449,8 +449,8 @@ def test_a_checkpoint_says_how_it_was_made_and_is_never_written_over(checkpoint)
     made = dippm.pretrained.load(checkpoint).config["training"]
     assert made["packages"]["torch"] == version("torch")
     with pytest.raises(typer.BadParameter, match="never changes"):
-        new_version(checkpoint)
-    assert new_version(checkpoint.with_name("0.2.0")).name == "0.2.0"
+        check_is_new(checkpoint)
+    assert check_is_new(checkpoint.with_name("0.2.0")).name == "0.2.0"
 
 
 @pytest.mark.parametrize("far", [False, True])

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.join.latency_splits import LAW_ALONE
+from dataset.join.latency_splits import TRAINING_ONLY
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
@@ -265,7 +265,7 @@ def _seen(examples: Examples, train: Indices) -> dict[str, Any]:
 
 def _often_measured(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the GPUs that were measured often, as users run, by width of the format."""
-    rows = [row for row in rows if row.source not in LAW_ALONE]
+    rows = [row for row in rows if row.source not in TRAINING_ONLY]
     return {width: _often(rows, width) for width in sorted(set(FORMATS.values()))}
 
 

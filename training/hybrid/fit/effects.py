@@ -30,7 +30,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dataset.join.latency_splits import LAW_ALONE
+from dataset.join.latency_splits import TRAINING_ONLY
 from dippm.conditions import Mode, same_arithmetic
 from dippm.devices import Device, MemoryFamily, all_devices
 from dippm.features.kernel_classes import KERNEL_CLASSES
@@ -370,9 +370,9 @@ def is_like_board(device: Device, other: Device) -> bool:
 def sampled_rows(rows: Sequence[Row]) -> list[Row]:
     """Return at most MOST_ROWS rows of each table, precision and kind of work, always the same.
 
-    None of those of LAW_ALONE.
+    None of those of TRAINING_ONLY.
     """
-    asked = (row for row in rows if row.source not in LAW_ALONE)
+    asked = (row for row in rows if row.source not in TRAINING_ONLY)
     return sampled_by(
         asked,
         lambda row: (row.table, row.precision, "model" if row.is_model else row.family),

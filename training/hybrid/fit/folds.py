@@ -141,7 +141,7 @@ class Runner:
         if not self._residuals_path(task).exists():
             given = self.examples, self._beside(task), self.network(task)
             found = residuals_of(*given, tables=self.tables)
-            _keep(self._residuals_path(task), rows=found.rows, log_error=found.log_error)
+            keep_arrays(self._residuals_path(task), rows=found.rows, log_error=found.log_error)
 
     def _beside(self, task: Task) -> Indices:
         """Return the rows that train in the tables of rows under test; all if none is."""
@@ -178,7 +178,7 @@ class Runner:
         seconds[TREES] = time.monotonic() - began
         arrays: dict[str, Any] = {f"seconds {name}": value for name, value in seconds.items()}
         arrays |= {"test": task.test, "host": _host_ms(self, task.test, network), **predicted}
-        _keep(self._path(task), **arrays)
+        keep_arrays(self._path(task), **arrays)
 
     def network(self, task: Task) -> KernelNetwork:
         """Return the network of a finished task."""
@@ -333,8 +333,9 @@ def _fit(task: Task) -> str:
     return task.name
 
 
-def _keep(path: Path, **arrays: Any) -> None:
-    """Write arrays so that a file is whole or is none."""
+def keep_arrays(path: Path, **arrays: Any) -> None:
+    """Write arrays so that a file is whole or is none; its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part.npz")
     np.savez(unfinished, **arrays)
     unfinished.replace(path)

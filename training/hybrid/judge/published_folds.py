@@ -54,26 +54,26 @@ def published_held_out(
         runner: with finished fits.
         tasks: of one split.
         graph: key → graph.
-        weight: see `published_folds`.
+        weight: see `publish_folds`.
         memory: likewise.
         power: likewise.
 
     Returns:
-        Rows of `answered`.
+        Rows of `ask_fold`.
     """
     rows = runner.examples.rows
     tested = {task.fold: task.test for task in tasks}
     parts = []
-    for fold, folder in published_folds(
+    for fold, folder in publish_folds(
         runner, tasks, graph, weight=weight, memory=memory, power=power
     ).items():
-        asked = _asked([rows[i] for i in tested[fold]])
+        asked = _sample_rows([rows[i] for i in tested[fold]])
         places = {runner.position[row.row_id]: row for row in asked}
-        parts.append(answered(folder, fold, places, graph))
+        parts.append(ask_fold(folder, fold, places, graph))
     return HeldOut(PREDICTOR, tasks[0].split, pd.concat(parts, ignore_index=True), 0.0)
 
 
-def _asked(rows: Sequence[Row]) -> list[Row]:
+def _sample_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a fold that it is asked for, always the same ones."""
     return sampled_by(
         (row for row in rows if row.node is None),
@@ -82,7 +82,7 @@ def _asked(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def published_folds(
+def publish_folds(
     runner: Runner,
     tasks: Sequence[Task],
     graph: GraphLookup,
@@ -109,6 +109,8 @@ def published_folds(
         for fold, members in folds.items()
     }
     unwritten = [fold for fold, folder in folders.items() if not (folder / "config.json").exists()]
+    if not unwritten:
+        return folders
     laws = checkpoint_laws(runner, [folds[fold] for fold in unwritten], weight, graph)
     for fold, law in zip(unwritten, laws, strict=True):
         config = configuration(law, memory, power, NO_WIDTHS)
@@ -116,7 +118,7 @@ def published_folds(
     return folders
 
 
-def answered(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLookup) -> pd.DataFrame:
+def ask_fold(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLookup) -> pd.DataFrame:
     """Return what the checkpoint of a fold answers for rows; answers are kept in its folder.
 
     Args:

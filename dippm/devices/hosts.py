@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from dippm.devices.device import Device
 from dippm.errors import HostError, UnknownNameError, shortened
@@ -23,6 +23,7 @@ _DESKTOP_BOARD = re.compile(
     r"(nvidia[ -])?(geforce|gtx|rtx|titan|quadro)\b(?!.*\bserver\b)", re.IGNORECASE
 )
 _OLD = ("Pascal", "Volta", "Turing")
+KindOfBoard = Literal["data-centre", "desktop", "old-desktop"]
 HINT = "Give microseconds per launch, 0.1 to 10,000, or a class: {}."
 
 
@@ -61,7 +62,7 @@ def default_host(device: Device | None = None) -> HostMachine:
         device: that it launches on: data-centre boards sit in servers, those whose product name is
             GeForce, GTX, RTX, TITAN or Quadro in desktops of their time; None is a data-centre one.
     """
-    return assumed_hosts()[_kind_of_board(device)]
+    return assumed_hosts()[kind_of_board(device)]
 
 
 @cache
@@ -114,7 +115,8 @@ def host_of(host: str | float | HostMachine | None) -> HostMachine | None:
     return HostMachine(f"{launch_us:g} us", launch_us, what="as given")
 
 
-def _kind_of_board(device: Device | None) -> str:
+def kind_of_board(device: Device | None) -> KindOfBoard:
+    """Return which boards a device belongs to, by its product name and its architecture."""
     if device is None or not _DESKTOP_BOARD.match(device.measured_name):
         return "data-centre"
     return "old-desktop" if device.architecture in _OLD else "desktop"

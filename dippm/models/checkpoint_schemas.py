@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dippm.conditions import Mode, Precision, SoftwareClass, Timer
 from dippm.devices import MemoryFamily
+from dippm.devices.hosts import KindOfBoard
 from dippm.errors import CheckpointError
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
@@ -218,6 +219,7 @@ class TreeLawPart(Schema):
     effects: list[GpuUnits] | None = None
     default_effects: list[MemoryUnits] | None = None
     effect_spread: EffectSpread | None = None
+    laboratories: dict[KindOfBoard, LogFactor] = {}
 
     @model_validator(mode="after")
     def _has_effects(self) -> Self:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dippm.conditions import Conditions
 from dippm.devices import Device
+from dippm.devices.hosts import kind_of_board
 from dippm.features.kernel import UNITS
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import FEATURE_UNITS, DeviceView, roofline_parts_ms
@@ -49,6 +50,8 @@ class GpuEffects:
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU that was not measured.
         laboratory_log_sd: standard deviation of the log time between laboratories.
         headed: (GPU, mode) whose answers mean what one laboratory measured, see `KernelLaw.heads`.
+        laboratories: by kind of board: what the laboratories add that measured such boards, which
+            a GPU that was not measured takes too.
     """
 
     def __init__(
@@ -57,9 +60,11 @@ class GpuEffects:
         usual: Mapping[tuple[str, str], Floats],
         laboratory_log_sd: float = 0.0,
         headed: Collection[tuple[str, str]] = (),
+        laboratories: Mapping[str, float] | None = None,
     ) -> None:
         self.of_gpus, self.usual = of_gpus, usual
         self.laboratory_log_sd, self.headed = laboratory_log_sd, frozenset(headed)
+        self.laboratories = dict(laboratories or {})
 
     @classmethod
     def from_law(cls, law: Mapping[str, Any]) -> GpuEffects:
@@ -74,7 +79,8 @@ class GpuEffects:
             defaults = law["default_effects"]
             usual = {(line["memory"], line["mode"]): _array(line["units"]) for line in defaults}
             headed = [(line["device"], line["mode"]) for line in law.get("heads") or ()]
-            return cls(of_gpus, usual, _between_laboratories(law["effect_spread"]), headed)
+            spread = _between_laboratories(law["effect_spread"])
+            return cls(of_gpus, usual, spread, headed, law.get("laboratories"))
         of_gpus = {(line["device"], line["mode"]): _alike(line["terms"]) for line in law["tables"]}
         usual = {
             (family, mode): _alike(added)
@@ -89,8 +95,8 @@ class GpuEffects:
         if found is None:
             family = c.device.memory_family or ANY_MEMORY
             found = self.usual.get((family, c.mode), _NONE)
+            found = found + self.laboratories.get(kind_of_board(c.device), 0.0)
             if not _has_tensor_cores(c.device):
-                found = found.copy()
                 found[:, _HALF] = found[:, _FP32]
         return found
 

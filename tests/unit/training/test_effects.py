@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dippm.devices import find
+from dippm.devices.hosts import default_host
 from dippm.models.gpu_effects import BYTES, EFFECT_UNITS
 from training.hybrid.fit.effects import Effects, RowKernels, fit_effects
 from training.hybrid.rows.examples import Row
@@ -137,6 +138,6 @@ def test_launches_of_a_slow_machine_are_not_the_gpu_s() -> None:
         rows.append(_row("T4", "north", number, time_ms, timer="wall"))
         kernels.append(_kernel(0.02, launches=launches))
     found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
-    launch_ms = 0.01 * np.exp(found.terms["launch", "north T4 eager"])
+    launch_ms = default_host(find("T4")).launch_us / 1e3 * np.exp(found.terms["launch", "north T4 eager"])
     assert launch_ms == pytest.approx(0.04, rel=0.1)
     assert abs(found.of_gpus["T4", "eager"][GEMM, HALF]) < 0.1

@@ -130,6 +130,7 @@ def _without_effects(runner: Runner, members: Sequence[Task], weight: float) -> 
         "effects": [],
         "default_effects": [],
         "effect_spread": dict.fromkeys(LEVELS, 0.0),
+        "laboratories": {},
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
@@ -165,6 +166,7 @@ def _effects_part(found: Effects) -> dict[str, Any]:
             for (memory, mode), array in sorted(found.usual.items())
         ],
         "effect_spread": {name: round(value, 4) for name, value in found.sd.items()},
+        "laboratories": {kind: round(added, 5) for kind, added in found.laboratories.items()},
     }
 
 

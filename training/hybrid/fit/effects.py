@@ -5,17 +5,19 @@ For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
 source,
 
     log slow-down = law(k) + d[f, m, c, u] + b[chip, u] + h[chip, c, u] + g[g, u] + i[g, m, u]
-                    + a + s[source] + q[source, c, u] + j[l]
+                    + a[reference or other] + s[source] + q[source, c, u] + j[l]
     log time      = log of the row's sum, with the launches and copies of the table's machine
 
 Each term is normal around 0 with a standard deviation of its own level, which the rows decide
 (expectation maximisation, Laplace's approximation around the most likely terms; McCulloch and
 Searle 2001, ch. 6). So a GPU that one laboratory measured keeps part of what was found, and one
-that several measured the part in which they agree. An answer adds d + b + h + g + i. The sources
-whose tables have weights of their own in the networks' last layer are the reference, without terms
-of laboratories: on their GPUs an answer means what they measured. On others it means what all other
-laboratories measured in the mean (a): that of a question is unknown, so its own terms are 0 and
-their spread is in the interval.
+that several measured the part in which they agree. An answer adds d + b + h + g + i and
+the mean a of those who measured the GPU. The sources whose tables have weights of their own in the
+networks' last layer are the reference, without s, q and j: on their GPUs an answer means what they
+measured. On other GPUs that were measured it means what all other laboratories measured in the
+mean, and on those that nobody measured what those measured that have boards of their kind. Which
+laboratory a question is from is unknown, so its own terms are 0 and their spread is in the
+interval.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 from dataset.join.latency_splits import TRAINING_ONLY
 from dippm.conditions import Mode, same_arithmetic
 from dippm.devices import Device, MemoryFamily, all_devices
+from dippm.devices.hosts import KindOfBoard, default_host, kind_of_board, unknown_host_log_sd
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import DeviceView, serial_ms
 from dippm.features.kernel_graph import KernelGraph
@@ -79,11 +82,11 @@ START_SD = {
     "source": 0.1,
     "source_class": 0.1,
     "laboratory": 0.08,
-    "launch": 0.7,
+    "launch": unknown_host_log_sd(),
 }
 """Where the standard deviations start, log."""
-OF_LABORATORIES = ("laboratories", "source", "source_class", "laboratory")
-"""Levels that tables of reference do not have."""
+OF_ONE_LABORATORY = ("source", "source_class", "laboratory")
+"""Levels that tables of reference do not have: what they measured is what an answer means."""
 FIXED = ("default", "laboratories", "launch")
 """Levels whose standard deviation is given: few GPUs, and few machines, would decide it."""
 LEAST_SD = 0.01
@@ -99,7 +102,6 @@ ALIKE_LIMITS = 1.25
 """Ratio of two power limits up to which boards of one chip are alike."""
 REFERENCE, OTHERS = "reference", "others"
 MOST_STEP = 0.5
-START_LAUNCH_MS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Effects:
     Attributes:
         of_gpus: by (GPU, mode), shape (classes, units): what an answer adds.
         usual: by (memory family or ANY_MEMORY, mode): what one for another GPU adds, d.
+        laboratories: by kind of board: what one for another GPU adds to it, a.
         sd: standard deviation of each level, log.
         row_sd: of what is left of a row, by what was measured.
         terms: every term by its name, level first.
@@ -139,6 +142,7 @@ class Effects:
 
     of_gpus: Mapping[tuple[str, Mode], Floats]
     usual: Mapping[tuple[str, Mode], Floats]
+    laboratories: Mapping[KindOfBoard, float]
     sd: Mapping[str, float]
     row_sd: Mapping[str, float]
     terms: Mapping[tuple[Any, ...], float]
@@ -215,10 +219,7 @@ class _Design:
         )
         matrix.sum_duplicates()
         free = np.array(
-            [
-                name[0] not in OF_LABORATORIES or name[1] not in {*references, REFERENCE}
-                for name in names
-            ]
+            [name[0] not in OF_ONE_LABORATORY or name[1] not in references for name in names]
         )
         matrix = (matrix @ sp.diags(free.astype(np.float64))).tocsr()
         return cls(matrix, np.array(level), names, of_row, launch)
@@ -250,7 +251,8 @@ def fit_effects(
     copied = np.array([row.timer == "wall+copy" for row in rows])
     copy = copied * np.array([k.input_bytes for k in kernels]) / copy_bytes_per_ms
     waits = np.array([row.timer != "kernel" for row in rows])
-    host_ms = waits * np.array([k.launches for k in kernels]) * START_LAUNCH_MS
+    launch_ms = np.array([default_host(row.device).launch_us / 1e3 for row in rows])
+    host_ms = waits * np.array([k.launches for k in kernels]) * launch_ms
     label = np.log([row.latency_ms for row in rows])
     kinds = np.array([row.kind for row in rows])
     sums = sp.csr_matrix(
@@ -290,8 +292,11 @@ def fit_effects(
         for kind in set(kinds.tolist()):
             row_sd[kind] = max(LEAST_ROW_SD, float(1.4826 * np.median(left[kinds == kind])))
     known = dict(zip(design.names, found.tolist(), strict=True))
+    headed = {gpu for gpu, _, _ in heads}
+    laboratories = _of_laboratories(rows, known, headed)
     return Effects(
-        *_of_gpus(rows, known, {(gpu, mode) for gpu, mode, _ in heads}),
+        *_of_gpus(rows, known, headed, laboratories),
+        laboratories,
         dict(zip(LEVELS, sd.tolist(), strict=True)),
         row_sd,
         known,
@@ -301,7 +306,8 @@ def fit_effects(
 def _of_gpus(
     rows: Sequence[Row],
     known: Mapping[tuple[Any, ...], float],
-    headed: Collection[tuple[str, str]],
+    headed: Collection[str],
+    laboratories: Mapping[KindOfBoard, float],
 ) -> tuple[dict[tuple[str, Mode], Floats], dict[tuple[str, Mode], Floats]]:
     """Return what GPUs have of their own, and what others take, from the terms by name."""
     modes: tuple[Mode, ...] = get_args(Mode)
@@ -321,6 +327,11 @@ def _of_gpus(
     }
     for device in named.values():
         chip = chip_of(device)
+        of_laboratories = (
+            known.get(("laboratories", REFERENCE if device.name in headed else OTHERS), 0.0)
+            if device.name in measured
+            else laboratories[kind_of_board(device)]
+        )
         for mode in modes:
             own = [
                 known.get(("chip", chip, unit), 0.0)
@@ -329,12 +340,20 @@ def _of_gpus(
                 + known.get(("gpu_mode", device.name, mode, unit), 0.0)
                 for kind, unit in np.ndindex(shape)
             ]
-            others = (
-                0.0 if (device.name, mode) in headed else known.get(("laboratories", OTHERS), 0.0)
-            )
             of_all = usual[device.memory_family or ANY_MEMORY, mode]
-            of_gpus[device.name, mode] = of_all + others + np.reshape(own, shape)
+            of_gpus[device.name, mode] = of_all + of_laboratories + np.reshape(own, shape)
     return of_gpus, usual
+
+
+def _of_laboratories(
+    rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], headed: Collection[str]
+) -> dict[KindOfBoard, float]:
+    """Return a for GPUs that nobody measured: of those who have boards of their kind."""
+    of_reference = {kind_of_board(row.device) for row in rows if row.device.name in headed}
+    return {
+        kind: known.get(("laboratories", REFERENCE if kind in of_reference else OTHERS), 0.0)
+        for kind in get_args(KindOfBoard)
+    }
 
 
 def _usual(

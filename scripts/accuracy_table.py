@@ -26,6 +26,7 @@ class Question:
         split: how the name of the split begins.
         data: words that the name of the data holds.
         phase: of the checkpoint.
+        without: words that it does not hold.
     """
 
     text: str
@@ -33,6 +34,7 @@ class Question:
     split: str
     data: tuple[str, ...]
     phase: str = "inference"
+    without: tuple[str, ...] = ()
 
     def is_answered_by(self, line: Line) -> bool:
         """Return whether a line is about this."""
@@ -42,27 +44,32 @@ class Question:
             and line.get("phase", "inference") == self.phase
             and str(line.get("split")).startswith(self.split)
             and all(word in data for word in self.data)
+            and not any(word in data for word in self.without)
         )
 
 
+MODELS, GPTS = ("whole models",), ("hwgpt",)
 QUESTIONS = (
-    Question("latency of a new architecture of a known kind", "latency_ms", "S1", ("timm tables",)),
+    Question("latency in a laboratory never seen", "latency_ms", "L", MODELS, without=GPTS),
+    Question("the same, GPTs that nobody else measured", "latency_ms", "L", GPTS),
     Question("latency of a kind of model never seen", "latency_ms", "S2", ("timm tables", "eager")),
     Question("the same, compiled", "latency_ms", "S2", ("timm tables", "compiled")),
-    Question("the same, torchvision, TF32 and fp16", "latency_ms", "S2", ("pytorch_gpu",)),
-    Question("the same, GPTs", "latency_ms", "S2", ("hwgpt",)),
-    Question("the same, on MIG slices", "latency_ms", "S2", ("migperf", ", MIG slices")),
+    Question("the same, torchvision", "latency_ms", "S2", ("pytorch_gpu",)),
+    Question("the same, CNNs over batch", "latency_ms", "S2", ("parvagpu", "7g.80gb")),
+    Question("the same, on MIG slices", "latency_ms", "S2", (", MIG slices",)),
+    Question("the same, GPTs", "latency_ms", "S2", GPTS),
+    Question("the same, U-Nets of images", "latency_ms", "S2", ("sd_webui",)),
     Question("latency on a GPU never measured", "latency_ms", "S3a", ("timm tables", "eager")),
     Question("the same, compiled", "latency_ms", "S3a", ("timm tables", "compiled")),
-    Question("the same, torchvision, TF32 and fp16", "latency_ms", "S3a", ("pytorch_gpu",)),
-    Question("the same, GPTs", "latency_ms", "S3a", ("hwgpt",)),
-    Question("latency of GPTs larger than any seen", "latency_ms", "S6", ("hwgpt",)),
-    Question("training step, new architecture", "latency_ms", "S1", ("timm_train",), "train"),
-    Question("the same, kind never seen", "latency_ms", "S2", ("timm_train",), "train"),
-    Question("the same, GPU never measured so", "latency_ms", "S3a", ("timm_train",), "train"),
+    Question("the same, torchvision", "latency_ms", "S3a", ("pytorch_gpu",)),
+    Question("the same, GPTs", "latency_ms", "S3a", GPTS),
+    Question("training step of a kind of model never seen", "latency_ms", "S2", ("timm",), "train"),
+    Question("the same, on a GPU never measured so", "latency_ms", "S3a", ("timm",), "train"),
     Question("memory of a training step", "memory_mb", "model held out", (), "train"),
+    Question("memory in a laboratory never seen", "memory_mb", "laboratory", ()),
     Question("memory of a model never seen", "memory_mb", "model held out", ("all",)),
-    Question("power, all that its laboratory measured unseen", "power_w", "source", ()),
+    Question("power in a laboratory never seen", "power_w", "source", ()),
+    Question("energy in a laboratory never seen", "energy_j", "L", ()),
     Question("latency on this project's CPU, new kind", "latency_ms", "S2-5", ("cpu",)),
     Question("memory on this project's CPU, new kind", "memory_mb", "S2-5", ("cpu",)),
 )
@@ -93,14 +100,12 @@ def rows(
                 "GPU": _gpus(found),
                 "median APE %": _range(line["median_ape"] for line in found),
                 "MAPE %": _range(line["mape"] for line in found),
+                "inside 90 % interval, %": _range(
+                    line["coverage"] for line in found if line.get("coverage") is not None
+                ),
                 "n": f"{sum(line['n'] for line in found):,}",
-                "checkpoint": ", ".join(dict.fromkeys(map(_checkpoint, found))),
+                "checkpoint": ", ".join(dict.fromkeys(str(line["checkpoint"]) for line in found)),
             }
-
-
-def _checkpoint(line: Line) -> str:
-    """Return the name of a checkpoint, with the version if the error is an earlier one's."""
-    return " ".join(filter(None, (str(line["checkpoint"]), line.get("version"))))
 
 
 def _gpus(lines: Iterable[Line]) -> str:
@@ -110,5 +115,7 @@ def _gpus(lines: Iterable[Line]) -> str:
 
 def _range(values: Iterable[float]) -> str:
     found = sorted(values)
+    if not found:
+        return "–"
     low, high = (f"{value:.1f}" for value in (found[0], found[-1]))
     return low if low == high else f"{low} – {high}"

@@ -14,7 +14,6 @@ COLUMNS = {
     "gpu": "GPU",
     "data": "measured",
     "phase": "phase",
-    "version": "of version",
     "n": "n",
     "median_ape": "median APE %",
     "mape": "MAPE %",
@@ -38,11 +37,9 @@ TARGETS = {
 SPLITS = """\
 | split | held out together | says how far off an answer is for |
 |---|---|---|
-| S0 | nothing: rows at random | another batch of a measured model; not to be read alone |
-| S1 | all rows of an architecture, on every GPU, under every name | a new model of a known kind |
+| L | all that a laboratory measured, on every GPU | a measured GPU in another laboratory: yours |
 | S2 | all architectures of a family | a new kind of model |
 | S3a | all rows of a GPU and its variants | a GPU never measured |
-| S6 | the largest models | larger than anything seen |
 | model held out | all rows of a model | memory of a new model |
 | laboratory held out | all that a laboratory measured | memory on an unknown installation |
 | operators and models held out | these; others of their laboratory train | power of a new model |
@@ -55,9 +52,9 @@ How far off predictions are, on what was held out of training. Each row names it
 on this page are made from the `metrics.json` of the shipped checkpoints while the site is built.
 
 APE is the absolute percentage error of one point, MAPE its mean. Where several GPUs or tables
-answer a question, the range of theirs stands. Rows of a measured GPU are predicted with what is
-known of their table, the launch time of its machine among it; a GPU never measured has nothing of
-the kind.
+answer a question, the range of theirs stands. A row that was held out is asked as a user asks: of
+a checkpoint that was published without it, with GPU, precision, mode, batch and layout, and with
+the default host. Nothing of its own table, machine or software is known.
 """
 CHART = (
     "<!-- chart errors: Mean absolute percentage error of latency of whole models, by table and "
@@ -105,8 +102,6 @@ def _numbered(asked: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         text = row["asked"]
         if text.startswith("the same"):
             text = before + text.removeprefix("the same")
-        elif text.endswith(", likewise"):
-            text = text.removesuffix(", likewise") + ", all that its laboratory measured unseen"
         before = text.partition(",")[0]
         first = {"asked": text, "split": row["split"]}
         found.append(first | {key: value for key, value in row.items() if key not in first})

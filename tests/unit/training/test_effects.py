@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.devices.hosts import default_host
-from dippm.models.gpu_effects import BYTES, EFFECT_UNITS
+from dippm.models.gpu_effects import BYTES, EFFECT_UNITS, GpuEffects
 from training.hybrid.fit.effects import Effects, RowKernels, fit_effects
 from training.hybrid.rows.examples import Row
 
@@ -138,6 +139,34 @@ def test_launches_of_a_slow_machine_are_not_the_gpu_s() -> None:
         rows.append(_row("T4", "north", number, time_ms, timer="wall"))
         kernels.append(_kernel(0.02, launches=launches))
     found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
-    launch_ms = default_host(find("T4")).launch_us / 1e3 * np.exp(found.terms["launch", "north T4 eager"])
+    launch_ms = (
+        default_host(find("T4")).launch_us / 1e3 * np.exp(found.terms["launch", "north T4 eager"])
+    )
     assert launch_ms == pytest.approx(0.04, rel=0.1)
     assert abs(found.of_gpus["T4", "eager"][GEMM, HALF]) < 0.1
+
+
+def test_an_unmeasured_board_takes_what_laboratories_with_boards_of_its_kind_add() -> None:
+    """The reference has desktop boards, the others those of servers: 0.4 apart, in the log."""
+    random = np.random.default_rng(3)
+    rows, kernels = [], []
+    added = {"RTX-3090": -0.2, "RTX-4090": -0.2, "T4": 0.2, "V100-SXM2-16GB": 0.2, "A30": 0.2}
+    for gpu, slower in added.items():
+        laboratory = "desk" if gpu.startswith("RTX") else "servers"
+        for number in range(40):
+            base = float(np.exp(random.uniform(-1, 2)))
+            time_ms = base * float(np.exp(slower + random.normal(0, 0.02)))
+            rows.append(_row(gpu, laboratory, number, time_ms))
+            kernels.append(_kernel(base))
+    heads = [(gpu, "eager", f"desk {gpu} eager") for gpu in ("RTX-3090", "RTX-4090")]
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7, heads=heads)
+    assert found.laboratories["desktop"] < -0.02
+    assert found.laboratories["data-centre"] == found.laboratories["old-desktop"] > 0.02
+    assert found.of_gpus["RTX-3090", "eager"][GEMM, HALF] == pytest.approx(-0.2, abs=0.03)
+    known = GpuEffects(found.of_gpus, found.usual, laboratories=found.laboratories)
+    unmeasured = {
+        gpu: known.of(Conditions(find(gpu), precision="fp16"))[GEMM, HALF]
+        for gpu in ("RTX-5090", "A10", "A100-40GB")
+    }
+    assert unmeasured["RTX-5090"] < unmeasured["A10"] - 0.05
+    assert unmeasured["A100-40GB"] > 0.05

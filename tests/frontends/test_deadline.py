@@ -1,0 +1,84 @@
+"""A time limit inside this process: what it interrupts, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dippm.frontends import deadline
+from dippm.frontends.deadline import OutOfTimeError, within
+
+PROFILED = """
+import sys
+from dippm.frontends.deadline import OutOfTimeError, within
+
+with within(60.0):
+    pass
+if "late" in sys.argv:
+    try:
+        with within(0.01):
+            while True:
+                pass
+    except TimeoutError:
+        pass
+calls = []
+sys.setprofile(lambda frame, event, arg: calls.append(event))
+(lambda: None)()
+sys.setprofile(None)
+print(calls.count("call"))
+"""
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def swallow() -> None:
+    try:
+        spin()
+    except OutOfTimeError:
+        spin()
+
+
+@pytest.mark.parametrize("work", [spin, swallow])
+def test_work_that_takes_longer_is_interrupted_where_it_is(
+    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more where the work swallows it."""
+    monkeypatch.setattr(deadline, "REPEAT_S", 0.01)
+    with pytest.raises(TimeoutError, match=r"longer than 0\.01 s") as caught, within(0.01):
+        work()
+    assert isinstance(caught.value.__cause__, OutOfTimeError)
+
+
+@pytest.mark.parametrize("moment", ["in time", "late"])
+def test_a_profiler_goes_on_after_it(moment: str) -> None:
+    """Taken back, the error would be looked for at every step, and a profiled call never return."""
+    command = [sys.executable, "-c", PROFILED, moment]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert int(found.stdout) >= 1
+
+
+def test_an_interruption_that_comes_too_late_is_met_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work ends while the error is on its way: nothing meets it afterwards."""
+    raised = threading.Event()
+    really_raise = deadline._raise_in
+
+    def raise_in(thread: int) -> None:
+        really_raise(thread)
+        raised.set()
+
+    monkeypatch.setattr(deadline, "_raise_in", raise_in)
+    try:
+        with within(0.01):
+            raised.wait()  # one call into C: the error is met after it, at the end of the block
+    except TimeoutError:
+        pass
+    for _ in range(1000):
+        time.sleep(0)

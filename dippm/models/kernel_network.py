@@ -2,17 +2,23 @@
 
 D3.5's shape on the graph of kernels: features → three GraphSAGE blocks → fully connected head, with
 static features → how much slower than its roofline each kernel runs. Training lives in `training/`;
-the weights arrive as plain arrays.
+the weights arrive as plain arrays. Its products are too small for several threads: under load these
+wait for one another ten times as long as one takes alone, and how they share rows changes the last
+digits of an answer. So one thread of BLAS works, here and nowhere else in the process.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from dippm.errors import CheckpointError
 from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES
@@ -106,6 +112,17 @@ class KernelNetwork:
             heads: what the table of measurements of each place adds to the weights of the last
                 layer, (members, D, width); None for nothing.
         """
+        with _one_blas_thread:
+            return self._log_slowdown(features, static, kernels, known, heads)
+
+    def _log_slowdown(
+        self,
+        features: Array,
+        static: Array,
+        kernels: LawKernels,
+        known: NDArray[np.bool_] | None,
+        heads: Array | None,
+    ) -> Array:
         w, members = self.stacked, len(self.members)
         looks, places, _ = features.shape
         rows = features.reshape(looks * places, -1)
@@ -137,6 +154,37 @@ class KernelNetwork:
         if heads is not None:
             found += np.einsum("mcdw,mdw->mcd", z.reshape(members, size, places, width), heads)
         return np.asarray(np.clip(found, low, high))
+
+
+class _OneBlasThread:
+    """Leaves BLAS one thread while any thread of the process is inside, then what it had."""
+
+    def __init__(self) -> None:
+        self._start()
+        os.register_at_fork(after_in_child=self._start)
+
+    def _start(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._limiter = _blas().limit(limits=1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limiter.restore_original_limits()
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+_one_blas_thread = _OneBlasThread()
 
 
 def static_features(

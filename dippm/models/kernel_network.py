@@ -176,7 +176,15 @@ class _OneBlasThread:
         with self._lock:
             self._inside -= 1
             if not self._inside:
+                self._yield_control()
                 self._limiter.restore_original_limits()
+                self._yield_control()
+
+    def _yield_control(self) -> None:
+        """Let the thread that leaves last set what the one that came first had found."""
+        for library in _blas().lib_controllers:
+            if hasattr(library, "clear_controlling_thread"):  # since threadpoolctl 3.8
+                library.clear_controlling_thread(force=True)
 
 
 @cache

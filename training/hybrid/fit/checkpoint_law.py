@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dataset.join.latency_splits import TRAINING_ONLY
+from dippm.devices.hosts import default_host
 from dippm.features.kernel_classes import KERNEL_CLASSES
 from dippm.features.kernel_features import N_KINDS
 from dippm.graph.model_graph import GRAPH_VERSION
@@ -242,11 +243,17 @@ def _is_ours(table: str) -> bool:
 
 @torch.no_grad()
 def _host(members: Sequence[KernelNetwork], runner: Runner, train: Indices) -> dict[str, float]:
-    """Return launch time and copy rate of the machine that is taken if a user names none."""
-    trained = any(runner.examples.rows[i].table == HOST for i in train)
-    known = [m.log_launch_ms[runner.tables[HOST]] if trained else m.usual for m in members]
-    copy: list[torch.Tensor] = [m.log_copy for m in members]
-    launch_ms, rate = (float(torch.stack(logs).mean().exp()) for logs in (known, copy))
+    """Return launch time and copy rate of the machine that is taken if a user names none.
+
+    A law that was not taught by that machine takes the time of its class: without rows the networks
+    have only what they started from, and a fold would be judged by it.
+    """
+    copied: list[torch.Tensor] = [m.log_copy for m in members]
+    launch_ms = default_host().launch_us / 1e3
+    if any(runner.examples.rows[i].table == HOST for i in train):
+        launched = [m.log_launch_ms[runner.tables[HOST]] for m in members]
+        launch_ms = float(torch.stack(launched).mean().exp())
+    rate = float(torch.stack(copied).mean().exp())
     return {"launch_ms": launch_ms, "copy_bytes_per_ms": rate}
 
 

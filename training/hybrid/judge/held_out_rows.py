@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
+from dippm.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.folds import Runner, Task
@@ -19,6 +20,7 @@ from training.hybrid.fit.mixture import Mixture
 from training.hybrid.judge.baselines import NAMES, ROOFLINE, Inputs
 from training.hybrid.judge.held_out_times import HeldOutTimes, held_out_times
 from training.hybrid.judge.latency_intervals import half_widths, interval_law_rows, interval_rows
+from training.hybrid.judge.report import question_of_laboratory
 from training.hybrid.judge.views import View, views_of
 from training.hybrid.rows.examples import Row
 
@@ -147,7 +149,7 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
             "kind": [row.kind for row in known],
             "source": [row.source for row in known],
             "table": [table_of(row) for row in known],
-            "question": [_question(row, held.split, views) for row in known],
+            "question": _questions(known, host_share, held.split, views),
             "gpu": [row.device.name for row in known],
             "mig": [row.mig.name if row.mig else None for row in known],
             "precision": [row.precision for row in known],
@@ -167,6 +169,21 @@ def _described(runner: Runner, held: HeldOut, times: HeldOutTimes) -> pd.DataFra
             "costliest": [" · ".join(kernels) for kernels in times.costliest],
         }
     )
+
+
+def _questions(
+    rows: Sequence[Row], host_share: Sequence[float], split: str, views: Sequence[View]
+) -> list[str | None]:
+    """Return what a user asks that the error of each row answers, None if nothing.
+
+    Laboratories are judged by what their machine does not decide, see `laboratory_lines`.
+    """
+    if split != "L":
+        return [_question(row, split, views) for row in rows]
+    return [
+        question_of_laboratory(row.source) if row.is_model and share <= HOST_DECIDES else None
+        for row, share in zip(rows, host_share, strict=True)
+    ]
 
 
 def _question(row: Row, split: str, views: Sequence[View]) -> str | None:

@@ -18,7 +18,6 @@ from training.hybrid.judge.views import REFERENCE, WORK, View, views_of
 from training.hybrid.rows.examples import Examples
 
 LABEL, PREDICTED = "latency_ms", "predicted latency_ms"
-QUESTION_OF_L = "a measured GPU, in another laboratory"
 FEWEST_ROWS = 5
 """Of a laboratory on a GPU, that have a line of their own."""
 
@@ -80,10 +79,15 @@ def laboratory_lines(
         lines.append(
             {
                 **_columns(gpu, f"{laboratory} ({conditions})", held.split, mine),
-                "question": QUESTION_OF_L if work == WORK["model"] else None,
+                "question": question_of_laboratory(laboratory) if work == WORK["model"] else None,
             }
         )
     return lines
+
+
+def question_of_laboratory(laboratory: str) -> str:
+    """Return what a user asks that the errors of a laboratory held out answer."""
+    return f"a measured GPU, in another laboratory: {laboratory}"
 
 
 def rows_of(view: View, examples: Examples, rows: pd.DataFrame) -> pd.DataFrame:

@@ -17,6 +17,8 @@ from dippm.store.summary import NUMBERS
 
 UUID, COMPLETE, ABOUT, GROUP = "dippm.uuid", "dippm.complete", "dippm.run", "dippm.group"
 SEARCHED = ("uuid", "name", "experiment", "group", "description")
+NOT_GIVEN = ("dippm.", "mlflow.", "environment/", "absent/")
+"""How tags begin that the user did not give."""
 SUMMARY = "summary/"
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -120,7 +122,8 @@ def described(run: Any) -> dict[str, Any]:
     own = (value for name, value in tags.items() if not name.startswith("dippm."))
     texts = (*(found[name] for name in SEARCHED), *own)
     held = "\n".join((*texts, *run.data.params, *run.data.params.values()))
-    return {**found, "words": held.casefold()}
+    given = {name: value for name, value in tags.items() if not name.startswith(NOT_GIVEN)}
+    return {**found, "params": run.data.params, "tags": given, "words": held.casefold()}
 
 
 def holds(words: str, search: str) -> bool:

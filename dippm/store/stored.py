@@ -39,6 +39,8 @@ class StoredRun:
         fetch: gives the path of an artifact, or None if there is no such.
         group: runs that belong together, "" for none.
         words: all texts that a search looks in, in lower case.
+        params: settings of the workload, shortened to what MLflow keeps.
+        tags: free words that the user gave, likewise.
     """
 
     uuid: str
@@ -53,6 +55,8 @@ class StoredRun:
     fetch: Callable[[str], Path | None] = field(repr=False, compare=False)
     group: str = ""
     words: str = field(default="", repr=False)
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _record(self) -> dict[str, Any]:

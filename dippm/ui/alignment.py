@@ -11,6 +11,8 @@ AXES: dict[str, str] = {
     "workload": "elapsed time since the first run of the workload began (s)",
     "clock": "time of day (UTC)",
 }
+STEP = "step"
+"""Name of the axis where x is what a run told with its numbers."""
 
 
 class Begun(NamedTuple):

@@ -14,8 +14,11 @@ LARGEST_BYTES = 4 * 2**20
 HINT = "Load a file that the page's “Save exploration” wrote."
 MAX_TEXT = 500
 MAX_CHARTS = 50
+MAX_COLUMNS = 100
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+MAX_NAMES = 20_000
 Grouping = Literal["single", "merged"]
+Axis = Literal["time", "step"]
 Range = tuple[
     Annotated[float, Field(allow_inf_nan=False)], Annotated[float, Field(allow_inf_nan=False)]
 ]
@@ -56,7 +59,8 @@ class Exploration(_Part):
             of experiment and workload.
         charts: from top to bottom.
         smoothing: percent.
-        alignment: of the x axis.
+        alignment: of the x axis, where it is time.
+        axis: what the x axis is: time, or the step that a run told with its numbers.
         grouping: every run for itself, or workloads as mean and range.
         rates: whether a counter is drawn as its growth per second.
         spans: whether spans are drawn behind the streams.
@@ -64,15 +68,21 @@ class Exploration(_Part):
         search: words.
         status: of runs in the list, "" for all.
         condition: on metrics of runs in the list.
+        experiments: that the list is of; none for all.
+        workloads: that the list is of, as experiment and name; none for all.
+        columns: of the table, see `dippm.ui.table`; none for those that it chooses.
+        sort: column that the table is sorted by, with "-" before it for falling order.
+        by: column that gathers runs of the table into groups, "" for none.
     """
 
     kind: Literal["dippm exploration"] = "dippm exploration"
     version: Literal[1] = 1
-    runs: Annotated[tuple[Text, ...], Field(max_length=20_000)] = ()
-    hidden: Annotated[tuple[Text, ...], Field(max_length=20_000)] = ()
+    runs: Annotated[tuple[Text, ...], Field(max_length=MAX_NAMES)] = ()
+    hidden: Annotated[tuple[Text, ...], Field(max_length=MAX_NAMES)] = ()
     charts: Annotated[tuple[ChartView, ...], Field(max_length=MAX_CHARTS)] = ()
     smoothing: Annotated[int, Field(ge=0, le=STRONGEST)] = 0
     alignment: Alignment = "run"
+    axis: Axis = "time"
     grouping: Grouping = "single"
     rates: bool = True
     spans: bool = False
@@ -80,6 +90,11 @@ class Exploration(_Part):
     search: Text = ""
     status: Text = ""
     condition: Text = ""
+    experiments: Annotated[tuple[Text, ...], Field(max_length=MAX_NAMES)] = ()
+    workloads: Annotated[tuple[tuple[Text, Text], ...], Field(max_length=MAX_NAMES)] = ()
+    columns: Annotated[tuple[Text, ...], Field(max_length=MAX_COLUMNS)] = ()
+    sort: Text = ""
+    by: Text = ""
 
     @model_validator(mode="after")
     def _charts_differ(self) -> Exploration:

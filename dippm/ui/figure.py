@@ -9,12 +9,17 @@ from typing import Any, NamedTuple
 from dippm.figures import show
 from dippm.report.plotted import safe
 from dippm.report.runs.charts import Level, Line, Stretch
+from dippm.ui.alignment import STEP
 from dippm.ui.exploration import ChartView
 from dippm.ui.view import View
 
 MOST_TRACES = 40
 """Lines that are traces of their own; plotly takes a millisecond for each, so more are joined."""
 MOST_MARKED = 60
+MOST_IN_LEGEND = 8
+HEIGHT_OF_LANE, MOST_OF_LANES = 0.075, 0.55
+"""Of the chart's height."""
+MOST_OF_NAME = 10
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -25,6 +30,7 @@ class Scheme(NamedTuple):
     text: str
     grid: str
     lines: tuple[str, ...]
+    bad: str
 
 
 SCHEMES = {
@@ -34,6 +40,7 @@ SCHEMES = {
         "#dfe4ea",
         ("#0b62b5", "#b8470b", "#1b7f3b", "#8b2fa8", "#a3152c", "#0f7c85", "#7a5c00", "#55606e",
          "#c2185b", "#3d4fc4"),
+        "#a3152c",
     ),
     "dark": Scheme(
         "#161b22",
@@ -41,6 +48,7 @@ SCHEMES = {
         "#30363d",
         ("#62b0ff", "#ff9a5c", "#63d384", "#d79bf0", "#ff8593", "#4fd0d9", "#e3c04d", "#b3bcc7",
          "#ff8fbf", "#a5b0ff"),
+        "#ff8593",
     ),
 }  # fmt: skip
 
@@ -56,21 +64,32 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
     looks = SCHEMES.get(scheme, SCHEMES["light"])
     factor = 1000.0 if view.clock else 1.0  # plotly's dates are milliseconds
     pairs = list(zip(view.chart.lines, view.colours, strict=True))
+    hover = _hover(view)
     traces = (
-        [part for line, place in pairs for part in _traces(line, place, looks, factor)]
+        [part for line, place in pairs for part in _traces(line, place, looks, factor, hover)]
         if len(pairs) <= MOST_TRACES
-        else _joined(pairs, looks, factor)
+        else _joined(pairs, looks, factor, hover)
     )
+    traces += _endings(view, looks, factor)
     shapes, notes = _levels(view.chart.levels, looks, log=wanted.log)
-    shapes += _stretches(view.chart.stretches, looks, factor)
+    notes += _nothing(view)
     axis = {"gridcolor": looks.grid, "zerolinecolor": looks.grid, "linecolor": looks.grid}
+    bars, lanes = _stretches(view.chart.stretches, looks, factor)
+    traces += bars
+    height = min(MOST_OF_LANES, HEIGHT_OF_LANE * lanes["count"])
+    is_named = len(pairs) <= MOST_IN_LEGEND
     layout = {
         "uirevision": "kept",
+        "meta": {"title": safe(view.chart.title)},
         "paper_bgcolor": looks.background,
         "plot_bgcolor": looks.background,
         "font": {"color": looks.text, "size": 12, "family": "system-ui, sans-serif"},
-        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
-        "showlegend": False,
+        "margin": {"l": 64, "r": 12, "t": 26 if is_named else 8, "b": 42},
+        "showlegend": is_named,
+        "legend": {
+            "orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 11},
+            "itemclick": False, "itemdoubleclick": False,
+        },
         "hovermode": "closest",
         "dragmode": "zoom",
         "autosize": True,
@@ -78,19 +97,43 @@ def figure_of(view: View, wanted: ChartView, scheme: str) -> dict[str, Any]:
         "annotations": notes,
         "xaxis": {
             **axis,
-            "title": {"text": safe(view.chart.x_label), "standoff": 8},
+            "title": {"text": safe(view.chart.x_label), "standoff": 6},
             "type": "date" if view.clock else "linear",
-            **_seen(wanted.x, factor),
+            **_seen(wanted.x or _around(view.extent), factor),
+            **({"anchor": "y2"} if bars else {}),
         },
         "yaxis": {
             **axis,
-            "title": {"text": safe(view.chart.y_label), "standoff": 8},
+            "title": {"text": safe(view.chart.y_label), "standoff": 6},
             "type": "log" if wanted.log else "linear",
             "exponentformat": "power",
             **_seen(wanted.y),
+            "domain": [height + 0.03, 1] if bars else [0, 1],
         },
-    }
+    }  # fmt: skip
+    if bars:
+        layout["barmode"] = "overlay"
+        layout["uniformtext"] = {"minsize": 9, "mode": "hide"}
+        layout["yaxis2"] = {
+            **axis,
+            "domain": [0, height],
+            "range": [lanes["count"] - 0.5, -0.5],
+            "tickvals": lanes["at"],
+            "ticktext": lanes["runs"],
+            "tickfont": {"size": 10},
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+        }
     return {"data": traces, "layout": layout}
+
+
+def _around(extent: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return an axis that holds everything with a little room on either side."""
+    if extent is None:
+        return None
+    room = (extent[1] - extent[0]) * 0.02 or 0.5
+    return extent[0] - room, extent[1] + room
 
 
 def _seen(range_: tuple[float, float] | None, factor: float = 1.0) -> dict[str, Any]:
@@ -99,17 +142,35 @@ def _seen(range_: tuple[float, float] | None, factor: float = 1.0) -> dict[str, 
     return {"autorange": False, "range": [range_[0] * factor, range_[1] * factor]}
 
 
-def _traces(line: Line, place: int, looks: Scheme, factor: float) -> list[dict[str, Any]]:
+def _hover(view: View) -> str:
+    """Return what a point says: its value with unit, and when it was, or at which step."""
+    unit = f" {safe(view.chart.unit)}" if view.chart.unit else ""
+    if view.clock:
+        when = "%{x|%Y-%m-%d %H:%M:%S} UTC"
+    else:
+        when = "step %{x:,}" if view.chart.x_label == STEP else "%{x:,.4~g} s"
+    return f"%{{y:,.5~g}}{unit}<br>{when}"
+
+
+def _traces(
+    line: Line, place: int, looks: Scheme, factor: float, hover: str
+) -> list[dict[str, Any]]:
     drawn = looks.lines[place % len(looks.lines)]
     x, name = _array(line.x * factor), safe(line.name)
     shared = {"type": "scatter", "x": x, "name": name}
-    hover = f"%{{y}}<extra>{name}"
+    extra = name
     parts = []
     if line.low is not None:
-        edge = {**shared, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+        edge: dict[str, Any] = {
+            **shared,
+            "mode": "lines",
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
         fill = {"fill": "tonexty", "fillcolor": _faint(drawn)}
         parts = [{**edge, "y": _array(line.low)}, {**edge, "y": _array(line.high), **fill}]
-        hover += f" · mean of {line.n}"
+        extra += f" · mean of {line.n}"
     marked = len(line.x) <= MOST_MARKED
     style = DASHES[place // len(looks.lines) % len(DASHES)]
     main = {
@@ -118,13 +179,13 @@ def _traces(line: Line, place: int, looks: Scheme, factor: float) -> list[dict[s
         "mode": "lines+markers" if marked else "lines",
         "line": {"color": drawn, "width": 1.6, "dash": style},
         "marker": {"size": 4},
-        "hovertemplate": f"{hover}</extra>",
+        "hovertemplate": f"{hover}<extra>{extra}</extra>",
     }
     return [*parts, main]
 
 
 def _joined(
-    pairs: Sequence[tuple[Line, int]], looks: Scheme, factor: float
+    pairs: Sequence[tuple[Line, int]], looks: Scheme, factor: float, hover: str
 ) -> list[dict[str, Any]]:
     """Return a trace per colour, its lines apart by a gap; what a point is of, its text says."""
     import numpy as np
@@ -146,11 +207,36 @@ def _joined(
                 "y": _array(y),
                 "text": text,
                 "connectgaps": False,
+                "showlegend": False,
                 "line": {"color": drawn, "width": 1},
-                "hovertemplate": "%{y}<extra>%{text}</extra>",
+                "hovertemplate": f"{hover}<extra>%{{text}}</extra>",
             }
         )
     return traces
+
+
+def _endings(view: View, looks: Scheme, factor: float) -> list[dict[str, Any]]:
+    """Return a cross at the last value of each line whose run did not end well."""
+    import numpy as np
+
+    crosses: list[tuple[float, float, str]] = []
+    for line, ending in zip(view.chart.lines, view.endings, strict=False):
+        there = np.flatnonzero(np.isfinite(line.y))
+        if ending and len(there):
+            last = int(there[-1])
+            text = f"{safe(line.name)}: {safe(ending)}"
+            crosses.append((float(line.x[last]) * factor, float(line.y[last]), text))
+    if not crosses:
+        return []
+    x, y, texts = zip(*crosses, strict=True)
+    mark = {"symbol": "x", "size": 9, "color": looks.bad, "line": {"width": 0}}
+    return [
+        {
+            "type": "scatter", "mode": "markers", "x": x, "y": y, "text": texts,
+            "name": "not finished",
+            "marker": mark, "hovertemplate": "%{text}<extra></extra>", "cliponaxis": False,
+        }
+    ]  # fmt: skip
 
 
 def _levels(levels: Sequence[Level], looks: Scheme, *, log: bool) -> tuple[list[Any], list[Any]]:
@@ -189,6 +275,16 @@ def _levels(levels: Sequence[Level], looks: Scheme, *, log: bool) -> tuple[list[
     return shapes, notes
 
 
+def _nothing(view: View) -> list[dict[str, Any]]:
+    """Return what stands in a chart without any value."""
+    import numpy as np
+
+    if any(np.isfinite(line.y).any() for line in view.chart.lines):
+        return []
+    middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
+    return [{"text": "nothing to draw: why stands below", **middle}]
+
+
 ACROSS = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "layer": "below"}
 
 
@@ -201,27 +297,55 @@ def level_text(level: Level) -> str:
     return f"{level.name} for {level.run}: {show(level.value)}{between}"
 
 
-def _stretches(stretches: Sequence[Stretch], looks: Scheme, factor: float) -> list[Any]:
-    """Return spans as blocks, a lane for each run, a colour for each name."""
-    runs = list(dict.fromkeys(stretch.run for stretch in stretches))
-    names = list(dict.fromkeys(stretch.name for stretch in stretches))
-    lane = 1 / max(1, len(runs))
-    return [
-        {
-            "type": "rect",
-            "xref": "x",
-            "x0": stretch.start * factor,
-            "x1": stretch.end * factor,
-            "yref": "paper",
-            "y0": 1 - (runs.index(stretch.run) + 1) * lane,
-            "y1": 1 - runs.index(stretch.run) * lane,
-            "line": {"width": 0},
-            "fillcolor": span_colour(names.index(stretch.name), looks),
-            "opacity": 0.22,
-            "layer": "below",
-        }
-        for stretch in stretches
-    ]
+def _stretches(
+    stretches: Sequence[Stretch], looks: Scheme, factor: float
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return spans as bars with their names, and the lanes that they lie in, below those of a run.
+
+    A bar is in the lane of its depth, among those of its run; a colour is a name.
+    """
+    depth: dict[str, int] = {}
+    for stretch in stretches:
+        depth[stretch.run] = max(depth.get(stretch.run, 0), stretch.lane + 1)
+    first, count = {}, 0
+    for run, lanes in depth.items():
+        first[run], count = count, count + lanes
+    traces = []
+    for place, name in enumerate(dict.fromkeys(stretch.name for stretch in stretches)):
+        mine = [stretch for stretch in stretches if stretch.name == name]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "base": [stretch.start * factor for stretch in mine],
+                "x": [(stretch.end - stretch.start) * factor for stretch in mine],
+                "y": [first[stretch.run] + stretch.lane for stretch in mine],
+                "width": 0.86,
+                "yaxis": "y2",
+                "name": safe(name),
+                "showlegend": False,
+                "text": safe(name),
+                "textposition": "inside",
+                "insidetextanchor": "start",
+                "textangle": 0,
+                "textfont": {"color": looks.background},
+                "marker": {"color": span_colour(place, looks), "line": {"width": 0}},
+                "customdata": [
+                    [safe(stretch.run), show((stretch.end - stretch.start) * 1e3)]
+                    for stretch in mine
+                ],
+                "hovertemplate": f"{safe(name)}: %{{customdata[1]}} ms"
+                "<extra>%{customdata[0]}</extra>",
+            }
+        )
+    middles = [first[run] + (lanes - 1) / 2 for run, lanes in depth.items()]
+    names = [_short(run) for run in depth]
+    return traces, {"count": count, "at": middles, "runs": names}
+
+
+def _short(name: str) -> str:
+    """Return the name of a lane, as wide as the margin."""
+    return safe(name if len(name) <= MOST_OF_NAME else f"{name[: MOST_OF_NAME - 1]}…")
 
 
 def span_colour(place: int, looks: Scheme) -> str:

@@ -15,7 +15,14 @@ from pathlib import Path
 from dippm.errors import DippmError
 from dippm.store.runs import RunStore, open_store
 from dippm.store.stored import StoredRun
-from dippm.ui.opened import Opened, opened_of_folder, opened_of_store
+from dippm.ui.opened import (
+    Opened,
+    Record,
+    opened_of_folder,
+    opened_of_store,
+    record_of_folder,
+    record_of_store,
+)
 from dippm.ui.running import Running, running_runs
 from dippm.ui.selection import Listed
 
@@ -23,6 +30,7 @@ MOST_RUNS = 5000
 LIST_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
 MOST_BYTES = 2**30
+MOST_RECORDS = 20
 GROWING_SHARE = 0.1
 """A run that goes on for hours takes seconds to read: it is not read all the time."""
 
@@ -65,9 +73,13 @@ class Library:
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._read_with: dict[str, int] = {}
         self._failed: dict[str, str] = {}
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._record_asked: OrderedDict[str, None] = OrderedDict()
+        self._record_rests_until: dict[str, float] = {}
         self._grown: set[str] = set()
         self._rests_until: dict[str, float] = {}
         self._listed_at = -LIST_EVERY_S
+        self._has_listed = False
         self._turn = threading.Condition()
         self._ended = False
 
@@ -80,6 +92,16 @@ class Library:
         with self._turn:
             self._ended = True
             self._turn.notify_all()
+
+    @property
+    def asked(self) -> str:
+        """The store as it was asked for, "" for the user's own."""
+        return self._store or ""
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether the store was read once."""
+        return self._has_listed
 
     @property
     def place(self) -> str:
@@ -105,6 +127,28 @@ class Library:
                 self._turn.notify_all()
         return found
 
+    def record(self, uuid: str) -> Record | None:
+        """Return what a page tells of a run; None if it is not at hand: then it is asked for."""
+        with self._turn:
+            found = self._records.get(uuid)
+            rests = self._record_rests_until.get(uuid, 0.0) > time.monotonic()
+            is_new = found is None or (uuid in self._running and not rests)
+            if uuid not in self._failed and is_new:
+                self._record_asked[uuid] = None
+                self._turn.notify_all()
+            return found
+
+    def artifact(self, uuid: str, name: str) -> Path | None:
+        """Return a copy of a file that a run of the store told of, None if there is no such run.
+
+        Raises:
+            RunError: if the run told of no such file.
+            StoreError: if the store cannot be read.
+        """
+        with self._turn:
+            stored = self._stored.get(uuid)
+        return None if stored is None else stored.artifact(name)
+
     def failures(self, uuids: Iterable[str]) -> dict[str, str]:
         """Return why runs cannot be read, by uuid."""
         with self._turn:
@@ -126,6 +170,7 @@ class Library:
         self._look_at_running()
         if time.monotonic() - self._listed_at >= LIST_EVERY_S:
             self._list()
+        self._read_records()
         self._read_asked()
 
     def _read_on(self) -> None:
@@ -135,7 +180,9 @@ class Library:
             except Exception as error:  # a thread that ended would leave a page that never changes
                 self._say(f"reading failed: {type(error).__name__}: {error}")
             with self._turn:
-                self._turn.wait_for(lambda: self._ended or self._asked, LOOK_EVERY_S)
+                self._turn.wait_for(
+                    lambda: self._ended or self._asked or self._record_asked, LOOK_EVERY_S
+                )
                 if self._ended:
                     return
 
@@ -149,7 +196,8 @@ class Library:
         except DippmError as error:
             trouble = str(error)
         with self._turn:
-            if (stored, trouble) != (self._stored, self.trouble):
+            is_first, self._has_listed = not self._has_listed, trouble == "" or self._has_listed
+            if is_first or (stored, trouble) != (self._stored, self.trouble):
                 self._stored, self.trouble = stored, trouble
                 self._changed()
 
@@ -167,6 +215,7 @@ class Library:
             ended = self._running.keys() - found.keys()
             for uuid in ended:
                 self._opened.pop(uuid, None)  # the store has the whole of it
+                self._records.pop(uuid, None)
             if ended:
                 self._listed_at = -LIST_EVERY_S
             self._running = found
@@ -188,6 +237,33 @@ class Library:
     def _rise(self) -> None:
         self.version += 1
         self._turn.notify_all()
+
+    def _read_records(self) -> None:
+        while True:
+            with self._turn:
+                if not self._record_asked or self._ended:
+                    return
+                uuid, _ = self._record_asked.popitem(last=False)
+                running, stored = self._running.get(uuid), self._stored.get(uuid)
+            found, reason, began = None, "it is not in this store", time.monotonic()
+            try:
+                if running is not None:
+                    found = record_of_folder(running.recorded())
+                elif stored is not None:
+                    found = record_of_store(stored)
+            except (DippmError, OSError) as error:
+                reason = str(error)
+            took_s = max(time.monotonic() - began, LOOK_EVERY_S * self._growing_share)
+            with self._turn:
+                self._record_rests_until[uuid] = began + took_s / self._growing_share
+                if found is not None and found != self._records.get(uuid):
+                    self._records[uuid] = found
+                    if len(self._records) > MOST_RECORDS:
+                        self._records.popitem(last=False)
+                    self._rise()
+                elif found is None and running is None and self._has_listed:
+                    self._failed[uuid] = reason
+                    self._rise()
 
     def _read_asked(self) -> None:
         while True:
@@ -242,4 +318,6 @@ def _listed(run: StoredRun) -> Listed:
         run.description,
         run.metrics,
         run.words,
+        run.params,
+        run.tags,
     )

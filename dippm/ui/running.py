@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dippm.errors import RunError
@@ -12,6 +12,7 @@ from dippm.store.attach import MARK
 from dippm.store.folder import START, Recorded, read_folder, spool
 from dippm.store.record import Start
 from dippm.ui.selection import Listed
+from dippm.ui.streams import is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Running:
         status: "running", or how it ended.
         written: of all its files, name, size and time of change in ns: what tells that it grew.
         seconds: how long it took, or so far.
+        metrics: the last number of each name that it told.
     """
 
     folder: Path
@@ -31,6 +33,7 @@ class Running:
     status: str
     written: tuple[tuple[str, int, int], ...]
     seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def recorded(self) -> Recorded:
         """Read it.
@@ -54,8 +57,10 @@ class Running:
             start.at.wall_ns,
             self.seconds,
             start.description,
-            {},
+            self.metrics,
             "\n".join((*texts, *settings)).casefold(),
+            start.params,
+            start.tags,
         )
 
 
@@ -88,7 +93,8 @@ def _running(folder: Path, written: tuple[tuple[str, int, int], ...]) -> Running
     start, end = recorded.start, recorded.end
     ended_ns = end.at.wall_ns if end else min(time.time_ns(), max(at for _, _, at in written))
     seconds = max(0.0, (ended_ns - start.at.wall_ns) / 1e9)
-    return Running(folder, start, end.status if end else "running", written, seconds)
+    metrics = {told.name: float(told.data) for told in recorded.values if is_number(told)}
+    return Running(folder, start, end.status if end else "running", written, seconds, metrics)
 
 
 def _written(folder: Path) -> tuple[tuple[str, int, int], ...]:

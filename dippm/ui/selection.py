@@ -28,6 +28,8 @@ class Listed:
         description: a sentence of the user's.
         metrics: by name.
         words: all texts that a search looks in, in lower case.
+        params: settings of the workload.
+        tags: free words of the user's.
     """
 
     uuid: str
@@ -40,6 +42,8 @@ class Listed:
     description: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     words: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def workload(self) -> tuple[str, str]:

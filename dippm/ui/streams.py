@@ -32,6 +32,7 @@ class Stream:
         values: float64, [n]; NaN where there is none.
         counter: whether it only grows.
         reason: why values are missing, "" if none is.
+        steps: of a training, that the run told with each value, float64, [n]; None if it told none.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Stream:
     values: Any
     counter: bool = False
     reason: str = ""
+    steps: Any = None
 
     def rate(self) -> Stream:
         """Return how fast a counter grew, between readings that differ; any other as it is."""
@@ -78,11 +80,14 @@ def streams(
     }
     told: dict[str, list[Value]] = {}
     for value in values:
-        if value.kind == "metric" and _is_number(value.data):
+        if is_number(value):
             told.setdefault(value.name, []).append(value)
     for name, items in told.items():
         points = [((item.time_ns - zero_ns) / 1e9, float(item.data)) for item in items]
-        found[TOLD + name] = _stream(TOLD + name, items[0].unit, points)
+        steps = [item.step for item in items if item.step is not None]
+        found[TOLD + name] = _stream(
+            TOLD + name, items[0].unit, points, steps if len(steps) == len(items) else None
+        )
     for name in dict.fromkeys(span.name for span in spans):
         calls = [
             ((span.start_ns - zero_ns) / 1e9, (span.end_ns - span.start_ns) / 1e6)
@@ -110,12 +115,18 @@ def listed_streams(metrics: Mapping[str, float]) -> list[str]:
     return list(found)
 
 
-def _stream(key: str, unit: str, points: list[tuple[float, float]]) -> Stream:
+def _stream(
+    key: str, unit: str, points: list[tuple[float, float]], steps: list[int] | None = None
+) -> Stream:
     import numpy as np
 
-    table = np.array(sorted(points), dtype=np.float64)
-    return Stream(key, unit, table[:, 0], table[:, 1])
+    table = np.array(points, dtype=np.float64)
+    order = np.lexsort((table[:, 1], table[:, 0]))
+    told = None if steps is None else np.array(steps, dtype=np.float64)[order]
+    return Stream(key, unit, table[order, 0], table[order, 1], steps=told)
 
 
-def _is_number(data: Any) -> bool:
-    return isinstance(data, int | float) and math.isfinite(data)
+def is_number(value: Value) -> bool:
+    """Return whether a run told one number, or one each step."""
+    data = value.data
+    return value.kind == "metric" and isinstance(data, int | float) and math.isfinite(data)

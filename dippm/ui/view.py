@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dippm.report.runs.charts import Level, Line, Lines, Stretch
 from dippm.report.runs.thinning import extremes
-from dippm.ui.alignment import AXES, Begun, offsets_s
+from dippm.store.record import Span
+from dippm.ui.alignment import AXES, STEP, Begun, offsets_s
 from dippm.ui.expected import Expected, expected
 from dippm.ui.exploration import ChartView, Exploration
 from dippm.ui.merging import merged
@@ -24,6 +25,7 @@ MOST_OF_A_LINE = 4000
 MOST_STRETCHES = 400
 MOST_LEVELS = 8
 GRID = 1000
+NO_STEPS = "it has no steps: only numbers that were told with a step have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class View:
         points: before thinning.
         remarks: what was left out, for people.
         clock: whether x is seconds since 1970.
+        extent: first and last x of all that was recorded of the runs that are shown, so that all
+            charts have one axis; None if nothing was.
+        endings: status of each line whose run did not end well, "" for any other.
     """
 
     chart: Lines
@@ -48,6 +53,8 @@ class View:
     points: int
     remarks: tuple[str, ...]
     clock: bool
+    extent: tuple[float, float] | None = None
+    endings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class _Drawn:
     label: str
     place: int
     runs: tuple[tuple[Any, Any], ...]
+    uuids: tuple[str, ...]
 
 
 def workload_key(run: Listed) -> str:
@@ -93,13 +101,18 @@ def view(
     )
     named, own = keys_of(runs, exploration), labels(runs)
     is_merged, hidden = exploration.grouping == "merged", frozenset(exploration.hidden)
+    by_step = exploration.axis == "step"
+
+    def key_of(run: Listed) -> str:
+        return workload_key(run) if is_merged else run.uuid
+
     places = {key: place for place, key in enumerate(named)}
     groups: dict[str, list[tuple[Any, Any]]] = {}
     members: dict[str, list[Listed]] = {}
     absent: list[tuple[str, str]] = []
     unit, points = "", 0
     for run in runs:
-        key = workload_key(run) if is_merged else run.uuid
+        key = key_of(run)
         if key in hidden or run.uuid not in opened:
             continue
         stream = opened[run.uuid].streams.get(wanted.stream)
@@ -107,19 +120,27 @@ def view(
             absent.append((own[run.uuid], "it has no such stream"))
             continue
         stream = stream.rate() if exploration.rates else stream
+        if by_step and stream.steps is None:
+            absent.append((own[run.uuid], NO_STEPS))
+            continue
         if stream.reason:
             absent.append((own[run.uuid], stream.reason))
         unit, points = stream.unit or unit, points + len(stream.values)
         groups.setdefault(key, []).append(_placed(stream, offsets[run.uuid], exploration))
         members.setdefault(key, []).append(run)
-    drawn = [_Drawn(key, named[key], places[key], tuple(of)) for key, of in groups.items()]
+    drawn = [
+        _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
+        for key, of in groups.items()
+    ]
     seen = None if whole else wanted.x
     most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
     lines = [_line(one, is_merged, seen, None if whole else most) for one in drawn]
     shown = [run for of in members.values() for run in of]
     remarks: list[str] = []
     levels = _levels(shown, opened, own, exploration, wanted.stream, remarks)
-    stretches = _stretches(shown, opened, own, offsets, exploration, seen, remarks)
+    stretches = (
+        [] if by_step else _stretches(shown, opened, own, offsets, exploration, seen, remarks)
+    )
     is_counter = any(
         stream.counter
         for run in shown
@@ -127,8 +148,8 @@ def view(
     )
     growth = " growth" if exploration.rates and is_counter else ""
     y_label = f"{wanted.stream}{growth}" + (f" ({unit})" if unit else "")
-    title, axis = wanted.stream, AXES[exploration.alignment]
-    chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches))
+    title, axis = wanted.stream, STEP if by_step else AXES[exploration.alignment]
+    chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches), unit)
     return View(
         chart,
         tuple(one.key for one in drawn),
@@ -136,24 +157,62 @@ def view(
         tuple(absent),
         points,
         tuple(remarks),
-        exploration.alignment == "clock",
+        exploration.alignment == "clock" and not by_step,
+        _extent(runs, opened, offsets, lambda run: key_of(run) not in hidden, by_step=by_step),
+        tuple(_ending(members[one.key]) for one in drawn),
     )
 
 
 def _placed(stream: Stream, offset_s: float, exploration: Exploration) -> tuple[Any, Any]:
-    return stream.time_s + offset_s, smoothed(stream.values, exploration.smoothing)
+    values = smoothed(stream.values, exploration.smoothing)
+    if exploration.axis == "time":
+        return stream.time_s + offset_s, values
+    order = stream.steps.argsort(kind="stable")
+    return stream.steps[order], values[order]
+
+
+def _extent(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    offsets: Mapping[str, float],
+    is_shown: Callable[[Listed], bool],
+    *,
+    by_step: bool,
+) -> tuple[float, float] | None:
+    """Return the first and last x of everything that runs recorded."""
+    ends = []
+    for run in runs:
+        found = opened.get(run.uuid)
+        if found is None or not is_shown(run):
+            continue
+        for stream in found.streams.values():
+            if by_step:
+                if stream.steps is not None:
+                    ends += [float(stream.steps.min()), float(stream.steps.max())]
+            elif len(stream.time_s):
+                offset_s = offsets[run.uuid]
+                ends += [float(stream.time_s[0]) + offset_s, float(stream.time_s[-1]) + offset_s]
+    return (min(ends), max(ends)) if ends else None
+
+
+def _ending(runs: Sequence[Listed]) -> str:
+    """Return how the runs of a line ended, "" where all of them ended well or go on."""
+    bad = [run.status for run in runs if run.status not in ("finished", "running")]
+    if len(runs) == 1 or not bad:
+        return bad[0] if bad else ""
+    return f"{len(bad)} of {len(runs)} {', '.join(dict.fromkeys(bad))}"
 
 
 def _line(one: _Drawn, is_merged: bool, seen: tuple[float, float] | None, most: int | None) -> Line:
     parts = [_cut(x, y, seen) for x, y in one.runs]
     if is_merged:
         band = merged(parts, GRID if most is None else min(GRID, max(4, most // 4)))
-        return Line(one.label, one.label, *band, n=len(parts))
+        return Line(one.label, one.label, *band, n=len(parts), uuids=one.uuids)
     x, y = parts[0]
     if most is not None and len(y) > most:
         rows = extremes(y, most)
         x, y = x[rows], y[rows]
-    return Line(one.label, one.label, x, y)
+    return Line(one.label, one.label, x, y, uuids=one.uuids)
 
 
 def _cut(x: Any, y: Any, seen: tuple[float, float] | None) -> tuple[Any, Any]:
@@ -202,14 +261,30 @@ def _stretches(
     found = []
     for run in runs if exploration.spans else ():
         zero_ns, offset_s = opened[run.uuid].start.at.monotonic_ns, offsets[run.uuid]
+        lanes = _lanes(opened[run.uuid].spans)
         for span in opened[run.uuid].spans:
             if span.end_ns is None:
                 continue
             start = (span.start_ns - zero_ns) / 1e9 + offset_s
             end = (span.end_ns - zero_ns) / 1e9 + offset_s
             if seen is None or (end >= min(seen) and start <= max(seen)):
-                found.append(Stretch(own[run.uuid], span.name, start, end))
+                found.append(Stretch(own[run.uuid], span.name, start, end, lanes[span.id]))
     if len(found) > MOST_STRETCHES:
         remarks.append(f"the {MOST_STRETCHES} longest of {len(found):,} spans are drawn; zoom in")
         found = sorted(found, key=lambda o: o.start - o.end)[:MOST_STRETCHES]
     return found
+
+
+def _lanes(spans: Iterable[Span]) -> dict[int, int]:
+    """Return the lane of each span: below the one around it, and beside none of the same time."""
+    lanes: dict[int, int] = {}
+    busy_until: list[int] = []
+    ended = (span for span in spans if span.end_ns is not None)
+    for span in sorted(ended, key=lambda span: (span.start_ns, -(span.end_ns or 0))):
+        lane = lanes.get(span.parent, -1) + 1
+        while lane < len(busy_until) and busy_until[lane] > span.start_ns:
+            lane += 1
+        busy_until += [0] * (lane + 1 - len(busy_until))
+        busy_until[lane] = span.end_ns or 0
+        lanes[span.id] = lane
+    return lanes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.report.runs.thinning import extremes
@@ -23,6 +23,7 @@ class Line:
         low: least of what `y` is the mean of, [n]; None if it is of one run.
         high: greatest of it.
         n: of how many runs it is the mean.
+        uuids: of those runs.
     """
 
     run: str
@@ -32,13 +33,14 @@ class Line:
     low: Any = None
     high: Any = None
     n: int = 1
+    uuids: tuple[str, ...] = ()
 
     def thinned(self, most: int = MOST_DRAWN) -> Line:
         """Return the line with the least and greatest of each stretch, so that no peak is lost."""
         if len(self.y) <= most or self.low is not None:
             return self
         rows = extremes(self.y, most)
-        return Line(self.run, self.name, self.x[rows], self.y[rows])
+        return replace(self, x=self.x[rows], y=self.y[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,14 @@ class Stretch:
         name: of the span.
         start: on the x axis.
         end: on it.
+        lane: below those of its run that it lies within, 0 for one that lies in none.
     """
 
     run: str
     name: str
     start: float
     end: float
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Lines:
         lines: at least one.
         levels: beside the lines.
         stretches: behind the lines.
+        unit: of y, "" for none.
     """
 
     title: str
@@ -98,6 +103,7 @@ class Lines:
     lines: tuple[Line, ...]
     levels: tuple[Level, ...] = ()
     stretches: tuple[Stretch, ...] = ()
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

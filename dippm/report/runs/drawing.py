@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dippm.measure.readings import Absent as NoValue
@@ -52,11 +53,11 @@ def _series(runs: Labelled, type_: str, _: list[str], absent: Absent) -> list[Ch
             continue
         unit = column.unit
         elapsed_s = (column.time_ns - run.start.at.monotonic_ns) / 1e9
-        lines.append(Line(label, label, elapsed_s, column.values))
+        lines.append(Line(label, label, elapsed_s, column.values, uuids=(run.uuid,)))
         absent += [(label, type_, reason) for reason in dict(column.reasons[::-1]).values()]
     if not lines:
         return []
-    return [Lines(type_, "elapsed time (s)", f"{type_} ({unit})", tuple(lines))]
+    return [Lines(type_, "elapsed time (s)", f"{type_} ({unit})", tuple(lines), unit=unit)]
 
 
 def _calls(runs: Labelled, type_: str, described: list[str], absent: Absent) -> list[Chart]:
@@ -84,12 +85,13 @@ def _epochs(runs: Labelled, type_: str, described: list[str], absent: Absent) ->
                 absent.append((label, type_, "it was not told"))
                 continue
             unit, timed = told[0].unit or unit, told[0].kind == "timed_time_to_accuracy"
-            lines += _lines_of(told, label, name if len(described) > 1 else "")
+            of_run = _lines_of(told, label, name if len(described) > 1 else "")
+            lines += [replace(line, uuids=(run.uuid,)) for line in of_run]
     if not lines:
         return []
     x_label = "elapsed time (s)" if timed else "epoch or step"
     y_label = "accuracy" if timed else f"{type_} ({unit})" if unit and unit != type_ else type_
-    return [Lines(type_, x_label, y_label, tuple(lines))]
+    return [Lines(type_, x_label, y_label, tuple(lines), unit="" if timed else unit)]
 
 
 def _lines_of(told: list[Value], label: str, name: str) -> list[Line]:

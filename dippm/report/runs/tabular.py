@@ -9,17 +9,21 @@ from typing import Any
 from dippm.printable import csv_table
 from dippm.report.runs.charts import Bars, Chart, Drawn, Heat, Line, Lines, Parallel
 
-HEADER = ("chart", "type", "run", "name", "x", "value", "low", "high", "n", "absent")
+HEADER = (
+    *("chart", "type", "run", "name", "x", "value", "low", "high", "n"),
+    *("unit", "uuid", "absent"),
+)
+"""Of a mean, "uuid" holds those of all its runs, with blanks between them."""
 
 
 def csv_text(drawn: Drawn) -> str:
     """Return one table of all charts: a row per point, bar, cell of a matrix or setting."""
     rows = [
-        (type(chart).__name__.lower(), chart.title, *row, "")
+        (type(chart).__name__.lower(), chart.title, *row, getattr(chart, "unit", ""), uuids, "")
         for chart in drawn.charts
-        for row in _rows(chart)
+        for row, uuids in _rows(chart)
     ]
-    absent = [("", type_, run, "", "", "", "", "", "", why) for run, type_, why in drawn.absent]
+    absent = [("", type_, run, *[""] * 8, why) for run, type_, why in drawn.absent]
     return csv_table(HEADER, [*rows, *absent])
 
 
@@ -34,13 +38,17 @@ def document(drawn: Drawn) -> dict[str, Any]:
     }
 
 
-def _rows(chart: Chart) -> list[tuple[Any, ...]]:
-    """Return (run, name, x, value, low, high, n)."""
+def _rows(chart: Chart) -> list[tuple[tuple[Any, ...], str]]:
+    """Return (run, name, x, value, low, high, n), each with the uuids of its runs."""
     if isinstance(chart, Lines):
-        return [row for line in chart.lines for row in _points(line)] + [
-            (o.run, o.name, "", o.value, _or_blank(o.low), _or_blank(o.high), "")
+        return [(row, " ".join(line.uuids)) for line in chart.lines for row in _points(line)] + [
+            ((o.run, o.name, "", o.value, _or_blank(o.low), _or_blank(o.high), ""), "")
             for o in chart.levels
         ]
+    return [(row, "") for row in _cells(chart)]
+
+
+def _cells(chart: Bars | Heat | Parallel) -> list[tuple[Any, ...]]:
     if isinstance(chart, Bars):
         return [(b.run, b.name, "", b.mean, b.low, b.high, b.n) for b in chart.bars]
     if isinstance(chart, Heat):
@@ -84,6 +92,7 @@ def _fields(chart: Chart) -> dict[str, Any]:
             "title": chart.title,
             "x_label": chart.x_label,
             "y_label": chart.y_label,
+            "unit": chart.unit,
             "lines": [_line(line) for line in chart.lines],
             **({"levels": [asdict(level) for level in chart.levels]} if chart.levels else {}),
             **({"stretches": [asdict(o) for o in chart.stretches]} if chart.stretches else {}),
@@ -92,7 +101,8 @@ def _fields(chart: Chart) -> dict[str, Any]:
 
 
 def _line(line: Line) -> dict[str, Any]:
-    found = {"run": line.run, "name": line.name, "x": line.x.tolist(), "y": line.y.tolist()}
+    found: dict[str, Any] = {"run": line.run, "name": line.name, "uuids": list(line.uuids)}
+    found |= {"x": line.x.tolist(), "y": line.y.tolist()}
     if line.low is not None:
         found |= {"low": line.low.tolist(), "high": line.high.tolist(), "n": line.n}
     return found

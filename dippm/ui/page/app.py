@@ -14,6 +14,8 @@ from dippm.ui.page.charts import answer_charts
 from dippm.ui.page.files import answer_files
 from dippm.ui.page.layout import INDEX, layout
 from dippm.ui.page.lists import answer_lists
+from dippm.ui.page.run import answer_run
+from dippm.ui.page.together import answer_comparison
 from dippm.ui.page.visits import answer_errors
 
 
@@ -38,10 +40,12 @@ def application(library: Library, gate: Gate) -> Flask:
         add_log_handler=False,
         enable_mcp=False,
     )
-    app.layout = lambda: layout(library)
+    app.layout = layout
     answer_lists(app, library)
     answer_charts(app, library)
     answer_files(app, library)
+    answer_run(app, library)
+    answer_comparison(app, library)
     answer_errors(server)
     gate.stand_before(server, tuple(app.csp_hashes()))
     return server

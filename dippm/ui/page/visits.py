@@ -11,20 +11,27 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from dash import ctx
 from dash.exceptions import InvalidResourceError
 from flask import Flask, Response
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, validate_call
-from werkzeug.exceptions import BadRequest, HTTPException, TooManyRequests
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_call
+from werkzeug.exceptions import HTTPException, TooManyRequests
 
 from dippm.printable import printable
 from dippm.ui.alignment import Alignment
-from dippm.ui.exploration import MAX_TEXT, Grouping
+from dippm.ui.exploration import (
+    LARGEST_BYTES,
+    MAX_CHARTS,
+    MAX_COLUMNS,
+    MAX_NAMES,
+    MAX_TEXT,
+    Axis,
+    Grouping,
+)
+from dippm.ui.smoothing import STRONGEST
 
 MAX_NAME = 4096
-MAX_NAMES = 20_000
 RUNNING = 4
 """Callbacks that draw or write files at once: the others are answered meanwhile."""
 MAX_WAITING = 20
@@ -34,7 +41,7 @@ MAX_MESSAGE = 300
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 Names = Annotated[list[Name], Field(max_length=MAX_NAMES)]
 Words = Annotated[str, Field(max_length=MAX_TEXT)]
-Clicks = Annotated[list[int | None], Field(max_length=10)]
+Streams = Annotated[list[Words], Field(max_length=MAX_CHARTS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Answer = TypeVar("Answer")
 
@@ -44,31 +51,86 @@ class _Sent(BaseModel):
 
 
 class Settings(_Sent):
-    """What all charts share, as the page sends it; `None` where nothing was chosen yet."""
+    """What all charts share, as the page sends it.
 
-    smoothing: int | None = None
-    alignment: Alignment
-    grouping: Grouping
-    show: Names | None = None
-    selected: Names | None = None
-    hidden: Names | None = None
+    Attributes:
+        seen: what is seen of the x axis of all charts, `None` for all of it.
+    """
+
+    smoothing: Annotated[int, Field(ge=0, le=STRONGEST)] = 0
+    alignment: Alignment = "run"
+    axis: Axis = "time"
+    grouping: Grouping = "single"
+    show: Names = []
+    selected: Names = []
+    hidden: Names = []
+    seen: tuple[Number, Number] | None = None
 
 
 class Filters(_Sent):
-    """What the list of runs is filtered by; a workload is a JSON list of experiment and name."""
+    """What the table of runs is filtered, sorted and grouped by.
 
-    search: Words | None = None
-    status: Words | None = None
-    condition: Words | None = None
-    experiments: Names | None = None
-    workloads: Annotated[list[Json[tuple[Name, Name]]], Field(max_length=MAX_NAMES)] | None = None
+    Attributes:
+        opened: keys of groups that are open.
+        first: number of the first row of the screenful.
+    """
+
+    search: Words = ""
+    status: Words = ""
+    condition: Words = ""
+    experiments: Names = []
+    workloads: Annotated[list[tuple[Name, Name]], Field(max_length=MAX_NAMES)] = []
+    columns: Annotated[list[Words], Field(max_length=MAX_COLUMNS)] = []
+    sort: Words = ""
+    by: Words = ""
+    opened: Names = []
+    first: Annotated[int, Field(ge=0, le=10**9)] = 0
 
 
 class Zoom(_Sent):
-    """What is seen of a chart; `None` for all of an axis."""
+    """How one chart is seen: what of its y axis, `None` for all; whether that is logarithmic."""
 
-    x: tuple[Number, Number] | None = None
     y: tuple[Number, Number] | None = None
+    log: bool = False
+
+
+class Wanted(_Sent):
+    """Which runs are to be ticked besides: all that passed the filters."""
+
+    all: bool = False
+    newest: Annotated[int, Field(ge=0, le=1000)] = 0
+    at: Number = 0
+
+
+class Given(_Sent):
+    """A file that a visitor brings."""
+
+    name: Name
+    text: Annotated[str, Field(max_length=LARGEST_BYTES)]
+    at: Number = 0
+
+
+class Taken(_Sent):
+    """A chart that a visitor takes along."""
+
+    stream: Words
+    kind: Literal["pdf", "csv", "json"]
+    at: Number = 0
+
+
+class Viewed(_Sent):
+    """Which view is open, and of which run."""
+
+    name: Literal["runs", "charts", "compare", "run"] = "runs"
+    run: Words = ""
+
+
+class Fetched(_Sent):
+    """A file of a run that a visitor wants."""
+
+    run: Words
+    name: Name
+    at: Number = 0
 
 
 class ChartId(_Sent):
@@ -109,22 +171,6 @@ def in_turn(callback: Callable[..., Answer]) -> Callable[..., Answer]:
             _present.release()
 
     return answer
-
-
-def triggered() -> str:
-    """Return the id of what a visitor changed, or its type where it belongs to a chart.
-
-    Raises:
-        BadRequest: if the request names nothing that is on the page.
-    """
-    try:
-        found = ctx.triggered_id
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise BadRequest("it says of nothing that it was changed") from error
-    kind = found.get("type") if isinstance(found, dict) else found
-    if kind is not None and not isinstance(kind, str):
-        raise BadRequest("it says of nothing that it was changed")
-    return kind or ""
 
 
 def answer_errors(server: Flask) -> None:

@@ -210,7 +210,7 @@ def test_no_cell_is_a_formula(tmp_path):
     rows = list(csv.DictReader(io.StringIO(csv_text(draw([bad], chosen([bad], ["loss"]))))))
     assert {row["run"] for row in rows} == {"'=1+1"}
     absent = csv_text(Drawn((), (("=1+1", "loss", "@why"),)))
-    assert absent.splitlines()[1] == ",loss,'=1+1,,,,,,,'@why"
+    assert absent.splitlines()[1] == ",loss,'=1+1,,,,,,,,,'@why"
 
 
 def test_documents_of_runs_are_json(runs):

@@ -36,5 +36,5 @@ def call(number: int, start_s: float, end_s: float, name: str = "forward") -> Sp
     return Span(number, name, ZERO_NS + int(start_s * 1e9), ZERO_NS + int(end_s * 1e9))
 
 
-def told(name: str, data, at_s: float) -> Value:
-    return Value(name, "metric", data, ZERO_NS + int(at_s * 1e9))
+def told(name: str, data, at_s: float, *, step: int | None = None) -> Value:
+    return Value(name, "metric", data, ZERO_NS + int(at_s * 1e9), step=step)

@@ -114,12 +114,43 @@ def call(page, body):
 def part(dependency, library):
     """Return an input as the page sends it, with a value that it could have."""
     runs = [run.uuid for run in library.runs()]
+    settings = {
+        "smoothing": 0,
+        "alignment": "run",
+        "axis": "time",
+        "grouping": "single",
+        "hidden": [],
+        "show": ["rates", "prediction"],
+        "selected": runs,
+        "seen": [0.0, 9.0],
+    }
+    filters = {
+        "search": "",
+        "status": "",
+        "condition": "loss > 0",
+        "experiments": [],
+        "workloads": [],
+        "columns": ["status", "param: lr"],
+        "sort": "-started",
+        "by": "",
+        "opened": [],
+        "first": 0,
+    }
     values = {
-        "selected": runs, "hidden": [], "grouping": "single", "alignment": "run", "smoothing": 0,
-        "show": ["rates", "prediction"], "streams": ["tree.rss_mb"], "version": 0, "dark": "light",
-        "experiments": [], "workloads": [], "clock": 1, "log": ["log"],
-        "zoom": {"x": [0.0, 9.0], "y": None}, "search": "", "status": "", "condition": "loss > 0",
-    }  # fmt: skip
+        "settings": settings,
+        "filters": filters,
+        "streams": ["tree.rss_mb"],
+        "version": 0,
+        "zooms": {"tree.rss_mb": {"y": None, "log": True}},
+        "dark": "light",
+        "clock": 1,
+        "view": {"name": "run", "run": runs[0]},
+        "wanted": {"newest": 3, "at": 1},
+        "given": {"name": "a.json", "text": "{}", "at": 1},
+        "saving": 1,
+        "taken": {"stream": "tree.rss_mb", "kind": "csv", "at": 1},
+        "fetched": {"run": runs[0], "name": "a.txt", "at": 1},
+    }
     id_ = dependency["id"]
     name = id_
     if id_.startswith("{"):
@@ -340,7 +371,7 @@ def test_what_takes_long_stops_nobody(served, library, monkeypatch):
     monkeypatch.setattr("dippm.ui.page.charts.view", slow)
     requests = {one["output"]: one for one in requests_of(served, library)}
     [draw] = [one for name, one in requests.items() if "figure" in name]
-    lists = requests["..version.data...trouble.children...place.children.."]
+    lists = requests["..version.data...news.data.."]
     busy = visits.RUNNING + visits.MAX_WAITING
     threads = [threading.Thread(target=call, args=(served, draw)) for _ in range(busy)]
     try:

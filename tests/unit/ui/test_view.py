@@ -184,13 +184,14 @@ def test_the_figure_draws_mean_range_spans_and_prediction():
     runs, held = two(spans=CALLS, prediction=PREDICTION)
     exploration = Exploration(grouping="merged", spans=True)
     figure = figure_of(view(runs, held, exploration, RSS), RSS, "light")
-    low, high, mean = figure["data"]
+    low, high, mean, spans = figure["data"]
     assert high["fill"] == "tonexty"
     assert decoded(low["y"])[0] == 100
     assert decoded(mean["y"])[0] == 150
     kinds = [shape["type"] for shape in figure["layout"]["shapes"]]
-    assert kinds.count("line") == 1
-    assert kinds.count("rect") == 1 + 40
+    assert kinds.count("line") == kinds.count("rect") == 1
+    assert (spans["type"], spans["text"], len(spans["x"])) == ("bar", "forward", 40)
+    assert figure["layout"]["yaxis2"]["ticktext"] == ["a", "b"]
     assert "predicted 900" in figure["layout"]["annotations"][0]["text"]
 
 
@@ -219,13 +220,80 @@ def test_a_chart_is_taken_along_with_range_and_prediction(tmp_path):
     drawn = Drawn((view(runs, held, exploration, RSS, whole=True).chart,))
     rows = csv_text(drawn).splitlines()
     assert rows[1].startswith("lines,tree.rss_mb,w,w,")
-    assert rows[1].endswith(",150.0,100.0,200.0,2,")
-    assert rows[-1] == "lines,tree.rss_mb,2 runs,predicted,,900.0,820.0,990.0,,"
+    assert rows[1].endswith(",150.0,100.0,200.0,2,MB,a b,")
+    assert rows[-1] == "lines,tree.rss_mb,2 runs,predicted,,900.0,820.0,990.0,,MB,,"
     chart = document(drawn)["charts"][0]
     assert chart["levels"][0]["coverage"] == 0.9
     assert len(chart["stretches"]) == 40
     assert chart["lines"][0]["n"] == 2
+    assert chart["lines"][0]["uuids"] == ["a", "b"]
+    assert chart["unit"] == "MB"
     for name in ("chart.pdf", "chart.svg"):
         write_picture(drawn, tmp_path / name)
     assert (tmp_path / "chart.pdf").read_bytes().startswith(b"%PDF")
     assert "predicted" in (tmp_path / "chart.svg").read_text()
+
+
+def test_all_charts_have_the_axis_of_all_that_was_recorded():
+    runs, held = two(spans=CALLS)
+    memory = view(runs, held, Exploration(), RSS)
+    calls = view(runs, held, Exploration(), ChartView(stream="calls: forward"))
+    assert memory.extent == calls.extent == (0.0, 19.0)
+    figure = figure_of(memory, RSS, "light")
+    low, high = figure["layout"]["xaxis"]["range"]
+    assert low < 0 < 19 < high < 20
+    hidden = Exploration(hidden=("a",), alignment="workload")
+    assert view(runs, held, hidden, RSS).extent == (2.0, 21.0)
+
+
+def test_what_was_told_is_drawn_over_its_steps_and_the_rest_says_that_it_has_none():
+    values = [told("loss", 3.0 - n, n, step=10 * n) for n in range(3)]
+    runs, held = [listed("a")], {"a": opened("a", column("tree.rss_mb", [1.0]), values=values)}
+    by_step = Exploration(axis="step")
+    found = view(runs, held, by_step, ChartView(stream="told: loss"))
+    assert found.chart.lines[0].x.tolist() == [0, 10, 20]
+    assert found.chart.x_label == "step"
+    assert found.extent == (0, 20)
+    assert "step %{x:,}" in figure_of(found, RSS, "light")["data"][0]["hovertemplate"]
+    memory = view(runs, held, by_step, RSS)
+    assert memory.chart.lines == ()
+    assert "no steps" in memory.absent[0][1]
+
+
+def test_a_run_that_failed_is_marked_at_its_last_value():
+    runs, held = two()
+    runs[0] = listed("a", group="w", status="failed")
+    found = view(runs, held, Exploration(), RSS)
+    assert found.endings == ("failed", "")
+    cross = figure_of(found, RSS, "light")["data"][-1]
+    assert (cross["marker"]["symbol"], cross["text"]) == ("x", ("a: failed",))
+    merged = view(runs, held, Exploration(grouping="merged"), RSS)
+    assert merged.endings == ("1 of 2 failed",)
+
+
+def test_a_point_says_its_value_with_unit_its_time_and_its_run():
+    figure = figure_of(view(*two(), Exploration(), RSS), RSS, "light")
+    said = figure["data"][0]["hovertemplate"]
+    assert said == "%{y:,.5~g} MB<br>%{x:,.4~g} s<extra>a</extra>"
+    clock = Exploration(alignment="clock")
+    assert "UTC" in figure_of(view(*two(), clock, RSS), RSS, "light")["data"][0]["hovertemplate"]
+
+
+def test_spans_lie_in_lanes_below_what_is_around_them():
+    epoch, step, inner = call(1, 0, 10, "epoch"), call(2, 1, 4, "step"), call(3, 2, 3, "copy")
+    beside = call(4, 2.5, 6, "loader")
+    spans = [epoch, step._replace(parent=1), inner._replace(parent=2), beside]
+    run = opened("a", column("tree.rss_mb", [1.0, 2.0]), spans=spans)
+    found = view([listed("a")], {"a": run}, Exploration(spans=True), RSS)
+    lanes = {stretch.name: stretch.lane for stretch in found.chart.stretches}
+    assert (lanes["epoch"], lanes["step"], lanes["copy"]) == (0, 1, 2)
+    assert lanes["loader"] not in (0, 1)
+
+
+def test_a_chart_without_a_value_says_so():
+    gone = column("tree.power_w", [np.nan] * 4, reasons=[(0, "no sensor")])
+    wanted = ChartView(stream="tree.power_w")
+    found = view([listed("a")], {"a": opened("a", gone)}, Exploration(), wanted)
+    assert (
+        "nothing to draw" in figure_of(found, wanted, "light")["layout"]["annotations"][0]["text"]
+    )

@@ -1,6 +1,11 @@
-"""How long the page of runs takes to draw: 1,000 runs with 1,000,000 samples.
+"""How long the page of runs takes: a table of 10,000 runs, charts of 1,000, 100,000,000 samples.
 
-    python -m benchmarks.page [--runs 1000] [--samples 1000] [--stored 20]
+    python -m benchmarks.page [--runs 1000] [--samples 1000] [--stored 20] [--listed 10000]
+                              [--many 100000000] [--watched-s 30]
+
+The table is that of a store which gives its runs from memory: reading 10,000 of MLflow is the
+store's time, in the background. `--many` samples are those of 1,000 runs, made in memory: the
+server's work alone. `--watched-s` counts what a page costs on which a run that goes on is drawn.
 
 The runs are folders in a spool, read by the page's own library. Drawing is what a visitor waits for
 who ticks a stream, in headless Chromium where there is one: the request, the server's work, and
@@ -43,7 +48,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--stored", type=int, default=20)
+    parser.add_argument("--listed", type=int, default=10_000)
+    parser.add_argument("--many", type=int, default=100_000_000)
+    parser.add_argument("--watched-s", type=float, default=30.0)
     given = parser.parse_args()
+    if given.listed:
+        with tempfile.TemporaryDirectory() as place:
+            list_many(Path(place), given.listed)
+    if given.many:
+        view_many(given.many)
+    if given.watched_s:
+        with tempfile.TemporaryDirectory() as place:
+            watch(Path(place), given.watched_s)
+    if not given.runs:
+        return
     with tempfile.TemporaryDirectory() as place:
         draw(Path(place), given.runs, given.samples)
     if given.stored:
@@ -102,12 +120,10 @@ def browse(library, place: Path, runs: int) -> None:
     with chromium(place) as tab:
         tab.size(1280, 900)
         tab.call("Performance.enable", timeDomain="threadTicks")
-        tab.open(served.address)
+        tab.open(f"{served.address}#view=charts&stream={STREAM}")
+        tab.wait("document.querySelectorAll('#runs tbody tr').length > 0")
         tab.click("#select-all")
         tab.wait(f"document.querySelector('#runs-note').innerText.includes('{runs:,} selected')")
-        box = f'#streams input[value="{STREAM}"]'
-        tab.wait(f"!!document.querySelector('{box}')")
-        tab.click(box)
         tab.wait("document.querySelectorAll('.scatterlayer .trace').length > 0")
         for what, step in STEPS.items():
             began = cpu_s(tab)
@@ -129,12 +145,186 @@ def both(took: list[tuple[float, float]]) -> str:
     return f"{clock_s:.3f} s, {processor_s:.3f} s of the processor"
 
 
+TURN = """(o => {{ o.value = '{1}'; o.dispatchEvent(new Event('change')); }})(
+  document.querySelector('#{0}'))"""
 STEPS = {
-    "all runs": "document.querySelector('#alignment input[value=workload]').click()",
-    "all runs again": "document.querySelector('#alignment input[value=run]').click()",
-    "zoomed in": "document.querySelector('.chart button[title=\"Zoom in\"]').click()",
-    "mean and range": "document.querySelector('#grouping input[value=merged]').click()",
+    "all runs": TURN.format("alignment", "workload"),
+    "all runs again": TURN.format("alignment", "run"),
+    "zoomed in": "document.querySelector('.chart button[data-step=in]').click()",
+    "mean and range": TURN.format("grouping", "merged"),
 }
+LISTED = """new Promise((done, failed) => {
+  const began = performance.now();
+  const before = document.querySelector('#runs table');
+  %s;
+  (function look() {
+    const took = (performance.now() - began) / 1000;
+    if (document.querySelector('#runs table') !== before) done(took);
+    else if (took > 60) failed('nothing was listed');
+    else requestAnimationFrame(look);
+  })();
+})"""
+LISTS = {
+    "sorted": "document.querySelector(\"#runs button[data-sort='metric: loss']\").click()",
+    "grouped": TURN.format("by", "workload"),
+    "of one status": TURN.format("status", "failed"),
+    "of all again": TURN.format("status", ""),
+}
+
+
+class _InMemory:
+    """A store that has its runs at hand."""
+
+    def __init__(self, runs: int, file: Path) -> None:
+        from dippm.store.place import place_of
+        from dippm.store.stored import StoredRun
+
+        self.place = place_of(str(file))
+        summaries = {f"tree.q{n}.{k}": n / 3 for n in range(10) for k in ("mean", "max", "p95")}
+        self._runs = [
+            StoredRun(
+                f"{number:032x}", f"run {number}", "sweep", "failed" if number % 50 == 0 else
+                "finished", 10**18 + number * 10**9, number % 77 / 7, "", summaries |
+                {"loss": number % 997 / 100}, "id", lambda _: None, f"w{number % 100}",
+                f"run {number}", {"lr": str(number % 7 / 10), "seed": str(number)},
+            )
+            for number in range(runs)
+        ]  # fmt: skip
+
+    def runs(self, limit: int) -> list:
+        return self._runs[:limit]
+
+
+def list_many(place: Path, runs: int) -> None:
+    """Say how long a visitor waits for a table of many runs."""
+    from dippm.ui.library import Library
+    from dippm.ui.page.lists import _Columns, _listed
+    from dippm.ui.page.visits import Filters
+    from dippm.ui.serving import Served
+    from tests.browser import CHROMIUM
+    from tests.chromium import chromium
+
+    store = _InMemory(runs, place / "runs.db")
+    library = Library(str(place / "runs.db"), place / "spool", opener=lambda _: store)
+    library.start()
+    wait_for(lambda: len(library.runs()) == runs)
+    columns = _Columns()
+    for what, filters in (
+        ("first", Filters()),
+        ("sorted", Filters(sort="-metric: loss")),
+        ("grouped", Filters(sort="metric: loss", by="workload")),
+        ("searched", Filters(search="run 99", condition="loss < 3")),
+    ):
+        began = time.perf_counter(), time.thread_time()
+        size = len(json.dumps(_listed(library, filters, columns)))
+        took = [(time.perf_counter() - began[0], time.thread_time() - began[1])]
+        print(f"server, {runs:,} runs {what}: {both(took)}; {size / 1e6:.2f} MB")
+    if CHROMIUM is None:
+        library.close()
+        return
+    served = Served(library, "127.0.0.1", 0)
+    threading.Thread(target=served.answer, daemon=True).start()
+    with chromium(place) as tab:
+        tab.size(1280, 900)
+        tab.call("Performance.enable", timeDomain="threadTicks")
+        tab.open(served.address)
+        tab.wait("document.querySelectorAll('#runs tbody tr').length == 100")
+        for what, step in LISTS.items():
+            began = cpu_s(tab)
+            took_s = tab.run(LISTED % step)
+            cpu = cpu_s(tab) - began
+            print(
+                f"listed, {what}: {took_s:.3f} s, {cpu:.3f} s of the processor (at most {MOST_S})"
+            )
+    served.close()
+    library.close()
+
+
+def view_many(samples: int, runs: int = 1000) -> None:
+    """Say what the server computes for a chart of very many samples, and in how much memory."""
+    import resource
+
+    import numpy as np
+
+    from dippm.store.columns import Column
+    from dippm.store.record import Moment, Start
+    from dippm.ui.exploration import ChartView, Exploration
+    from dippm.ui.figure import figure_of
+    from dippm.ui.opened import Opened
+    from dippm.ui.selection import Listed
+    from dippm.ui.streams import streams
+    from dippm.ui.view import view
+
+    chance = np.random.default_rng(0)
+    each = samples // runs
+    listed, opened = [], {}
+    for number in range(runs):
+        uuid = f"{number:032x}"
+        times = np.arange(each, dtype=np.int64) * 10_000_000
+        column = Column(STREAM, "MB", "tree", False, times, chance.normal(size=each), ())
+        start = Start(uuid, f"run {number}", "sweep", Moment(0, 10**18))
+        opened[uuid] = Opened(start, (), streams(start, (), (), [column]))
+        listed.append(
+            Listed(uuid, f"run {number}", "sweep", f"w{number % 10}", "finished", 10**18, 1)
+        )
+    whole, part = ChartView(stream=STREAM), ChartView(stream=STREAM, x=(1.0, 2.0))
+    for what, wanted, given in (
+        ("first", whole, Exploration()),
+        ("again", whole, Exploration()),
+        ("zoomed in", part, Exploration()),
+        ("smoothed", whole, Exploration(smoothing=60)),
+        ("mean and range", whole, Exploration(grouping="merged")),
+    ):
+        began = time.perf_counter(), time.thread_time()
+        size = len(json.dumps(figure_of(view(listed, opened, given, wanted), wanted, "light")))
+        took = [(time.perf_counter() - began[0], time.thread_time() - began[1])]
+        print(f"server, {samples:,} samples {what}: {both(took)}; {size / 1e6:.1f} MB")
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak memory with them: {peak_gb:.2f} GiB")
+
+
+def watch(place: Path, seconds: float) -> None:
+    """Say what it costs to watch a run that goes on: a value and ten readings each second."""
+    from dippm.store.folder import RunFolder
+    from dippm.store.record import Value
+    from dippm.ui.library import Library
+    from dippm.ui.serving import Served
+    from tests.browser import CHROMIUM
+    from tests.chromium import chromium
+    from tests.page_runs import make_training
+    from tests.run_folders import START_NS
+
+    if CHROMIUM is None:
+        return
+    folder = make_training(place / "spool", name="live", workload="w", ticks=3000, ended=False)
+    library = Library(str(place / "runs.db"), place / "spool")
+    library.start()
+    wait_for(lambda: len(library.runs()) == 1)
+    served = Served(library, "127.0.0.1", 0)
+    threading.Thread(target=served.answer, daemon=True).start()
+    with chromium(place) as tab:
+        tab.call("Performance.enable", timeDomain="threadTicks")
+        uuid = library.runs()[0].uuid
+        streams = f"stream={STREAM}&stream=told:%20loss"
+        for is_live in (False, True):
+            tab.open("about:blank")
+            tab.open(f"{served.address}#view=charts&runs={uuid}&{streams}")
+            tab.wait("document.querySelectorAll('.scatterlayer .trace').length == 2")
+            began, until, step = cpu_s(tab), time.monotonic() + seconds, 1000
+            while time.monotonic() < until:
+                if is_live:
+                    writer = RunFolder(folder)
+                    writer.value(Value("loss", "metric", 0.1, START_NS + step * 10**9, step=step))
+                    writer.close()
+                    step += 1
+                time.sleep(1)
+            share = (cpu_s(tab) - began) / seconds
+            what = "that goes on" if is_live else "that stands still"
+            print(
+                f"watched, a run {what}: {100 * share:.1f} % of a core, browser and server together"
+            )
+    served.close()
+    library.close()
 
 
 def read_stored(place: Path, runs: int, samples: int) -> None:

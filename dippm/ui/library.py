@@ -26,8 +26,10 @@ from dippm.ui.opened import (
 from dippm.ui.running import Running, running_runs
 from dippm.ui.selection import Listed
 
-MOST_RUNS = 5000
+MOST_RUNS = 20_000
 LIST_EVERY_S = 15.0
+LIST_ANYWAY_S = 300.0
+"""Even if the file of the store was not written to."""
 LOOK_EVERY_S = 1.0
 MOST_BYTES = 2**30
 MOST_RECORDS = 20
@@ -78,7 +80,9 @@ class Library:
         self._record_rests_until: dict[str, float] = {}
         self._grown: set[str] = set()
         self._rests_until: dict[str, float] = {}
-        self._listed_at = -LIST_EVERY_S
+        self._listed_at = float("-inf")
+        self._list_every_s = LIST_EVERY_S
+        self._listed_written: tuple[tuple[int, int], ...] = ()
         self._has_listed = False
         self._turn = threading.Condition()
         self._ended = False
@@ -168,7 +172,7 @@ class Library:
     def look(self) -> None:
         """Read what changed, and what was asked for; the background does this all the time."""
         self._look_at_running()
-        if time.monotonic() - self._listed_at >= LIST_EVERY_S:
+        if self._must_list():
             self._list()
         self._read_records()
         self._read_asked()
@@ -186,8 +190,25 @@ class Library:
                 if self._ended:
                     return
 
+    def _must_list(self) -> bool:
+        """Return whether the store may hold something new, and was not read just now."""
+        waited_s = time.monotonic() - self._listed_at
+        if waited_s < self._list_every_s:
+            return False
+        return waited_s >= LIST_ANYWAY_S or self._written() != self._listed_written
+
+    def _written(self) -> tuple[tuple[int, int], ...] | None:
+        """Return size and time of change of the store's file; None for what is no file."""
+        file = self._source.place.file if self._source else None
+        if file is None:
+            return None
+        beside = (file, file.with_name(f"{file.name}-wal"))
+        states = [path.stat() for path in beside if path.exists()]
+        return tuple((state.st_size, state.st_mtime_ns) for state in states)
+
     def _list(self) -> None:
-        self._listed_at = time.monotonic()
+        began = self._listed_at = time.monotonic()
+        self._listed_written = self._written() or ()
         trouble, stored = "", self._stored
         try:
             if self._source is None:
@@ -195,6 +216,8 @@ class Library:
             stored = {run.uuid: run for run in self._source.runs(limit=MOST_RUNS)}
         except DippmError as error:
             trouble = str(error)
+        took_s = time.monotonic() - began
+        self._list_every_s = max(LIST_EVERY_S, took_s / self._growing_share)
         with self._turn:
             is_first, self._has_listed = not self._has_listed, trouble == "" or self._has_listed
             if is_first or (stored, trouble) != (self._stored, self.trouble):
@@ -217,7 +240,7 @@ class Library:
                 self._opened.pop(uuid, None)  # the store has the whole of it
                 self._records.pop(uuid, None)
             if ended:
-                self._listed_at = -LIST_EVERY_S
+                self._listed_at = float("-inf")
             self._running = found
             self._changed()
 

@@ -38,7 +38,7 @@ class Opened:
     def size_bytes(self) -> int:
         """Roughly what it takes in memory."""
         samples = sum(len(stream.values) for stream in self.streams.values())
-        return 16 * samples + 500 * len(self.spans) + 10_000
+        return 24 * samples + 500 * len(self.spans) + 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dippm.report.runs.thinning import extremes
 from dippm.store.columns import Column
 from dippm.store.record import Span, Start, Value
 from dippm.store.summary import NUMBERS
 
 TOLD, CALLS = "told: ", "calls: "
+MOST_OF_A_LINE = 4000
+"""Points of a line that is drawn whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,30 @@ class Stream:
     counter: bool = False
     reason: str = ""
     steps: Any = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def least_and_greatest(self) -> tuple[Any, Any]:
+        """Return time and values, thinned to what a screen can show; found once, and kept."""
+        if len(self.values) <= MOST_OF_A_LINE:
+            return self.time_s, self.values
+        if "thinned" not in self._kept:
+            rows = extremes(self.values, MOST_OF_A_LINE)
+            self._kept["thinned"] = self.time_s[rows], self.values[rows]
+        found: tuple[Any, Any] = self._kept["thinned"]
+        return found
 
     def rate(self) -> Stream:
         """Return how fast a counter grew, between readings that differ; any other as it is."""
-        import numpy as np
-
         if not self.counter:
             return self
+        if "rate" not in self._kept:
+            self._kept["rate"] = self._rate()
+        found: Stream = self._kept["rate"]
+        return found
+
+    def _rate(self) -> Stream:
+        import numpy as np
+
         there = np.isfinite(self.values)
         time_s, values = self.time_s[there], self.values[there]
         if len(values) < 2:

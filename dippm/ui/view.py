@@ -17,11 +17,10 @@ from dippm.ui.merging import merged
 from dippm.ui.opened import Opened
 from dippm.ui.selection import Listed, labels
 from dippm.ui.smoothing import smoothed
-from dippm.ui.streams import Stream
+from dippm.ui.streams import MOST_OF_A_LINE, Stream
 
 MOST_POINTS = 40_000
 """Of a chart, all lines together; a screen has some thousand columns."""
-MOST_OF_A_LINE = 4000
 MOST_STRETCHES = 400
 MOST_LEVELS = 8
 GRID = 1000
@@ -111,6 +110,7 @@ def view(
     members: dict[str, list[Listed]] = {}
     absent: list[tuple[str, str]] = []
     unit, points = "", 0
+    seen = None if whole else wanted.x
     for run in runs:
         key = key_of(run)
         if key in hidden or run.uuid not in opened:
@@ -126,13 +126,16 @@ def view(
         if stream.reason:
             absent.append((own[run.uuid], stream.reason))
         unit, points = stream.unit or unit, points + len(stream.values)
-        groups.setdefault(key, []).append(_placed(stream, offsets[run.uuid], exploration))
+        # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
+        is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
+        groups.setdefault(key, []).append(
+            _placed(stream, offsets[run.uuid], exploration, seen, is_whole=is_whole)
+        )
         members.setdefault(key, []).append(run)
     drawn = [
         _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
         for key, of in groups.items()
     ]
-    seen = None if whole else wanted.x
     most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
     lines = [_line(one, is_merged, seen, None if whole else most) for one in drawn]
     shown = [run for of in members.values() for run in of]
@@ -163,10 +166,22 @@ def view(
     )
 
 
-def _placed(stream: Stream, offset_s: float, exploration: Exploration) -> tuple[Any, Any]:
+def _placed(
+    stream: Stream,
+    offset_s: float,
+    exploration: Exploration,
+    seen: tuple[float, float] | None,
+    *,
+    is_whole: bool,
+) -> tuple[Any, Any]:
+    if is_whole:
+        time_s, values = stream.least_and_greatest()
+        return time_s + offset_s, values
     values = smoothed(stream.values, exploration.smoothing)
     if exploration.axis == "time":
-        return stream.time_s + offset_s, values
+        part = None if seen is None else (min(seen) - offset_s, max(seen) - offset_s)
+        time_s, values = _cut(stream.time_s, values, part)
+        return time_s + offset_s, values
     order = stream.steps.argsort(kind="stable")
     return stream.steps[order], values[order]
 

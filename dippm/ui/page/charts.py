@@ -48,10 +48,12 @@ CONFIG = {
 STEPS = {
     "in": ("+", "Zoom in"), "out": ("−", "Zoom out"), "left": ("←", "Earlier"),
     "right": ("→", "Later"), "higher": ("y+", "Zoom in on y"), "lower": ("y−", "Zoom out on y"),
-    "reset": ("All", "All"), "log": ("log", "Logarithmic axis"),
+    "reset": ("All", "All"), "log": ("log", "log axis"),
 }  # fmt: skip
 FILES = {"png": "PNG", "jpeg": "JPG", "svg": "SVG", "pdf": "PDF", "csv": "CSV", "json": "JSON"}
 MOST_ABSENT = 6
+MOST_DRAWN = 1000
+"""Runs of a chart: reading more would take minutes, and their samples more memory than is kept."""
 Zooms = dict[Words, Zoom]
 
 
@@ -122,7 +124,8 @@ def answer_charts(app: Dash, library: Library) -> None:
         settings = settings or Settings()
         exploration = exploration_of_page(settings)
         wanted = chart_view(id_.stream, settings, zooms)
-        runs = runs_of(library, settings.selected)
+        selected = runs_of(library, settings.selected)
+        runs = selected[:MOST_DRAWN]
         opened = library.opened(run.uuid for run in runs)
         states = [(library.read_at(run.uuid), run.status) for run in runs]
         about = [exploration.model_dump(), wanted.model_dump(), scheme, states]
@@ -133,6 +136,9 @@ def answer_charts(app: Dash, library: Library) -> None:
         waiting = len(runs) - len(opened)
         troubles = library.failures(run.uuid for run in runs)
         note = _note(found, waiting, troubles)
+        if len(runs) < len(selected):
+            left = f"the first {MOST_DRAWN:,} of {len(selected):,} selected runs are drawn"
+            note.insert(0, html.P(left, className="wait"))
         return figure_of(found, wanted, scheme), note, drawn
 
 

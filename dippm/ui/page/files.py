@@ -15,7 +15,7 @@ from dippm.report.runs.picture import write_picture
 from dippm.report.runs.tabular import csv_text, document
 from dippm.ui.exploration import Exploration, ExplorationError, exploration_of
 from dippm.ui.library import Library
-from dippm.ui.page.charts import FLAGS, Zooms, chart_view, exploration_of_page
+from dippm.ui.page.charts import FLAGS, MOST_DRAWN, Zooms, chart_view, exploration_of_page
 from dippm.ui.page.lists import runs_of
 from dippm.ui.page.visits import Filters, Given, Settings, Streams, Taken, checked, in_turn
 from dippm.ui.view import view
@@ -42,7 +42,7 @@ def answer_files(app: Dash, library: Library) -> None:
             return no_update
         settings = settings or Settings()
         wanted = chart_view(taken.stream, settings, zooms)
-        runs = runs_of(library, settings.selected)
+        runs = runs_of(library, settings.selected)[:MOST_DRAWN]
         opened = library.opened(run.uuid for run in runs)
         found = view(runs, opened, exploration_of_page(settings), wanted, whole=taken.kind != "pdf")
         absent = tuple((run, wanted.stream, reason) for run, reason in found.absent)

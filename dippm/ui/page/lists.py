@@ -196,7 +196,8 @@ def _empty(library: Library, *, is_filtered: bool) -> list[str]:
     return [
         f"There is no run in {printable(library.place)} yet. Record one, from a terminal:",
         f"$ dippm run{printable(store)} -- python train.py",
-        "or measure every process of any command in the same way. It stands here while it goes on.",
+        "It stands here while it goes on. A program of your own can say more:",
+        "$ with dippm.track() as run:\n    run.log_metric('loss', loss, step=step)",
     ]
 
 

@@ -117,8 +117,16 @@ def _page(uuid: str, listed: Listed | None, record: Record | None, failure: str 
     ]  # fmt: skip
 
 
-def _panel(title: str, children: Any) -> html.Section:
-    return html.Section([html.H3(title), *children], className="panel", **{"aria-label": title})
+def _panel(title: str, children: list[Any]) -> html.Section:
+    named = {"aria-label": title, "role": "region"}
+    if any(isinstance(child, html.Table) for child in children):
+        named["tabIndex"] = "0"  # it may be wider than the screen: the keyboard scrolls it
+    return html.Section([html.H3(title), *children], className="panel", **named)
+
+
+def head_of(text: str, look: str = "") -> html.Th | html.Td:
+    """Return the head of a column; the corner of a table is none."""
+    return html.Th(text, scope="col", className=look) if text else html.Td("")
 
 
 def table_of(
@@ -137,9 +145,7 @@ def table_of(
 
     return html.Table(
         [
-            html.Thead(
-                html.Tr([html.Th(o, scope="col", className=look(n)) for n, o in enumerate(head)])
-            ),
+            html.Thead(html.Tr([head_of(o, look(n)) for n, o in enumerate(head)])),
             html.Tbody(
                 [
                     html.Tr(
@@ -324,7 +330,7 @@ def _matrices(values: Sequence[Value]) -> list[html.Section]:
             html.Tr([html.Th(labels[place], scope="row"), *(_heat(n, most) for n in row)])
             for place, row in enumerate(rows)
         ]
-        head = html.Tr([html.Th("", scope="col"), *(html.Th(o, scope="col") for o in labels)])
+        head = html.Tr([html.Td(""), *(html.Th(o, scope="col") for o in labels)])
         found.append(_panel(title, [html.Table([html.Thead(head), html.Tbody(body)])]))
     return found
 

@@ -73,7 +73,7 @@ def _differs(runs: Sequence[Listed], key: str) -> bool:
 def _section(title: str, keys: list[str], runs: Sequence[Listed], *, is_open: bool) -> Any:
     if not keys:
         return None
-    head = [html.Th("", scope="col")]
+    head: list[Any] = [html.Td("")]
     for run in runs:
         link = html.A(
             printable(run.name) or run.uuid[:8],

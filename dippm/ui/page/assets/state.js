@@ -328,7 +328,7 @@
     const focused = place && at("runs").contains(place) ? [place.value, place.dataset.sort, place.dataset.run, place.textContent] : null;
     if (listed.empty) {
       const help = cell("div", undefined, "empty");
-      for (const text of listed.empty) help.append(cell(text.startsWith("$") ? "pre" : "p", text));
+      for (const text of listed.empty) help.append(cell(text.startsWith("$ ") ? "pre" : "p", text.replace(/^\$ /, "")));
       at("runs").replaceChildren(help);
     } else {
       const made = document.createElement("table");

@@ -11,21 +11,28 @@ import argparse
 import tempfile
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from PIL import Image
 
 from tests.chromium import Chromium, chromium
 from tests.page_runs import make_exhibition
 
+if TYPE_CHECKING:
+    from dippm.ui.library import Library
+    from dippm.ui.serving import Served
+
 SHOTS = {
-    "page-wide-light.png": (1280, 1180, "light"),
-    "page-wide-dark.png": (1280, 1180, "dark"),
-    "page-narrow-light.png": (390, 2350, "light"),
-    "page-narrow-dark.png": (390, 2350, "dark"),
+    "page-wide-light.png": (1280, 620, "light"),
+    "page-wide-dark.png": (1280, 620, "dark"),
+    "page-narrow-light.png": (390, 900, "light"),
+    "page-narrow-dark.png": (390, 900, "dark"),
 }
 KEPT = ("page-wide-light.png", "page-narrow-dark.png")
 LARGEST_BYTES = 150 * 1024
 STREAMS = {"tree.rss_mb": 9, "calls: forward": 9}
+RUNS = 6
 
 
 def main() -> None:
@@ -53,9 +60,7 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
         for name in names:
             width, height, scheme = SHOTS[name]
             tab.size(width, height, scheme=scheme)
-            tab.open("about:blank")
-            tab.open(page.address)
-            prepare(tab)
+            prepare(tab, page, library)
             tab.run("document.querySelector('#place').style.visibility = 'hidden'")
             path = tab.picture(into / name)
             Image.open(path).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
@@ -67,23 +72,20 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
     library.close()
 
 
-def prepare(tab: Chromium) -> None:
-    """Select runs and draw workloads as mean and range beside their prediction."""
-    tab.wait("document.querySelectorAll('#runs input').length >= 7")
-    tab.click("#experiments input[value='co-location']")
-    tab.wait("document.querySelectorAll('#runs input').length == 6")
-    tab.click("#select-all")
-    tab.click("#grouping input[value='merged']")
-    tab.wait("document.querySelectorAll('#legend input').length == 3")
+def prepare(tab: Chromium, page: Served, library: Library) -> None:
+    """Draw workloads as mean and range beside their prediction, by an address that says so."""
+    while len(runs := [o.uuid for o in library.runs() if o.experiment == "co-location"]) < RUNS:
+        library.wait(library.version, 60)
+    asked = {"view": "charts", "runs": ",".join(runs), "lines": "merged", "stream": list(STREAMS)}
+    tab.open("about:blank")
+    tab.open(f"{page.address}#{urlencode(asked, doseq=True)}")
     for stream, traces in STREAMS.items():
-        tab.wait(f"!!document.querySelector('#streams input[value=\"{stream}\"]')")
-        tab.click(f"#streams input[value='{stream}']")
         tab.wait(
             f"[...document.querySelectorAll('.chart')].some(card => "
             f"card.getAttribute('aria-label') === '{stream}' && "
             f"card.querySelectorAll('.scatterlayer .trace').length == {traces})"
         )
-    tab.wait("document.querySelectorAll('.chart .note').length == 2")
+    tab.wait("!document.querySelector('.note .wait')")
     tab.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 

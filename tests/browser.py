@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,14 @@ CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+
+
+AXE_VARIABLE = "DIPPM_AXE"
+AXE = Path(os.environ.get(AXE_VARIABLE, "node_modules/axe-core/axe.min.js"))
+"""The script of axe-core, which `npm install --no-save axe-core` puts there."""
+NEEDS_AXE = pytest.mark.skipif(
+    not AXE.is_file(), reason=f"no axe-core: install it, or ${AXE_VARIABLE}"
+)
 
 
 def browse(page: Path, tmp_path: Path, *, at: str = "") -> tuple[str, str]:

@@ -17,7 +17,7 @@ from dippm.store.folder import RunFolder
 from dippm.store.record import Span, Value
 from dippm.ui.library import Library
 from dippm.ui.serving import Served
-from tests.browser import NEEDS_CHROMIUM
+from tests.browser import AXE, NEEDS_AXE, NEEDS_CHROMIUM
 from tests.chromium import chromium
 from tests.page_runs import HOSTILE, make_exhibition, make_training
 from tests.run_folders import START_NS
@@ -503,3 +503,76 @@ def test_a_page_for_others_asks_for_its_token(browser, store_file, tmp_path):
         assert TOKEN not in browser.run("document.cookie")
     finally:
         page.close()
+
+
+@NEEDS_AXE
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_in_any_view(tab, width, scheme):
+    tab.size(width, 900, scheme=scheme)
+    choose(tab)
+    draw(tab)
+    ready = {
+        "charts": f"!!{GRAPH}",
+        "compare": "document.querySelectorAll('#compare .panel').length > 1",
+        "runs": f"{ROWS} > 1",
+    }
+    faults = {}
+    for view, condition in ready.items():
+        tab.click(f"nav a[data-go='{view}']")
+        tab.wait(f"document.body.dataset.view === '{view}' && {condition}")
+        faults[view] = axe(tab)
+    tab.click("#runs tbody a")
+    tab.wait("document.querySelectorAll('#run .panel').length > 5")
+    assert {**faults, "run": axe(tab)} == {view: [] for view in (*ready, "run")}
+
+
+def axe(tab):
+    tab.run(f"{AXE.read_text()}; 1")
+    nodes = "o.nodes.map(n => n.html.slice(0, 120))"
+    return tab.run(f"axe.run().then(r => r.violations.map(o => [o.impact, o.id, {nodes}]))")
+
+
+def test_an_empty_store_says_how_to_make_a_first_run(browser, store_file, tmp_path):
+    library = Library(str(store_file), tmp_path / "spool")
+    library.start()
+    page = Served(library, "127.0.0.1", 0)
+    threading.Thread(target=page.answer, daemon=True).start()
+    try:
+        browser.open("about:blank")
+        browser.open(page.address)
+        browser.wait("document.querySelector('#runs').innerText.includes('dippm run --store')")
+        browser.type("#search", "x")
+        browser.wait("location.hash.includes('q=x')")
+    finally:
+        page.close()
+        library.close()
+
+
+def test_a_file_of_a_run_is_taken_along(browser, store_file, tmp_path):
+    from dippm.store.folder import ARTIFACTS
+    from dippm.store.runs import open_store
+    from tests.run_folders import make_run
+
+    folder = make_run(tmp_path / "made", ticks=5)
+    (folder / ARTIFACTS).mkdir(exist_ok=True)
+    (folder / ARTIFACTS / "notes.txt").write_text("what the run told")
+    stored = open_store(str(store_file)).attach(folder)
+    library = Library(str(store_file), tmp_path / "spool")
+    library.start()
+    page = Served(library, "127.0.0.1", 0)
+    threading.Thread(target=page.answer, daemon=True).start()
+    downloads = tmp_path / "downloads"
+    try:
+        browser.downloads(downloads)
+        browser.open("about:blank")
+        browser.open(f"{page.address}#view=run&run={stored.uuid}")
+        browser.wait("document.querySelector('#run').innerText.includes('notes.txt')")
+        said = browser.run("document.querySelector('#run').innerText")
+        for part in ("cat", "dog", "0123456", "Hyper-parameters", "ValueError", "exit code"):
+            assert part in said
+        browser.click("#run button[data-artifact='notes.txt']")
+        assert fetched(downloads, "notes.txt").read_text() == "what the run told"
+    finally:
+        page.close()
+        library.close()

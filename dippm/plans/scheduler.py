@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from dippm.errors import PlanError
@@ -22,6 +23,7 @@ from dippm.plans.recovery import recover_held
 from dippm.plans.row import Row
 from dippm.plans.terms import Audience, Outcome, Terms
 from dippm.plans.workload import Workload
+from dippm.store.turn import hold_live
 from dippm.tracking.order import RunOrder, checked
 
 Chosen = list[tuple[Workload, tuple[Row, ...]]]
@@ -37,13 +39,24 @@ def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
             nothing was begun then. Also what `check` raises.
     """
     plan = read_plan(path)
-    with lock_plan(plan.path):
+    with lock_plan(plan.path), _attached_later():
         if is_left(state_folder(plan.path)):
             for sentence in recover_held(plan.path):
                 audience.say(sentence)
         plan = read_plan(plan.path)
         chosen = choose(plan, terms, audience)
         return _carry_out(plan, chosen, terms, audience)
+
+
+@contextmanager
+def _attached_later() -> Iterator[None]:
+    """Say that runs go on to the last row: between two of them nothing is attached either."""
+    live = hold_live()
+    try:
+        yield
+    finally:
+        if live is not None:
+            os.close(live)
 
 
 def choose(

@@ -2,8 +2,10 @@
 
     python -m dippm.store.attach FOLDER [--store URI]
     python -m dippm.store.attach --all
+    python -m dippm.store.attach SPOOL --key KEY --turn DESCRIPTOR
 
-Who closes a run inside a workload starts this, so that the workload never imports the store.
+Who keeps a run becomes the last of these when nothing is measured any more, so that no workload
+imports the store and no measurement has it beside it; see `dippm.store.turn`.
 """
 
 from __future__ import annotations
@@ -14,21 +16,24 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dippm.errors import DippmError, RunError
-from dippm.store.folder import START, read_folder, spool
+from dippm.store.folder import SAMPLES, START, read_folder, spool
 from dippm.store.record import Start
 from dippm.store.runs import RunStore, open_store
 from dippm.store.stored import StoredRun
+from dippm.store.turn import PATIENCE_S, asked, take_turn, wait_until_quiet
 
 MARK = "attached.json"
 SILENT_S = 15.0
 """A run without an end whose process is gone is lost once it was silent for so long."""
 KEEP_S = 3600.0
 """How long a folder stays after it was attached, for whoever still reads it."""
+BATCH, BATCH_BYTES = 50, 2**25
+"""Runs, and bytes of their samples, that are attached together."""
 STAY = "They wait in the spool; the next `dippm runs` attaches them."
 USAGE = "usage: python -m dippm.store.attach (FOLDER | --all) [--store URI]\n"
 
@@ -56,7 +61,9 @@ def attach(folder: Path, store: str | None = None) -> StoredRun:
         StoreError: if the store cannot be reached or written.
     """
     opened = open_store(store or read_folder(folder).start.store or None)
-    return _attach(opened, folder)
+    run = opened.attach(folder)
+    _mark(folder, opened, run)
+    return run
 
 
 def attached_to(folder: Path) -> str:
@@ -75,51 +82,107 @@ def attach_all(root: Path | None = None, store: str | None = None) -> Replayed:
         store: where runs go that were meant for no store.
     """
     replayed = Replayed()
-    stores: dict[str, RunStore | DippmError] = {}
-    for folder in sorted((root or spool()).glob(f"*/{START}")):
-        _replay(folder.parent, store, stores, replayed)
+    meant: dict[str, list[Path]] = {}
+    for file in sorted((root or spool()).glob(f"*/{START}")):
+        folder = file.parent
+        if _is_done(folder):
+            continue
+        try:
+            recorded = read_folder(folder)
+            if recorded.end is None and _goes_on(folder, recorded.start):
+                replayed.running.append(folder)
+            else:
+                meant.setdefault(recorded.start.store or store or "", []).append(folder)
+        except DippmError as error:
+            replayed.waiting[folder] = error.message
+    for address, folders in meant.items():
+        try:
+            opened = open_store(address or None)
+        except DippmError as error:
+            replayed.waiting |= dict.fromkeys(folders, error.message)
+            continue
+        for batch in _batches(folders):
+            _attach_many(opened, batch, replayed)
     return replayed
 
 
-def _replay(
-    folder: Path,
-    store: str | None,
-    stores: dict[str, RunStore | DippmError],
-    replayed: Replayed,
-) -> None:
-    if (folder / MARK).exists():
-        _remove_old(folder)
+def serve(root: Path, key: str, turn: int) -> None:
+    """Attach what shall go to the store of this environment, also what comes meanwhile.
+
+    Args:
+        root: the spool.
+        key: of the store, as `turn.ask` gave it in this environment.
+        turn: as `take_turn` gave it.
+
+    Raises:
+        RunError: if some could not be attached; the next turn tries them again.
+    """
+    end = time.monotonic() + PATIENCE_S
+    waiting: dict[Path, str] = {}
+    mine: int | None = turn
+    while mine is not None:
+        while left := [f for f in asked(root, key) if f not in waiting and not _is_done(f)]:
+            replayed = Replayed()
+            _attach_batch(next(_batches(left)), replayed)
+            waiting |= replayed.waiting
+            if replayed.attached:
+                wait_until_quiet(end)
+        os.close(mine)
+        # Who asked before that found it our turn and went; who asks now takes it.
+        left = [f for f in asked(root, key) if f not in waiting and not _is_done(f)]
+        mine = take_turn(root, key) if left else None
+    if waiting:
+        raise RunError("; ".join(waiting.values()), STAY)
+
+
+def _is_done(folder: Path) -> bool:
+    if not (folder / MARK).exists():
+        return False
+    _remove_old(folder)
+    return True
+
+
+def _attach_batch(folders: list[Path], replayed: Replayed) -> None:
+    """Attach folders that are meant for one store."""
+    try:
+        opened = open_store(read_folder(folders[0]).start.store or None)
+    except DippmError as error:
+        replayed.waiting |= dict.fromkeys(folders, error.message)
         return
-    try:
-        recorded = read_folder(folder)
-        if recorded.end is None and _goes_on(folder, recorded.start):
-            replayed.running.append(folder)
-            return
-        address = recorded.start.store or store or ""
-        if address not in stores:
-            stores[address] = _opened(address)
-        opened = stores[address]
-        if isinstance(opened, DippmError):
-            raise opened
-        replayed.attached.append(_attach(opened, folder))
-    except DippmError as error:
-        replayed.waiting[folder] = error.message
+    _attach_many(opened, folders, replayed)
 
 
-def _opened(address: str) -> RunStore | DippmError:
-    try:
-        return open_store(address or None)
-    except DippmError as error:
-        return error
+def _attach_many(
+    store: RunStore, folders: list[Path], replayed: Replayed, *, wait: bool = False
+) -> None:
+    for folder, outcome in store.attach_many(folders, wait=wait).items():
+        if isinstance(outcome, DippmError):
+            replayed.waiting[folder] = outcome.message
+        else:
+            _mark(folder, store, outcome)
+            replayed.attached.append(outcome)
 
 
-def _attach(store: RunStore, folder: Path) -> StoredRun:
-    run = store.attach(folder)
+def _batches(folders: list[Path]) -> Iterator[list[Path]]:
+    """Yield folders, as many as can be in memory, and in one transaction, at once."""
+    batch: list[Path] = []
+    left = BATCH_BYTES
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            left -= sum(file.stat().st_size for file in folder.glob(SAMPLES))
+        if batch and (left < 0 or len(batch) == BATCH):
+            yield batch
+            batch, left = [], BATCH_BYTES
+        batch.append(folder)
+    if batch:
+        yield batch
+
+
+def _mark(folder: Path, store: RunStore, run: StoredRun) -> None:
     beside = folder / f".{MARK}.{os.getpid()}"
     with contextlib.suppress(OSError):  # then it is attached again, which changes nothing
         beside.write_text(json.dumps({"store": store.place.shown(), "uuid": run.uuid}))
         os.replace(beside, folder / MARK)
-    return run
 
 
 def _remove_old(folder: Path) -> None:
@@ -150,11 +213,8 @@ def _started_at(pid: int) -> float:
 
 def main(words: Sequence[str]) -> int:
     """Attach as the command line says: 0 attached, 1 kept in the spool, 2 made no sense."""
-    given, store = list(words), None
-    if "--store" in given[:-1]:
-        place = given.index("--store")
-        store = given[place + 1]
-        del given[place : place + 2]
+    given = list(words)
+    store, key, turn = (_option(given, name) for name in ("--store", "--key", "--turn"))
     if len(given) != 1:
         sys.stderr.write(USAGE)
         return 2
@@ -163,12 +223,24 @@ def main(words: Sequence[str]) -> int:
             waiting = attach_all(store=store).waiting
             if waiting:
                 raise RunError("; ".join(waiting.values()), STAY)
+        elif key is not None and turn is not None:
+            serve(Path(given[0]), key, int(turn))
         else:
             attach(Path(given[0]), store)
     except DippmError as error:
         sys.stderr.write(f"attach: {error.message}\n")
         return 1
     return 0
+
+
+def _option(given: list[str], name: str) -> str | None:
+    """Take an option and its value out of words; None if it is not there."""
+    if name not in given[:-1]:
+        return None
+    place = given.index(name)
+    value = given[place + 1]
+    del given[place : place + 2]
+    return value
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`connect`: a client of MLflow for a place, with a schema that is there, and errors of ours."""
+"""`connect`: the runs of a place, with a schema that is there, and errors of ours."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dippm.errors import StoreError, UnknownNameError
 from dippm.progress import stage, tell
 from dippm.store.place import STORE_VARIABLE, Place, place_of
+from dippm.store.tables import Tables, tables_of
+from dippm.store.through_mlflow import ThroughMlflow
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -38,14 +39,15 @@ LOCKS = {
     "mysql": "SELECT GET_LOCK('dippm', 60)",
 }
 LATER = "The run is kept; `dippm runs --attach` tries again."
+Runs = Tables | ThroughMlflow
 
 
 class StoreNotInstalledError(StoreError, ImportError):
     """The libraries of the store are missing."""
 
 
-def connect(place: Place) -> Any:
-    """Return an `mlflow.tracking.MlflowClient`; a new database gets its tables first.
+def connect(place: Place) -> Runs:
+    """Return the runs of a place, without MLflow where that can be; a new database gets its tables.
 
     Raises:
         StoreNotInstalledError: if MLflow, or the driver of the database, is missing.
@@ -56,6 +58,9 @@ def connect(place: Place) -> Any:
         os.environ.setdefault(name, value)
     tell("opening the store of runs")
     with failures_of(place, "cannot open"):
+        is_new = place.is_new() or (place.file is not None and not _is_begun(place.file))
+        if not is_new and (tables := tables_of(place)):
+            return tables
         from mlflow.tracking import MlflowClient
 
         for name in ("mlflow", "alembic", "sqlalchemy"):
@@ -64,7 +69,8 @@ def connect(place: Place) -> Any:
             _make_file(place.file, place)
         is_database = place.file is None and place.artifacts is not None
         with _alone_in(place.uri) if is_database else contextlib.nullcontext():
-            return MlflowClient(tracking_uri=place.uri)  # which makes the tables
+            client = MlflowClient(tracking_uri=place.uri)  # which makes the tables
+        return tables_of(place) or ThroughMlflow(place, client)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from dippm.store.gathered import Gathered, points
 from dippm.store.names import LONGEST_PARAM, LONGEST_TAG, keys, text, texts
@@ -12,14 +12,28 @@ from dippm.store.query import ABOUT, GROUP, SUMMARY
 from dippm.store.record import Start
 
 
-def logged_metrics(gathered: Gathered) -> list[Any]:
-    """Return what has a number, as `mlflow.entities.Metric`.
+class Metric(NamedTuple):
+    """A number, as MLflow keeps it.
+
+    Attributes:
+        key: its name.
+        value: any float.
+        timestamp: milliseconds since 1970.
+        step: of it.
+    """
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+def logged_metrics(gathered: Gathered) -> list[Metric]:
+    """Return what has a number.
 
     Summaries are "summary/SERIES/NUMBER", copies of series "system/SERIES", and what the run told
     has the name that it gave.
     """
-    from mlflow.entities import Metric
-
     start = gathered.recorded.start.at.monotonic_ns
     end_ms = gathered.end.at.wall_ns // 1_000_000
     named = keys(column.series for column in gathered.columns)
@@ -43,17 +57,13 @@ def logged_metrics(gathered: Gathered) -> list[Any]:
     return found
 
 
-def logged_params(start: Start) -> list[Any]:
-    """Return params as `mlflow.entities.Param`."""
-    from mlflow.entities import Param
-
-    return [Param(name, value) for name, value in texts(start.params, LONGEST_PARAM).items()]
+def logged_params(start: Start) -> dict[str, str]:
+    """Return params."""
+    return texts(start.params, LONGEST_PARAM)
 
 
-def logged_tags(gathered: Gathered) -> list[Any]:
-    """Return tags, environment and what a list shows as `mlflow.entities.RunTag`."""
-    from mlflow.entities import RunTag
-
+def logged_tags(gathered: Gathered) -> dict[str, str]:
+    """Return tags, environment and what a list shows."""
     start = gathered.recorded.start
     absent = {s.series: s.reason for s in gathered.summaries if not s.n}
     shown = {
@@ -74,7 +84,7 @@ def logged_tags(gathered: Gathered) -> list[Any]:
     }
     if start.group:
         tags[GROUP] = text(start.group, LONGEST_TAG)
-    return [RunTag(name, value) for name, value in tags.items()]
+    return tags
 
 
 def _is_number(data: Any) -> bool:

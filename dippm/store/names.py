@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -28,6 +29,12 @@ def keys(names: Iterable[str]) -> dict[str, str]:
         taken.add(plain)
         found[name] = plain
     return found
+
+
+def experiment_folder(name: str) -> str:
+    """Return a folder's name for an experiment, different for different names."""
+    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in name)[:40]
+    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def text(value: object, longest: int) -> str:

@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from dippm.errors import RunError
 from dippm.store.folder import checked
@@ -32,6 +32,46 @@ LONGEST = 500
 """Characters of a condition, and of what is searched."""
 _TAIL = re.compile(r"(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)$")
 """Relation and number, at the end: a name may hold the characters of a relation too."""
+
+
+class Found(NamedTuple):
+    """A run as MLflow has it.
+
+    Attributes:
+        id: of MLflow.
+        experiment: its name.
+        start_ms: since 1970.
+        tags: ours and others.
+        metrics: the last of each.
+        params: as they were given.
+    """
+
+    id: str
+    experiment: str
+    start_ms: int
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    params: Mapping[str, str]
+
+
+class Clause(NamedTuple):
+    """What has to hold of a run that is looked for.
+
+    Attributes:
+        kind: where it is looked up.
+        name: of the tag or metric.
+        relation: as MLflow and SQL spell it.
+        value: that it is compared with.
+    """
+
+    kind: Literal["tags", "metrics"]
+    name: str
+    relation: str
+    value: str | float
+
+    def text(self) -> str:
+        """Return it in MLflow's language; texts are those of uuids and of `names.text`."""
+        return f"{self.kind}.`{self.name}` {self.relation} {self.value!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +112,12 @@ class Condition:
         value = metrics.get(self.metric)
         return value is not None and RELATIONS[self.relation](value, self.number)
 
-    def filter(self) -> str:
-        """Return it in MLflow's language."""
+    def clause(self) -> Clause:
+        """Return it as the store asks for it."""
         series, _, number = self.metric.rpartition(".")
         is_summary = series and number in NUMBERS
         name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
-        return f"metrics.`{name}` {self.relation} {self.number!r}"
+        return Clause("metrics", name, self.relation, self.number)
 
 
 def check_length(text: str) -> None:
@@ -92,27 +132,25 @@ def check_length(text: str) -> None:
         )
 
 
-def described(run: Any) -> dict[str, Any]:
+def described(run: Found) -> dict[str, Any]:
     """Return the fields of `StoredRun` that MLflow's own tables hold.
 
     Raises:
         RunError: if what it says of itself has other types than its readers count on.
     """
-    tags = run.data.tags
+    tags = run.tags
     try:
         said: dict[str, Any] = checked(dict, json.loads(tags.get(ABOUT, "{}")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        hint = f"`mlflow runs delete --run-id {run.info.run_id}` takes it off the list."
+        hint = f"`mlflow runs delete --run-id {run.id}` takes it off the list."
         raise RunError(f"run {tags[UUID]}: its tag {ABOUT} is damaged: {error}", hint) from error
-    metrics = {
-        _shown(name): value for name, value in run.data.metrics.items() if name[:7] != "system/"
-    }
+    metrics = {_shown(name): value for name, value in run.metrics.items() if name[:7] != "system/"}
     found = {
         "uuid": tags[UUID],
         "name": "",
         "experiment": "",
         "status": "running",
-        "wall_ns": run.info.start_time * 1_000_000,
+        "wall_ns": run.start_ms * 1_000_000,
         "seconds": 0.0,
         "description": "",
         **said,
@@ -121,9 +159,10 @@ def described(run: Any) -> dict[str, Any]:
     }
     own = (value for name, value in tags.items() if not name.startswith("dippm."))
     texts = (*(found[name] for name in SEARCHED), *own)
-    held = "\n".join((*texts, *run.data.params, *run.data.params.values()))
+    held = "
+".join((*texts, *run.params, *run.params.values()))
     given = {name: value for name, value in tags.items() if not name.startswith(NOT_GIVEN)}
-    return {**found, "params": run.data.params, "tags": given, "words": held.casefold()}
+    return {**found, "params": run.params, "tags": given, "words": held.casefold()}
 
 
 def holds(words: str, search: str) -> bool:

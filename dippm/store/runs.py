@@ -3,7 +3,8 @@
 A run is attached in steps that may be repeated: MLflow's run is found by its tag `dippm.uuid` or
 made with it, metrics and params of the same key and value are the same, artifacts are overwritten,
 and the tag `dippm.complete` comes last. So an attach that was killed goes on where it was, a run is
-there once, and a list shows whole runs only.
+there once, and a list shows whole runs only. Many runs are attached together where the store has
+transactions: then a batch costs little more than one run.
 """
 
 from __future__ import annotations
@@ -13,26 +14,35 @@ import fcntl
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dippm.errors import RunError, UnknownNameError
+from dippm.errors import DippmError, RunError, UnknownNameError
 from dippm.progress import stage, tell
-from dippm.store.client import connect, failures_of
+from dippm.store.client import Runs, connect, failures_of
 from dippm.store.folder import ARTIFACTS, read_folder
 from dippm.store.gathered import Gathered, gather
-from dippm.store.logged import logged_metrics, logged_params, logged_tags
+from dippm.store.logged import Metric, logged_metrics, logged_params, logged_tags
 from dippm.store.names import text
 from dippm.store.parquet import write_samples
 from dippm.store.place import Place, place_of
-from dippm.store.query import COMPLETE, UUID, Condition, check_length, described, holds
-from dippm.store.record import BESIDE
+from dippm.store.query import (
+    COMPLETE,
+    UUID,
+    Clause,
+    Condition,
+    Found,
+    check_length,
+    described,
+    holds,
+)
+from dippm.store.record import BESIDE, NOTHING, Start
 from dippm.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
 
-BATCH = 1000
-COMPLETED = f"tags.`{COMPLETE}` = '1'"
+COMPLETED = Clause("tags", COMPLETE, "=", "1")
 KNOWN_OF = 100
 """Runs whose metrics are named where a condition knows none."""
 PARENT = "mlflow.parentRunId"
@@ -46,10 +56,9 @@ class RunStore:
         place: where they are.
     """
 
-    def __init__(self, place: Place, client: Any) -> None:
+    def __init__(self, place: Place, runs: Runs) -> None:
         self.place = place
-        self._client = client
-        self._experiments: dict[str, str] = {}
+        self._runs = runs
         self._fetched = tempfile.TemporaryDirectory(prefix="dippm-runs-")
 
     def attach(self, folder: Path) -> StoredRun:
@@ -59,14 +68,66 @@ class RunStore:
             RunError: if the folder holds no run.
             StoreError: if the store cannot be reached or written; the folder stays as it is.
         """
-        with _alone(folder), failures_of(self.place, "cannot write the run to"):
-            uuid = read_folder(folder).start.uuid
-            found = self._of_uuid(uuid)
-            if found is None or COMPLETE not in found.data.tags:
-                with stage("attaching the run"):
-                    self._write(gather(folder), found)
-                found = self._of_uuid(uuid)
-            return self._stored(found)
+        outcome = self.attach_many([folder])[folder]
+        if isinstance(outcome, DippmError):
+            raise outcome
+        return outcome
+
+    def attach_many(
+        self, folders: Iterable[Path], *, wait: bool = True
+    ) -> dict[Path, StoredRun | DippmError]:
+        """Take runs into the store together; return what became of each.
+
+        Args:
+            folders: of runs that have ended, as many as shall be in memory at once.
+            wait: for somebody else who attaches one of them; else that one is an error.
+        """
+        outcome: dict[Path, StoredRun | DippmError] = {}
+        with contextlib.ExitStack() as locks, stage("attaching runs"):
+            mine = []
+            for folder in sorted(folders):  # in one order, so that two never wait for each other
+                if _is_alone(folder, locks, wait):
+                    mine.append(folder)
+                else:
+                    outcome[folder] = RunError("somebody else attaches it", "Look again later.")
+            return outcome | self._attach(mine)
+
+    def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
+        """Attach folders that nobody else attaches; one that cannot be keeps no other back."""
+        outcome: dict[Path, StoredRun | DippmError] = {}
+        gathered: dict[Path, Gathered] = {}
+        unread: DippmError | None = None
+        for folder in folders:
+            if unread is not None:  # nobody waits for a server that is gone once for each run
+                outcome[folder] = unread
+                continue
+            try:
+                uuid = read_folder(folder).start.uuid
+                try:
+                    with failures_of(self.place, "cannot read"):
+                        found = self._of_uuid(uuid)
+                except DippmError as error:
+                    unread = error
+                    raise
+                with failures_of(self.place, "cannot write the run to"):
+                    if found is not None and COMPLETE in found.tags:
+                        outcome[folder] = self._stored(found)
+                    else:
+                        gathered[folder] = gather(folder)
+            except DippmError as error:
+                outcome[folder] = error
+        try:
+            with failures_of(self.place, "cannot write the run to"):
+                self._write(list(gathered.values()))
+                for folder, of_it in gathered.items():
+                    found = self._of_uuid(of_it.recorded.start.uuid)
+                    assert found is not None
+                    outcome[folder] = self._stored(found)
+        except DippmError as error:
+            if len(gathered) > 1:
+                return outcome | {f: self._attach([f])[f] for f in gathered}
+            outcome |= dict.fromkeys(gathered, error)
+        return outcome
 
     def runs(
         self,
@@ -94,11 +155,12 @@ class RunStore:
         """
         check_length(search)
         parsed = [Condition.parse(condition) for condition in where]
-        conditions = [COMPLETED, *(condition.filter() for condition in parsed)]
+        clauses = [COMPLETED, *(condition.clause() for condition in parsed)]
+        named = None if experiment is None else text(experiment, 250)
         with failures_of(self.place, "cannot read"):
             found = (
                 run
-                for run in map(self._stored, self._search(" AND ".join(conditions), experiment))
+                for run in map(self._stored, self._runs.find(clauses, named))
                 if holds(run.words, search) and status in (None, run.status)
             )
             runs = [run for run, _ in zip(found, range(limit), strict=False)]
@@ -111,11 +173,11 @@ class RunStore:
         """Raise if there are runs, and none has the metric of a condition."""
         both = (replace(condition, relation=relation, number=0.0) for relation in ("<", ">="))
         for either in both:
-            if next(self._search(f"{COMPLETED} AND {either.filter()}"), None) is not None:
+            if next(self._runs.find([COMPLETED, either.clause()]), None) is not None:
                 return
         known = {
             name
-            for run, _ in zip(self._search(COMPLETED), range(KNOWN_OF), strict=False)
+            for run, _ in zip(self._runs.find([COMPLETED]), range(KNOWN_OF), strict=False)
             for name in described(run)["metrics"]
         }
         if known:
@@ -132,9 +194,9 @@ class RunStore:
         prefix = uuid.strip().casefold()
         if not prefix or set(prefix) - set("0123456789abcdef"):
             raise RunError(f"{uuid!r} is no uuid of a run", hint)
-        condition = f"tags.`{UUID}` LIKE '{prefix}%' AND {COMPLETED}"
+        clauses = [Clause("tags", UUID, "LIKE", f"{prefix}%"), COMPLETED]
         with failures_of(self.place, "cannot read"):
-            found = [run for run, _ in zip(self._search(condition), range(3), strict=False)]
+            found = [run for run, _ in zip(self._runs.find(clauses), range(3), strict=False)]
             if not found:
                 raise RunError(f"there is no run {prefix} in {self.place.shown()}", hint)
             if len(found) > 1:
@@ -142,7 +204,7 @@ class RunStore:
             return self._stored(found[0])
 
     def keep(
-        self, run: StoredRun, name: str, document: Any, figures: dict[str, float] | None = None
+        self, run: StoredRun, name: str, document: Any, figures: Mapping[str, float] = NOTHING
     ) -> None:
         """Keep a document beside a run, and key figures of it as metrics.
 
@@ -163,49 +225,60 @@ class RunStore:
         ):
             file = Path(scratch) / f"{name}.json"
             file.write_text(json.dumps(document, default=str))
-            self._client.log_artifact(run.id, str(file), DOCUMENTS)
-            for key, value in (figures or {}).items():
-                self._client.log_metric(run.id, f"{name}/{key}", value)
+            self._runs.put(run.id, Path(scratch), DOCUMENTS)
+            now_ms = time.time_ns() // 1_000_000
+            kept = [Metric(f"{name}/{key}", value, now_ms, 0) for key, value in figures.items()]
+            self._runs.log(run.id, kept, {}, {})
 
     def forget(self, run: StoredRun) -> None:
         """Remove the local copies of a run's artifacts, for a program that reads many."""
         shutil.rmtree(Path(self._fetched.name) / run.id, ignore_errors=True)
 
-    def _write(self, gathered: Gathered, found: Any | None) -> None:
-        start = gathered.recorded.start
-        if found is None:
-            found = self._client.create_run(
-                self._experiment(start.experiment or "default"),
-                start_time=start.at.wall_ns // 1_000_000,
-                tags={UUID: start.uuid},
-                run_name=text(start.name, 250) or start.uuid[:8],
-            )
-        id_ = found.info.run_id
+    def _write(self, gathered: Sequence[Gathered]) -> None:
+        """Write runs: first that they are there, then their files, then all else of them."""
+        ids: dict[str, str] = {}
+        with self._runs.transaction():
+            for of_it in gathered:
+                start = of_it.recorded.start
+                found = self._of_uuid(start.uuid)
+                if found is None or COMPLETE not in found.tags:
+                    ids[start.uuid] = self._create(start) if found is None else found.id
+        missing = [of_it for of_it in gathered if of_it.recorded.start.uuid in ids]
+        for of_it in missing:
+            self._put(of_it, ids[of_it.recorded.start.uuid])
+        with self._runs.transaction():
+            for of_it in missing:
+                self._log(of_it, ids[of_it.recorded.start.uuid])
+
+    def _create(self, start: Start) -> str:
+        return self._runs.create(
+            text(start.experiment or "default", 250),
+            start.at.wall_ns // 1_000_000,
+            {UUID: start.uuid},
+            text(start.name, 250) or start.uuid[:8],
+        )
+
+    def _put(self, gathered: Gathered, id_: str) -> None:
         with tempfile.TemporaryDirectory(prefix="dippm-attach-") as scratch:
             tell("writing samples")
             write_samples(gathered.columns, Path(scratch) / SAMPLES)
             record = json.dumps(gathered.document(), separators=(",", ":"), default=str)
             (Path(scratch) / RECORD).write_text(record)
-            self._client.log_artifacts(id_, scratch)
+            self._runs.put(id_, Path(scratch))
         if gathered.artifacts():
             tell("writing artifacts")
-            told = gathered.recorded.path / ARTIFACTS
-            self._client.log_artifacts(id_, str(told), ARTIFACTS)
-        for params in _batches(logged_params(start), 100):
-            self._client.log_batch(id_, params=params)
-        metrics = logged_metrics(gathered)
-        for done, batch in enumerate(_batches(metrics, BATCH)):
-            tell(f"point {done * BATCH:,} of {len(metrics):,}")
-            self._client.log_batch(id_, metrics=batch)
-        for tags in _batches(logged_tags(gathered), 100):
-            self._client.log_batch(id_, tags=tags)
+            self._runs.put(id_, gathered.recorded.path / ARTIFACTS, ARTIFACTS)
+
+    def _log(self, gathered: Gathered, id_: str) -> None:
+        start = gathered.recorded.start
+        metrics, params = logged_metrics(gathered), logged_params(start)
+        self._runs.log(id_, metrics, params, logged_tags(gathered))
         ended_ms = gathered.end.at.wall_ns // 1_000_000
-        status = TERMINAL.get(gathered.end.status, "FAILED")
-        self._client.set_terminated(id_, status, ended_ms)
+        self._runs.end(id_, TERMINAL.get(gathered.end.status, "FAILED"), ended_ms)
         for beside in self._beside(start.uuid):
-            if PARENT not in beside.data.tags:  # MLflow's page shows it below ours
-                self._client.set_tag(beside.info.run_id, PARENT, id_)
-        self._client.set_tag(id_, COMPLETE, "1")
+            if PARENT not in beside.tags:  # MLflow's page shows it below ours
+                self._runs.log(beside.id, (), {}, {PARENT: id_})
+        self._runs.log(id_, (), {}, {COMPLETE: "1"})
 
     def beside(self, run: StoredRun) -> tuple[str, ...]:
         """Return the ids of the runs that the workload itself kept in MLflow, in this store.
@@ -214,76 +287,30 @@ class RunStore:
             StoreError: if the store cannot be read.
         """
         with failures_of(self.place, "cannot read"):
-            return tuple(beside.info.run_id for beside in self._beside(run.uuid))
+            return tuple(beside.id for beside in self._beside(run.uuid))
 
-    def _beside(self, uuid: str) -> Iterator[Any]:
-        return self._search(f"tags.`{BESIDE}` = '{text(uuid, 64)}'")
+    def _beside(self, uuid: str) -> Iterator[Found]:
+        return self._runs.find([Clause("tags", BESIDE, "=", text(uuid, 64))])
 
-    def _of_uuid(self, uuid: str) -> Any | None:
+    def _of_uuid(self, uuid: str) -> Found | None:
         """Return MLflow's run of a uuid; a request that was repeated on its way made further."""
-        found = list(self._search(f"tags.`{UUID}` = '{text(uuid, 64)}'"))
-        found.sort(key=lambda run: (COMPLETE not in run.data.tags, run.info.run_id))
+        found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
+        found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
         for further in found[1:]:
-            self._client.delete_run(further.info.run_id)
+            self._runs.delete(further.id)
         return found[0] if found else None
 
-    def _search(self, condition: str, experiment: str | None = None) -> Iterator[Any]:
-        ids = self._experiment_ids(experiment)
-        token: str | None = ""
-        while ids and token is not None:
-            page = self._client.search_runs(
-                ids,
-                condition,
-                max_results=500,
-                order_by=["attributes.start_time DESC"],
-                page_token=token or None,
-            )
-            yield from page
-            token = page.token or None
-
-    def _experiment_ids(self, name: str | None) -> list[str]:
-        token: str | None = ""
-        names: dict[str, str] = {}
-        while token is not None:
-            page = self._client.search_experiments(max_results=500, page_token=token or None)
-            names.update({experiment.experiment_id: experiment.name for experiment in page})
-            token = page.token or None
-        self._experiments = names
-        wanted = None if name is None else text(name, 250)
-        return [id_ for id_, of_it in names.items() if wanted in (None, of_it)]
-
-    def _experiment(self, name: str) -> str:
-        name = text(name, 250)
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                where = self.place.artifacts
-                place = {"artifact_location": f"{where}/{_folder(name)}"} if where else {}
-                return str(self._client.create_experiment(name, **place))
-            except Exception:  # another process may have been faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        if found.lifecycle_stage == "deleted":
-            self._client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
-
-    def _stored(self, run: Any) -> StoredRun:
-        id_, said = run.info.run_id, described(run)
+    def _stored(self, run: Found) -> StoredRun:
+        said = described(run)
 
         def fetch(path: str) -> Path | None:
             with failures_of(self.place, f"cannot read {path} of run {said['uuid']} from"):
-                folder = path.rpartition("/")[0]
-                if all(
-                    item.path != path for item in self._client.list_artifacts(id_, folder or None)
-                ):
-                    return None
-                into = Path(self._fetched.name) / id_
+                into = Path(self._fetched.name) / run.id
                 into.mkdir(exist_ok=True)
-                return Path(self._client.download_artifacts(id_, path, str(into)))
+                return self._runs.fetch(run.id, path, into)
 
-        experiment = said.pop("experiment") or self._experiments.get(run.info.experiment_id, "")
-        return StoredRun(**said, experiment=experiment, id=id_, fetch=fetch)
+        experiment = said.pop("experiment") or run.experiment
+        return StoredRun(**said, experiment=experiment, id=run.id, fetch=fetch)
 
 
 def open_store(store: str | None = None) -> RunStore:
@@ -300,27 +327,16 @@ def open_store(store: str | None = None) -> RunStore:
     return RunStore(place, connect(place))
 
 
-def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
-
-
-def _folder(name: str) -> str:
-    """Return a folder's name for an experiment, different for different names."""
-    import hashlib
-
-    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in name)[:40]
-    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time attach a folder."""
+def _is_alone(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:
+    """Keep others from attaching a folder until the locks are closed; False if one does so now."""
     try:
-        lock = open(folder / ".attach.lock", "a")  # noqa: SIM115  closed below
+        lock = locks.enter_context(open(folder / ".attach.lock", "a"))  # noqa: SIM115
     except OSError:  # a folder that may only be read
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks; the store's own transactions are left
+        return True
+    return True

@@ -1,5 +1,7 @@
 """The process beside a run: samples it, and when it has ended hands its folder to the store.
 
+The store is for later, when nothing on this machine is measured; see `dippm.store.turn`.
+
 It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
 end of the one who started it nor a signal of the terminal ends it. With its owner it talks in lines
 over two pipes:
@@ -7,6 +9,7 @@ over two pipes:
     keeper: ready PID                    owner: watch PID    (unless the order names it)
     keeper: sampling
     keeper: ended | failed REASON        owner: closed       (end.json is written)
+                                         owner: closed now   (and it waits for the store)
 
 An owner that goes without "closed" was killed: the run is marked as lost, its samples are kept.
 """
@@ -19,6 +22,7 @@ import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,8 @@ from dippm.errors import DippmError
 from dippm.measure.sampler import Sampler, parse
 from dippm.store.folder import END, RunFolder
 from dippm.store.record import End, Moment
-from dippm.tracking.keeper_words import ATTACH_VARIABLE, HEAR, SAY
+from dippm.store.turn import PATIENCE_S, ask, hold_live, step_back, take_turn, wait_until_quiet
+from dippm.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY
 
 LOST = "whoever ran it was killed"
 ENVIRONMENT_S = 60
@@ -39,6 +44,7 @@ def main(text: str) -> None:
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order: dict[str, Any] = json.loads(text)
+    live = hold_live()
     folder = Path(order["folder"])
     owner = _watch(order["owner"])
     facts = _tell_environment(folder, order) if order["program"] else 0
@@ -48,13 +54,15 @@ def main(text: str) -> None:
         _sample(order, pid)
     else:
         _say("ended")
-    _wait_for_owner(owner)
+    last = _wait_for_owner(owner)
     if not (folder / END).exists():
         with contextlib.suppress(OSError):
             RunFolder(folder).end(End("lost", Moment.now(), error=LOST))
     if facts:
         os.waitpid(facts, 0)
-    _attach(folder)
+    if live is not None:
+        os.close(live)
+    _attach(folder, now=last == CLOSED_NOW)
 
 
 def _sample(order: dict[str, Any], pid: int) -> None:
@@ -84,9 +92,11 @@ def _told_pid(owner: int | None) -> int:
     return int(line.partition(" ")[2]) if line.startswith("watch ") else 0
 
 
-def _wait_for_owner(owner: int | None) -> None:
-    while (line := _hear(owner)) and line != "closed":
+def _wait_for_owner(owner: int | None) -> str:
+    """Return the last that it says, "" if it was killed."""
+    while (line := _hear(owner)) and line not in (CLOSED, CLOSED_NOW):
         pass
+    return line
 
 
 def _hear(owner: int | None) -> str:
@@ -129,18 +139,37 @@ def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
         os._exit(0)
 
 
-def _attach(folder: Path) -> None:
-    """Become the process that puts the run into the store."""
+def _attach(folder: Path, *, now: bool) -> None:
+    """Become the process that puts the run into the store, unless there is one for all runs.
+
+    Args:
+        folder: of the run.
+        now: the owner waits until it is there.
+    """
     from importlib.util import find_spec
 
     from dippm.boot import boot_module
 
     os.close(HEAR)
     os.close(SAY)
-    if os.environ.get(ATTACH_VARIABLE) == "no" or find_spec("dippm.store.attach") is None:
+    wanted = os.environ.get(ATTACH_VARIABLE)
+    if wanted == "no" or find_spec("dippm.store.attach") is None:
         return
-    with contextlib.suppress(OSError):
-        os.nice(5)  # what follows the run shall not be slowed by it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    run = boot_module("dippm.store.attach")
-    os.execv(sys.executable, [sys.executable, "-P", "-c", run, str(folder)])
+    words = [sys.executable, "-P", "-c", boot_module("dippm.store.attach")]
+    if not now and wanted != "now":
+        try:
+            key = ask(folder)
+            turn = take_turn(folder.parent, key)
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"attach: {error}\n")
+            return
+        if turn is None:
+            return
+        step_back()
+        wait_until_quiet(time.monotonic() + PATIENCE_S)
+        os.set_inheritable(turn, True)
+        os.execv(sys.executable, [*words, str(folder.parent), "--key", key, "--turn", str(turn)])
+    with contextlib.suppress(OSError):
+        os.nice(5)  # somebody waits for it, so it shall not wait for everybody
+    os.execv(sys.executable, [*words, str(folder)])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dippm.boot import boot
-from dippm.tracking.keeper_words import HEAR, LOG, SAY
+from dippm.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY
 
 START_S = 10.0
 END_S = 5.0
@@ -102,7 +102,7 @@ class Keeper:
         if wait_s and not self.pid:
             self.wait_until_ready(wait_s)
         process = _process(self.pid) if wait_s and self.pid else None
-        self._tell("closed")
+        self._tell(CLOSED_NOW if wait_s else CLOSED)
         for pipe in (self._hear, self._say):
             os.close(pipe)
         if process is None:

@@ -2,7 +2,10 @@
 
 HEAR, SAY = 3, 4
 """Descriptors of the keeper: it reads its owner's lines from one and answers on the other."""
+CLOSED, CLOSED_NOW = "closed", "closed now"
+"""The end of the run is written; "now": the owner waits until the store has it."""
 LOG = "keeper.log"
 """File of the run's folder with whatever the keeper had to say besides."""
 ATTACH_VARIABLE = "DIPPM_ATTACH"
-"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store."""
+"""Set to "no", runs stay in the spool until somebody attaches them: nodes that reach no store. Set
+to "now", each is attached when it ends, whatever is measured beside it."""

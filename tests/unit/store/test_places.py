@@ -20,6 +20,8 @@ HOSTILE = "\0\x1b[31m'; DROP TABLE runs; -- \udcff"
 @pytest.mark.slow
 def test_runs_in_postgresql_with_samples_in_s3(postgres_address, s3_bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_DEFAULT_ARTIFACT_ROOT", f"{s3_bucket}/runs")
+    from mlflow.tracking import MlflowClient
+
     store = open_store(postgres_address)
     odd = {"name": HOSTILE, "params": {HOSTILE: HOSTILE}, "tags": {HOSTILE: HOSTILE}}
     folder = make_run(tmp_path, experiment=HOSTILE, **odd)
@@ -28,7 +30,7 @@ def test_runs_in_postgresql_with_samples_in_s3(postgres_address, s3_bucket, monk
     (run,) = open_store(postgres_address).runs(where=["tree.rss_mb.max > 100", "loss < 1"])
     assert (run.start, run.end, run.values) == (told.start, told.end, told.values)
     assert run.samples().num_rows == 300
-    assert store._client.get_run(run.id).info.artifact_uri.startswith(s3_bucket)
+    assert MlflowClient(postgres_address).get_run(run.id).info.artifact_uri.startswith(s3_bucket)
     store.keep(run, "comparison", {"verdict": "equal"})
     assert store.run(run.uuid[:10]).comparison == {"verdict": "equal"}
     assert list(tmp_path.glob("*")) == [folder]  # nothing was written here

@@ -33,6 +33,13 @@ def store(store_file):
     return open_store(str(store_file))
 
 
+def client_of(store):
+    """What others see of a store: MLflow's own client."""
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(store.place.uri)
+
+
 def column(values, *, counter=False, reasons=(), hz=1.0):
     times = START_NS + (np.arange(len(values)) * 1e9 / hz).astype(np.int64)
     return Column("tree.x", "MB", "tree", counter, times, np.array(values, float), tuple(reasons))
@@ -95,7 +102,7 @@ def test_attaching_again_changes_nothing(store, tmp_path):
 def test_a_request_that_was_repeated_on_its_way_leaves_one_run(store, tmp_path):
     folder = make_run(tmp_path)
     first = store.attach(folder)
-    client = store._client
+    client = client_of(store)
     experiment = client.get_run(first.id).info.experiment_id
     client.create_run(experiment, tags={"dippm.uuid": first.uuid})
     again = store.attach(folder)
@@ -109,22 +116,22 @@ def test_an_attach_that_was_killed_goes_on_where_it_was(store, store_file, tmp_p
 import os, pathlib, signal, sys
 from dippm.store.runs import open_store
 store = open_store(sys.argv[1])
-client, name = store._client, sys.argv[3]
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
-setattr(client, name, die)
+setattr(store._runs, sys.argv[3], die)
 store.attach(pathlib.Path(sys.argv[2]))
 """
-    for step in ("log_artifacts", "log_batch", "set_terminated", "set_tag"):
+    for step in ("put", "log", "end"):
         words = [sys.executable, "-c", program, store_file, folder, step]
         assert subprocess.run(words, capture_output=True).returncode == -9
         assert store.runs() == []  # a list shows whole runs only
     store.attach(folder)
     (run,) = store.runs()
-    experiments = [run.experiment_id for run in store._client.search_experiments()]
-    assert len(store._client.search_runs(experiments)) == 1
+    client = client_of(store)
+    experiments = [run.experiment_id for run in client.search_experiments()]
+    assert len(client.search_runs(experiments)) == 1
     assert run.samples().num_rows == 300
-    assert len(store._client.get_metric_history(run.id, "loss")) == 5
+    assert len(client.get_metric_history(run.id, "loss")) == 5
 
 
 def test_attachers_of_one_folder_at_once(store, store_file, tmp_path):
@@ -258,7 +265,7 @@ def test_a_hundred_thousand_samples_take_ten_bytes_each(tmp_path):
 def test_a_run_of_a_million_samples(store, tmp_path):
     run = store.attach(make_run(tmp_path, ticks=340_000))
     assert run.samples().num_rows == 3 * 340_000
-    history = store._client.get_metric_history(run.id, "system/tree.rss_mb")
+    history = client_of(store).get_metric_history(run.id, "system/tree.rss_mb")
     assert len(history) <= MOST_POINTS + 1
 
 
@@ -278,7 +285,7 @@ def test_a_damaged_artifact_is_said(store, tmp_path):
 @pytest.mark.parametrize("said", ['{"name": 7}', '{"seconds": "x"}', "[]", "7", '{"of_late": 1}'])
 def test_a_list_names_the_run_whose_own_words_are_damaged(store, tmp_path, said):
     run = store.attach(make_run(tmp_path))
-    store._client.set_tag(run.id, ABOUT, said)
+    client_of(store).set_tag(run.id, ABOUT, said)
     with pytest.raises(StoreError, match=f"run {run.uuid}: its tag dippm.run is damaged"):
         store.runs()
 
@@ -391,8 +398,9 @@ def test_mlflow_in_a_workload_opens_a_store_that_is_being_made(tmp_path, monkeyp
     assert new.stat().st_ino == opened
     store = open_store(str(new))
     assert len(store.runs()) == 1
-    (own,) = (run for run in store._search("") if run.info.run_name == "own")
-    assert (own.info.status, own.data.metrics) == ("FINISHED", {"loss": 19.0})
+    (own,) = (run for run in store._runs.find([]) if run.tags["mlflow.runName"] == "own")
+    assert client_of(store).get_run(own.id).info.status == "FINISHED"
+    assert own.metrics == {"loss": 19.0}
     assert not list(tmp_path.glob(".*"))
 
 

@@ -10,22 +10,23 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import exp
 from textwrap import wrap
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from dippm.devices import Device, HostMachine
 from dippm.figures import show
-from dippm.graph import ModelGraph
-from dippm.module_tree import HEADER, ModuleCost
-from dippm.prediction import Prediction
-from dippm.pretrained import store
-from dippm.pretrained.store import CheckpointInfo
 from dippm.printable import printable
-from dippm.report.health import Finding
 from dippm.report.tables import OPERATOR_COLUMNS, Column, Fitted
+
+if TYPE_CHECKING:  # a table of runs shall not load what reads models
+    from dippm.devices import Device, HostMachine
+    from dippm.graph import ModelGraph
+    from dippm.module_tree import ModuleCost
+    from dippm.prediction import Prediction
+    from dippm.pretrained.store import CheckpointInfo
+    from dippm.report.health import Finding
 
 PIPE_WIDTH = 10_000
 DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
@@ -148,6 +149,8 @@ def graph_table(graph: ModelGraph, name: str) -> Fitted:
 
 def tree_table(tree: ModuleCost, depth: int) -> Fitted:
     """Return the modules of a model with subtotals; without times where there are none."""
+    from dippm.module_tree import HEADER
+
     columns = [
         Column(HEADER[0], folds=True),
         Column(HEADER[1], folds=True, rank=1),
@@ -224,6 +227,8 @@ def _slices(device: Device) -> Iterator[str]:
 
 def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
     """Return the shipped checkpoints."""
+    from dippm.pretrained import store
+
     columns = (
         Column("checkpoint", folds=True),
         Column("version"),

@@ -117,6 +117,14 @@ def private_cache(tmp_path_factory):
         os.environ["DIPPM_CACHE_DIR"] = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def private_runs(tmp_path_factory):
+    """Let no run of a test keep the user's from being attached."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIPPM_LIVE", str(tmp_path_factory.mktemp("live") / "lock"))
+        yield
+
+
 @predictor("test-roofline")
 class Roofline:
     """Time is arithmetic over the peak rate times one number; memory is the weights thrice."""

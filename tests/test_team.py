@@ -169,7 +169,7 @@ def test_a_run_reaches_the_team_and_comes_back_whole(team, tmp_path):
 
     (tmp_path / "work.py").write_text(WORK)
     held = commands.environment(tmp_path / "spool")
-    del held["DIPPM_ATTACH"]  # whoever keeps the run brings it there
+    held["DIPPM_ATTACH"] = "now"  # whoever keeps the run brings it there
     made = commands.run(
         tmp_path / "spool",
         *(sys.executable, "work.py"),

@@ -30,6 +30,7 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
     Raises:
         OSError: if it cannot be written.
     """
+    import numpy as np
     import pyarrow
     from pyarrow import parquet
 
@@ -39,8 +40,8 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
     for of_it in _of_equal_times(columns):
         source = of_it[0].source
         names = [column.series.partition(".")[2] for column in of_it]
-        arrays = [pyarrow.array(column.values, from_pandas=True) for column in of_it]
-        table = pyarrow.table([pyarrow.array(of_it[0].time_ns), *arrays], ["time_ns", *names])
+        arrays = [_numbers(column.values, nulls=True) for column in of_it]
+        table = pyarrow.table([_numbers(of_it[0].time_ns), *arrays], ["time_ns", *names])
         about = {
             "source": source,
             "quantities": {
@@ -62,15 +63,41 @@ def write_samples(columns: Iterable[Column], folder: Path) -> None:
     parquet.write_table(
         pyarrow.table(
             [
-                pyarrow.array([series for series, _, _ in reasons], pyarrow.string()),
-                pyarrow.array([at for _, at, _ in reasons], pyarrow.int64()),
-                pyarrow.array([why for _, _, why in reasons], pyarrow.string()),
+                _texts([series for series, _, _ in reasons]),
+                _numbers(np.array([at for _, at, _ in reasons], np.int64)),
+                _texts([why for _, _, why in reasons]),
             ],
             ["series", "time_ns", "reason"],
         ),
         folder / ABSENT,
         compression="zstd",
     )
+
+
+def _numbers(values: Any, *, nulls: bool = False) -> pyarrow.Array:
+    """Return numbers as they lie in memory, NaN as null if asked.
+
+    `pyarrow.array` imports pandas to see whether it was given something of it, which costs more
+    than to write a run.
+    """
+    import numpy as np
+    import pyarrow
+
+    values = np.ascontiguousarray(values)
+    there = pyarrow.py_buffer(np.packbits(~np.isnan(values), bitorder="little")) if nulls else None
+    kind = pyarrow.from_numpy_dtype(values.dtype)
+    return pyarrow.Array.from_buffers(kind, len(values), [there, pyarrow.py_buffer(values)])
+
+
+def _texts(texts: list[str]) -> pyarrow.Array:
+    """Return texts, without pandas too."""
+    import numpy as np
+    import pyarrow
+
+    held = [text.encode(errors="replace") for text in texts]
+    ends = np.cumsum([0, *map(len, held)], dtype=np.int32)
+    buffers = (pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(held)))
+    return pyarrow.StringArray.from_buffers(len(held), *buffers)
 
 
 def read_samples(folder: Path) -> list[Column]:

@@ -48,7 +48,7 @@ def hold_live() -> int | None:
     if live is None:
         return None
     for _ in range(TRIES):  # whoever looks holds it for a moment
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):
             fcntl.flock(live, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return live
         time.sleep(0.001)
@@ -65,6 +65,8 @@ def is_any_live() -> bool:
         fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks
+        return False
     finally:
         os.close(live)
     return False

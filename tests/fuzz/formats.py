@@ -596,7 +596,7 @@ def _read_condition(path: Path) -> None:
     from dippm.store.query import Condition
 
     condition = Condition.parse(_text(path))
-    assert condition.filter().startswith("metrics.`")
+    assert condition.clause().text().startswith("metrics.`")
     condition.holds({condition.metric: 1.0})
 
 

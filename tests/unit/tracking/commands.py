@@ -30,7 +30,7 @@ sys.exit(run_command(RunOrder(tuple(sys.argv[2:]), **given)))
 def environment(spool: Path) -> dict[str, str]:
     held = {name: text for name, text in os.environ.items() if not name.startswith("DIPPM")}
     more = {"PYTHONPATH": str(ROOT), "DIPPM_SPOOL": str(spool), "DIPPM_ATTACH": "no"}
-    return {**held, **more}
+    return {**held, **more, "DIPPM_LIVE": f"{spool}.live"}
 
 
 def words(*command: str, **given: Any) -> list[str]:

@@ -84,6 +84,15 @@ def test_a_place_where_nothing_can_be_written_keeps_nobody_waiting(monkeypatch, 
     assert not turn.is_any_live()
 
 
+@pytest.mark.usefixtures("live")
+def test_a_plan_goes_on_between_its_rows():
+    from dippm.plans.scheduler import _attached_later
+
+    with _attached_later():
+        assert turn.is_any_live()
+    assert not turn.is_any_live()
+
+
 def test_nothing_begins_between_two_runs(monkeypatch):
     now = itertools.count()
     monkeypatch.setattr(turn.time, "monotonic", lambda: next(now))

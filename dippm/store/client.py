@@ -7,8 +7,10 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,15 +60,13 @@ def connect(place: Place) -> Runs:
         os.environ.setdefault(name, value)
     tell("opening the store of runs")
     with failures_of(place, "cannot open"):
-        is_new = place.is_new() or (place.file is not None and not _is_begun(place.file))
-        if not is_new and (tables := tables_of(place)):
+        if place.file is not None:
+            _make_file(place.file, place)
+        if tables := tables_of(place):
             return tables
         from mlflow.tracking import MlflowClient
 
-        for name in ("mlflow", "alembic", "sqlalchemy"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
-        if place.file is not None:
-            _make_file(place.file, place)
+        _hush()
         is_database = place.file is None and place.artifacts is not None
         with _alone_in(place.uri) if is_database else contextlib.nullcontext():
             client = MlflowClient(tracking_uri=place.uri)  # which makes the tables
@@ -105,13 +105,43 @@ def _make_file(path: Path, place: Place) -> None:
     with stage("making the tables of a new store, once"), _mlflow_waits(path, place):
         if _is_begun(path):
             return
+        kept = _kept_tables()
+        if kept is not None and kept.exists():
+            with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one is made anew
+                return _write_tables(kept, path, place)
         with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
             part = Path(scratch) / "part.db"
             try:
                 _make_tables(f"sqlite:///{part}", place.artifacts or "")
             finally:
                 _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
-            _write_tables(part, path)
+            _write_tables(part, path, place)
+            if kept is not None:
+                _keep(part, kept)
+
+
+def _kept_tables() -> Path | None:
+    """Return where the tables that the installed MLflow makes are kept: to make them takes seconds.
+
+    None if nobody can tell which MLflow that is.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dippm"
+    folder = Path(os.environ.get("DIPPM_CACHE_DIR") or base).expanduser() / "tables"
+    for name in ("mlflow-skinny", "mlflow"):
+        with contextlib.suppress(PackageNotFoundError):
+            return folder / f"mlflow-{version(name)}.db"
+    return None
+
+
+def _keep(part: Path, kept: Path) -> None:
+    """Keep tables for the next store, whole or not at all."""
+    beside = kept.with_suffix(f".{os.getpid()}.part")
+    with contextlib.suppress(OSError):  # then they are made again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(part, beside)
+        os.replace(beside, kept)
 
 
 def _is_begun(path: Path) -> bool:
@@ -144,7 +174,7 @@ def _mlflow_lock(uri: str) -> Path:
     return Path(tempfile.gettempdir()) / f"db_init_lock-{digits}"
 
 
-def _write_tables(part: Path, path: Path) -> None:
+def _write_tables(part: Path, path: Path, place: Place) -> None:
     """Copy tables into a file in one transaction, unless somebody has begun to make some."""
     with (
         contextlib.closing(sqlite3.connect(part)) as made,
@@ -155,13 +185,26 @@ def _write_tables(part: Path, path: Path) -> None:
             for statement in made.iterdump():
                 if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
                     new.execute(statement)
+            # MLflow's first experiment, of whoever made the tables.
+            told = (f"{place.artifacts}/0", time.time_ns() // 1_000_000)
+            new.execute(
+                "UPDATE experiments SET artifact_location = ?1, creation_time = ?2,"
+                " last_update_time = ?2 WHERE experiment_id = 0",
+                told,
+            )
         new.execute("COMMIT")
 
 
 def _make_tables(uri: str, artifacts: str) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
+    _hush()
     SqlAlchemyStore(uri, artifacts).engine.dispose()
+
+
+def _hush() -> None:
+    for name in ("mlflow", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
 
 
 @contextlib.contextmanager

@@ -100,7 +100,8 @@ def test_without_mlflow_the_run_waits(tmp_path):
         "from dippm.store.attach import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", program, folder, "--store", tmp_path / "runs.db"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    held = {**os.environ, "DIPPM_CACHE_DIR": str(tmp_path / "cache")}  # no tables of before
+    done = subprocess.run(words, capture_output=True, text=True, env=held)
     assert done.returncode == 1
     assert "needs mlflow" in done.stderr
     assert not (tmp_path / "runs.db").exists()

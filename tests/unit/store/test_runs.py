@@ -384,6 +384,7 @@ with mlflow.start_run(run_name="own"):
 @pytest.mark.parametrize("address", ["sqlite:///{}/new.db", "sqlite:///new.db"])
 def test_mlflow_in_a_workload_opens_a_store_that_is_being_made(tmp_path, monkeypatch, address):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address.format(tmp_path))
+    monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "cache"))  # no tables of before
     new, folder = tmp_path / "new.db", make_run(tmp_path / "spool", ticks=0)
     pipe = subprocess.PIPE
     there = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "text": True, "cwd": tmp_path}

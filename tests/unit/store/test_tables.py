@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from dippm.errors import StoreError
-from dippm.store import tables
+from dippm.store import client, tables
 from dippm.store.logged import Metric
 from dippm.store.place import place_of
 from dippm.store.runs import open_store
@@ -26,19 +26,19 @@ def held(address, uuid):
     """All that MLflow's own client says of a run."""
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(address)
-    ids = [experiment.experiment_id for experiment in client.search_experiments()]
-    (run,) = client.search_runs(ids, f"tags.`dippm.uuid` = '{uuid}'")
+    theirs = MlflowClient(address)
+    ids = [experiment.experiment_id for experiment in theirs.search_experiments()]
+    (run,) = theirs.search_runs(ids, f"tags.`dippm.uuid` = '{uuid}'")
     info = dict(run.info)
     for name in ("run_id", "run_uuid", "artifact_uri", "experiment_id"):
         info.pop(name, None)
     series = {
         key: sorted((m.value, m.timestamp, m.step) for m in history)
         for key in run.data.metrics
-        for history in [client.get_metric_history(run.info.run_id, key)]
+        for history in [theirs.get_metric_history(run.info.run_id, key)]
     }
-    artifacts = sorted(item.path for item in client.list_artifacts(run.info.run_id))
-    experiment = client.get_experiment(run.info.experiment_id)
+    artifacts = sorted(item.path for item in theirs.list_artifacts(run.info.run_id))
+    experiment = theirs.get_experiment(run.info.experiment_id)
     told = (run.data.params, run.data.tags, run.data.metrics)
     return info, told, series, artifacts, experiment.name, experiment.lifecycle_stage
 
@@ -82,6 +82,29 @@ def test_a_schema_that_is_not_known_is_left_to_mlflow(store_file, monkeypatch):
 
 def test_the_schema_that_is_known_is_that_of_the_mlflow_that_is_installed(store_file):
     assert Tables(place_of(str(store_file))).version() in tables.KNOWN
+
+
+def test_the_tables_of_a_new_store_are_made_by_mlflow_once(monkeypatch, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path / "cache"))
+    made = []
+    make = client._make_tables
+    monkeypatch.setattr(client, "_make_tables", lambda *given: (made.append(1), make(*given)))
+    locations = []
+    for name in ("one", "two", "three"):
+        if name == "three":  # a damaged copy is made anew
+            (kept,) = (tmp_path / "cache" / "tables").iterdir()
+            kept.write_bytes(kept.read_bytes()[:5000])
+        store = open_store(str(tmp_path / name / "runs.db"))
+        store.attach(make_run(tmp_path / name, ticks=0))
+        assert len(store.runs()) == 1
+        theirs = MlflowClient(store.place.uri)
+        assert len(theirs.search_runs([theirs.get_experiment_by_name("vision").experiment_id])) == 1
+        locations.append(theirs.get_experiment("0").artifact_location)
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    assert locations == [f"{folder.as_uri()}/runs-artifacts/0" for folder in folders]
+    assert len(made) == 2
 
 
 def test_runs_are_attached_and_listed_without_mlflow(store_file, tmp_path):

@@ -25,7 +25,7 @@ from dippm.store.folder import SAMPLES, START, read_folder, spool
 from dippm.store.record import Start
 from dippm.store.runs import RunStore, open_store
 from dippm.store.stored import StoredRun
-from dippm.store.turn import PATIENCE_S, asked, take_turn, wait_until_quiet
+from dippm.store.turn import PATIENCE_S, asked, is_any_live, take_turn, wait_until_quiet
 
 MARK = "attached.json"
 SILENT_S = 15.0
@@ -34,6 +34,9 @@ KEEP_S = 3600.0
 """How long a folder stays after it was attached, for whoever still reads it."""
 BATCH, BATCH_BYTES = 50, 2**25
 """Runs, and bytes of their samples, that are attached together."""
+BATCH_BESIDE = 8
+"""Runs in a transaction at the lowest priority: MLflow in a workload waits 20 s for a file, and
+where processors are busy 10 ms of work can take a second."""
 STAY = "They wait in the spool; the next `dippm runs` attaches them."
 USAGE = "usage: python -m dippm.store.attach (FOLDER | --all) [--store URI]\n"
 
@@ -118,21 +121,25 @@ def serve(root: Path, key: str, turn: int) -> None:
         RunError: if some could not be attached; the next turn tries them again.
     """
     end = time.monotonic() + PATIENCE_S
-    waiting: dict[Path, str] = {}
+    replayed = Replayed()
+    tried: set[Path] = set()  # marks cannot be written on a full disk
+
+    def left() -> list[Path]:
+        return [f for f in asked(root, key) if f not in tried and not _is_done(f)]
+
     mine: int | None = turn
     while mine is not None:
-        while left := [f for f in asked(root, key) if f not in waiting and not _is_done(f)]:
-            replayed = Replayed()
-            _attach_batch(next(_batches(left)), replayed)
-            waiting |= replayed.waiting
-            if replayed.attached:
+        while folders := left():
+            batch = next(_batches(folders, BATCH_BESIDE))
+            tried.update(batch)
+            _attach_batch(batch, replayed)
+            if is_any_live():
                 wait_until_quiet(end)
         os.close(mine)
         # Who asked before that found it our turn and went; who asks now takes it.
-        left = [f for f in asked(root, key) if f not in waiting and not _is_done(f)]
-        mine = take_turn(root, key) if left else None
-    if waiting:
-        raise RunError("; ".join(waiting.values()), STAY)
+        mine = take_turn(root, key) if left() else None
+    if replayed.waiting:
+        raise RunError("; ".join(replayed.waiting.values()), STAY)
 
 
 def _is_done(folder: Path) -> bool:
@@ -163,14 +170,14 @@ def _attach_many(
             replayed.attached.append(outcome)
 
 
-def _batches(folders: list[Path]) -> Iterator[list[Path]]:
+def _batches(folders: list[Path], most: int = BATCH) -> Iterator[list[Path]]:
     """Yield folders, as many as can be in memory, and in one transaction, at once."""
     batch: list[Path] = []
     left = BATCH_BYTES
     for folder in folders:
         with contextlib.suppress(OSError):
             left -= sum(file.stat().st_size for file in folder.glob(SAMPLES))
-        if batch and (left < 0 or len(batch) == BATCH):
+        if batch and (left < 0 or len(batch) == most):
             yield batch
             batch, left = [], BATCH_BYTES
         batch.append(folder)

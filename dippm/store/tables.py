@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -44,14 +45,13 @@ ARTIFACTS = "artifacts"
 
 
 def tables_of(place: Place) -> Tables | None:
-    """Return the tables of a place; None if there are none, or none that are known.
+    """Return the tables of a place; None if there are none, none that are known, or no driver.
 
     Raises:
-        ImportError: if the driver of the database is missing.
         Exception: what the driver raises if the database cannot be read.
     """
     is_postgresql = place.uri.partition("://")[0] in DRIVERS
-    if place.file is None and not is_postgresql:
+    if place.file is None and not (is_postgresql and find_spec("psycopg")):
         return None
     if os.environ.get(WORKSPACES_VARIABLE, "").casefold() in ("true", "1"):
         return None

@@ -263,6 +263,15 @@ def test_a_list_waits_for_nobody_who_attaches(spool, store_file):
     assert len(attach_all(spool, str(store_file)).attached) == 1
 
 
+def test_a_disk_that_takes_no_marks_ends_in_order(spool, store_file, monkeypatch):
+    folder = make_run(spool, ticks=10)
+    monkeypatch.setattr("dippm.store.attach._mark", lambda *_: None)
+    served(spool, folder)
+    assert not (folder / MARK).exists()
+    served(spool, folder)
+    assert len(open_store(str(store_file)).runs()) == 1
+
+
 def test_an_old_folder_goes_when_its_run_was_attached(spool, store_file):
     old, new = (make_run(spool, number=n, ticks=10) for n in range(2))
     served(spool, old)

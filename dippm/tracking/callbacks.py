@@ -10,6 +10,7 @@ that the workload has imported; nothing else is loaded.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -51,11 +52,11 @@ class _Steps:
     def log(self, numbers: Mapping[str, Any] | None, step: int) -> None:
         """Record what the framework logs; what is no number stays with it."""
         run = current()
-        for name, value in (numbers or {}).items() if run is not None else ():
-            try:
+        if run is None or numbers is None:
+            return
+        for name, value in numbers.items():
+            with contextlib.suppress(RunError):
                 run.log(name, value, step=step)
-            except RunError:
-                continue
 
 
 def keras_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> Any:

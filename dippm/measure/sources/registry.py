@@ -21,6 +21,7 @@ BUILT_IN = {
     "gpm": "dippm.measure.sources.gpm:open_gpm",
     "dcgm": "dippm.measure.sources.dcgm:open_dcgm",
     "cuda_allocator": "dippm.measure.sources.cuda_allocator:open_cuda_allocator",
+    "tegrastats": "dippm.measure.sources.tegrastats:open_tegrastats",
     "rapl": "dippm.measure.sources.rapl:open_rapl",
     "tree": "dippm.measure.sources.tree:open_tree",
     "processes": "dippm.measure.sources.processes:open_processes",

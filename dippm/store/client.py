@@ -102,16 +102,16 @@ def _make_file(path: Path, place: Place) -> None:
     if _is_begun(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with stage("making the tables of a new store, once"), _mlflow_waits(path, place):
-        if _is_begun(path):
-            return
-        kept = _kept_tables()
+    kept = _kept_tables()
+    with stage("making the tables of a new store, once"):
         if kept is not None and kept.exists():
             with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one is made anew
-                return _write_tables(kept, path, place)
+                _write_tables(kept, path, place)
+                return
         with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
             part = Path(scratch) / "part.db"
             try:
+                # Nobody waits meanwhile: at the lowest priority it can take minutes.
                 _make_tables(f"sqlite:///{part}", place.artifacts or "")
             finally:
                 _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
@@ -177,6 +177,7 @@ def _mlflow_lock(uri: str) -> Path:
 def _write_tables(part: Path, path: Path, place: Place) -> None:
     """Copy tables into a file in one transaction, unless somebody has begun to make some."""
     with (
+        _mlflow_waits(path, place),
         contextlib.closing(sqlite3.connect(part)) as made,
         contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as new,
     ):

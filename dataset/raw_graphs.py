@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
-from dataset.join.raw_graphs import MEMORY_MODELS, SOURCES, build, cache_dir, specs_of
+from dataset.join.raw_graphs import OTHER_MODELS, SOURCES, build, cache_dir, specs_of
+from dataset.measured.sources import is_there
+from dippm.errors import DippmError
 
 
 def main() -> None:
@@ -32,8 +35,13 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    named = specs_of(arguments.sources, arguments.data_dir) if not arguments.specs else []
-    specs = arguments.specs or [*named, *MEMORY_MODELS]
+    named = []
+    if not arguments.specs:
+        named = specs_of(arguments.sources, arguments.data_dir)
+        absent = [name for name in arguments.sources if not is_there(name, arguments.data_dir)]
+        if absent:
+            print(f"without the models of {', '.join(absent)}: their tables are not here")
+    specs = arguments.specs or [*named, *OTHER_MODELS]
     if not arguments.ship:
         print(f"{len(unpack(specs, arguments.out))} graphs came with the repository")
     outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)
@@ -46,4 +54,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DippmError as error:
+        sys.exit(f"error: {error}")

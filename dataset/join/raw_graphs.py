@@ -45,11 +45,22 @@ SOURCES = (
 )
 MODELS_PER_WORKER = 50
 LONGEST_STEM = 200  # a file name may have 255 bytes, its endings included
-MEMORY_MODELS = (
+OTHER_MODELS = (
+    "torchvision:resnet50@224",
     "torchvision:vit_b_16@224",
     *(f"hf:bert-base@{length}" for length in (32, 64, 128, 256, 512)),
+    *("timm:densenet121@224", "timm:swin_base_patch4_window7_224@224", "timm:convnext_base@224"),
+    *(f"timm:resnet{depth}@224" for depth in (50, 101, 152)),
+    *(f"timm:resnetv2_{depth}@224" for depth in (50, 101, 152)),
+    *(f"torchvision:vgg{depth}@224" for depth in (16, 19)),
+    *(f"timm:densenet{depth}@224" for depth in (169, 201)),
+    *("timm:tf_inception_v3@299", "timm:inception_resnet_v2@299", "timm:legacy_xception@299"),
+    *(
+        f"timm:tf_efficientnet_b{size}@{pixels}"
+        for size, pixels in enumerate((224, 240, 260, 300, 380))
+    ),
 )
-"""Models whose memory MIGPerf measured, besides those of SOURCES."""
+"""Models of which MIGPerf, D3.5 and Fischer measured memory or power, by other names than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +186,17 @@ def build(
 
 
 def specs_of(sources: Iterable[str], data_dir: Path | str | None = None) -> list[str]:
-    """Return the models that the tables of some sources name, without repetition."""
+    """Return the models that the tables of some sources name, without repetition.
+
+    A source whose tables are not on this machine names none, see `absent`.
+    """
     from dataset.measured import sources as readers
 
     names: list[str] = []
     for source in sources:
-        table = readers.read(source, data_dir)
+        table = readers.read_if_there(source, data_dir)
+        if table is None:
+            continue
         names += NAMES[source](table) if source in NAMES else table["model"].tolist()
     return list(dict.fromkeys(names))
 

@@ -26,6 +26,8 @@ from training.hybrid.judge.latency_intervals import (
     interval_law_rows,
 )
 from training.hybrid.judge.report import by_family, laboratory_lines, learners, summary
+from training.hybrid.judge.views import lines_of
+from training.hybrid.rows.absent_sources import MEMORY, POWER, AbsentSource
 from training.hybrid.rows.examples import Examples
 
 CARD = Path(__file__).with_name("card.toml")
@@ -63,6 +65,7 @@ def publish(
     power: tuple[PowerModel, Sequence[Mapping[str, Any]]],
     memory: tuple[MemoryModel, Mapping[str, Any]],
     made: Mapping[str, Any],
+    absent: Sequence[AbsentSource] = (),
     since: Path | None = None,
     changes: str = "First version.",
 ) -> None:
@@ -76,6 +79,7 @@ def publish(
         power: model, and lines of the card.
         memory: likewise, with its report.
         made: how, see `training.provenance.describe_making`.
+        absent: sources that it goes without.
         since: folder of an earlier version, whose errors the card shows beside the new ones.
         changes: what is new, for the card.
     """
@@ -84,10 +88,15 @@ def publish(
     every = interval_law_rows(examples.rows, helds)
     config = {
         **configuration(law, memory[0], power[0], fit_intervals(every)),
-        "training": {**asdict(settings), "rows": len(examples.rows), **made},
+        "training": {
+            **asdict(settings),
+            "rows": len(examples.rows),
+            **made,
+            **({"absent": [source.name for source in absent]} if absent else {}),
+        },
         "splits": dict(evaluation.hashes),
         "card": {
-            **card_of({row.source for row in examples.rows}),
+            **card_of({row.source for row in examples.rows}, absent),
             "command": made["command"],
             "changes": changes,
         },
@@ -133,14 +142,26 @@ def _counts(examples: Examples) -> list[dict[str, Any]]:
     ]
 
 
-def card_of(sources: Iterable[str]) -> dict[str, Any]:
+def card_of(sources: Iterable[str], absent: Sequence[AbsentSource] = ()) -> dict[str, Any]:
     """Return what the card says beside its figures.
 
     Args:
         sources: that trained.
+        absent: that did not, because their tables were not at hand.
     """
     text = tomllib.loads(CARD.read_text(encoding="utf-8"))
     return {
         **text,
+        "limits": [*limits_of(absent), *text["limits"]],
         "data": [f"{name} (see dataset/README.md for its origin)" for name in sorted(sources)],
     }
+
+
+def limits_of(absent: Sequence[AbsentSource]) -> list[str]:
+    """Return what the card says of each source that a training goes without: why, what is empty."""
+    limits = []
+    for source in absent:
+        targets = [target for target in source.teaches if target in (POWER, MEMORY)]
+        empty = [*lines_of(source.name), *(f"{target} of {source.name}" for target in targets)]
+        limits.append(source.said + (f" No row of: {'; '.join(empty)}." if empty else ""))
+    return limits

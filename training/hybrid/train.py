@@ -3,20 +3,24 @@
     python -m training.hybrid.train --data ../shared/data --graphs build/graphs \
         --out checkpoints/hybrid-gpu/<version> [--collected dataset/data/<device>]
 
-Steps: measured rows → examples (cached under --work), fits of every learner on every fold of every
-split, the shipped ensemble on all rows, power and memory models, each fold published and asked
-through the shipped door for the rows that it did not see, intervals from those errors, checkpoint,
-and a page of held-out errors. Every fit is kept under --work, and so are the answers, row by row,
-and the page; a run that was cut off goes on where it stopped. Sets of our own (--collected, one
-folder for each GPU) are sources like any other, of time, power and memory.
+Steps: power and memory models, measured rows → examples (cached under --work), fits of every
+learner on every fold of every split, the shipped ensemble on all rows, each fold published and
+asked through the shipped door for the rows that it did not see, intervals from those errors,
+checkpoint, and a page of held-out errors. Every fit is kept under --work, and so are the answers,
+row by row, and the page; a run that was cut off goes on where it stopped. Sets of our own
+(--collected, one folder for each GPU) are sources like any other, of time, power and memory.
 
     --splits L --splits S1      judge by other splits than those of JUDGED_BY: each fold costs a fit
+
+Sources whose tables are not in --data are named, with what there is then no line of, and so on the
+card: see `training.hybrid.rows.absent_sources`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +31,7 @@ import typer
 
 from dataset.join.latency_splits import HASHES, SPLITS, hashes_of, latency_splits
 from dataset.join.splits import Split
+from dippm.errors import DippmError
 from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
 from training.hybrid.fit.checkpoint_law import checkpoint_laws
@@ -40,7 +45,8 @@ from training.hybrid.judge.baselines import baselines
 from training.hybrid.judge.calibrated import calibrated
 from training.hybrid.judge.held_out_rows import held_out_rows
 from training.hybrid.judge.published_folds import published_held_out
-from training.hybrid.publish import Evaluation, publish
+from training.hybrid.publish import Evaluation, limits_of, publish
+from training.hybrid.rows.absent_sources import absent_sources
 from training.hybrid.rows.collected_examples import digest_of, load_collected
 from training.hybrid.rows.collected_rows import CollectedSet, read_collected
 from training.hybrid.rows.example_cache import digest_of as examples_of
@@ -87,9 +93,15 @@ def main(
     ] = None,
 ) -> None:
     """Train, evaluate, and write the checkpoint."""
+    absent = absent_sources(data, ours=bool(collected))
+    for limit, source in zip(limits_of(absent), absent, strict=True):
+        typer.echo(f"{limit} {source.remedy}".rstrip(), err=True)
     sets = [read_collected(folder, graphs) for folder in collected or ()]
     for found in sets:
         typer.echo(found)
+    samples = measured_power(data, graphs, sets)
+    power, power_lines = evaluate(samples)
+    memory, memory_report = fit_memory(data, graphs, sets)
     runner = runner_of(data, graphs, work, steps, sets)
     graph = load_rows(data, graphs)[1]
     examples = runner.examples
@@ -107,9 +119,6 @@ def main(
     shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
     weight = choose_weight(runner, tasks[next(name for name in CHOSEN_ON if name in tasks)])
-    samples = measured_power(data, graphs, sets)
-    power, power_lines = evaluate(samples)
-    memory, memory_report = fit_memory(data, graphs, sets)
     helds = {
         name: published_held_out(runner, of_split, graph, weight=weight, memory=memory, power=power)
         for name, of_split in tasks.items()
@@ -145,6 +154,7 @@ def main(
         ),
         power=(power, power_lines),
         memory=(memory, memory_report),
+        absent=absent,
         made=describe_making(
             "training.hybrid.train",
             out,
@@ -213,4 +223,7 @@ def choose_weight(runner: Runner, tasks: Sequence[Task]) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except DippmError as error:
+        sys.exit(f"error: {error.message}\n{error.hint}")

@@ -1,6 +1,6 @@
 """D3.5's table 4 beside ours: memory of forward passes that ran without `torch.no_grad`.
 
-    python -m training.studies.seed_memory --data ../shared/data --graphs GRAPHS [--checkpoint C]
+    python -m training.studies.seed_memory --graphs GRAPHS [--checkpoint C]
 
 PyTorch keeps then what a backward pass would need: `autograd=True`. The whole that D3.5 measured
 stands beside the prediction as a user gets it, with the smallest of D3.5's four slices that each
@@ -22,7 +22,12 @@ import dippm
 from dataset.join.graph_store import GraphStore
 from dippm.devices import find, seed_profile
 from dippm.prediction import Prediction
-from training.hybrid.rows.memory_samples import INCONSISTENT_SEED, SEED_DEVICE, SEED_GRAPHS
+from training.hybrid.rows.memory_samples import (
+    INCONSISTENT_SEED,
+    SEED_DEVICE,
+    SEED_GRAPHS,
+    SEED_TABLE,
+)
 
 SLICES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 
@@ -73,11 +78,10 @@ class SeedRow:
 
 
 def seed_rows(
-    data: Path, graphs: GraphStore, checkpoint: Path | None, context_mb: str | None = None
+    graphs: GraphStore, checkpoint: Path | None, context_mb: str | None = None
 ) -> list[SeedRow]:
     """Return every row of table 4 with our predictions, asked as a user asks."""
-    table = pd.read_csv(data / "seeds_reported.csv")
-    table = table[(table["table"] == "T4") & (table["quantity"] == "mem_MB_7g")]
+    table = pd.read_csv(SEED_TABLE)
     loaded = dippm.load(checkpoint, device=SEED_DEVICE)
     found = []
     for row in table.itertuples():
@@ -92,13 +96,12 @@ def seed_rows(
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="folder of measured tables")],
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
     checkpoint: Annotated[Path | None, typer.Option(help="folder of a checkpoint")] = None,
     context_mb: Annotated[str | None, typer.Option(help="as of `dippm predict`")] = None,
 ) -> None:
     """Print the table, in Markdown."""
-    rows = seed_rows(data, GraphStore(graphs), checkpoint, context_mb)
+    rows = seed_rows(GraphStore(graphs), checkpoint, context_mb)
     columns = (
         *("model", "batch", "measured MB", "its slice", "D3.5 predicted MB"),
         *("`autograd=True` MB", "error %", "99 % bound MB", "slice", "under `no_grad` MB"),

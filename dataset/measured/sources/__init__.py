@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dataset.measured.location import data_dir
+from dataset.measured.location import DataNotFoundError, data_dir
 from dataset.measured.table import Source
 from dippm.errors import UnknownNameError
 
@@ -50,7 +50,49 @@ def read(name: str, folder: Path | str | None = None) -> pd.DataFrame:
         UnknownNameError: if there is no such source.
         DataNotFoundError: if its tables are not on this machine.
     """
+    return source_of(name).read(data_dir(folder))
+
+
+def read_if_there(name: str, folder: Path | str | None = None) -> pd.DataFrame | None:
+    """Return the measured rows of one source, None if its tables are not on this machine.
+
+    Args:
+        name: of the source.
+        folder: of all tables; see `dataset.measured.location.data_dir`.
+
+    Raises:
+        UnknownNameError: if there is no such source.
+        DataNotFoundError: if there is no such folder.
+    """
+    return read(name, folder) if is_there(name, folder) else None
+
+
+def is_there(name: str, folder: Path | str | None = None) -> bool:
+    """Tell whether all tables of a source are on this machine.
+
+    Args:
+        name: of the source.
+        folder: of all tables; see `dataset.measured.location.data_dir`.
+
+    Raises:
+        UnknownNameError: if there is no such source.
+        DataNotFoundError: if there is no such folder.
+    """
+    source, found = source_of(name), data_dir(folder)
+    try:
+        source.paths(found)
+    except DataNotFoundError:
+        return False
+    return True
+
+
+def source_of(name: str) -> Source:
+    """Return a source by name.
+
+    Raises:
+        UnknownNameError: if there is none of this name.
+    """
     sources = all_sources()
     if name not in sources:
         raise UnknownNameError.of("source", name, sources)
-    return sources[name].read(data_dir(folder))
+    return sources[name]

@@ -28,15 +28,6 @@ PER_SM, CONVOLUTION = 4.0, 220.0
 LARGE = 1024
 """Batch at which the reserved part is most of the memory."""
 BASES = {"first": 1000.0, "second": 1400.0, "third": 1150.0}
-SEEDS = """table,model,batch,quantity,predicted,actual,note,unit
-T4,densenet121,8.0,mem_MB_7g,2865.0,3272.0,seen,MB
-T4,densenet121,32.0,mem_MB_7g,5952.0,6294.0,seen,MB
-T4,swin_base_patch4,2.0,mem_MB_7g,2873.0,2944.0,seen,MB
-T4,swin_base_patch4,16.0,mem_MB_7g,6736.0,6156.0,seen,MB
-T4,convnext_base,4.0,mem_MB_7g,4771.0,1652.0,unseen,MB
-T4,convnext_base,128.0,mem_MB_7g,26439.0,30996.0,unseen,MB
-T5,AP1,1,mem_MB,219,40227,other,MB
-"""
 OPTIMUM_COLUMNS = (
     *("model", "torch", "batch", "seq_len", "gpus_visible", "forward_peak_memory_mb"),
     *("forward_mem_used_mb", "forward_mem_reserved_mb"),
@@ -61,7 +52,6 @@ def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tables")
     for name in ("migperf", "optimum_benchmark"):
         (folder / name).mkdir()
-    (folder / "seeds_reported.csv").write_text(SEEDS)
     (folder / "migperf" / "a100_80gb_mig.csv").write_text(MIGPERF)
     lines = [",".join(OPTIMUM_COLUMNS), *(",".join(map(str, row)) for row in OPTIMUM)]
     file = folder / "optimum_benchmark" / "a100_80gb_inference.csv"
@@ -189,9 +179,9 @@ def test_contexts_are_read_without_what_counts_an_idle_gpu(data: Path) -> None:
 
 
 def test_table_4_under_autograd_is_within_15_percent_and_names_its_slices(
-    data: Path, graphs: GraphStore
+    graphs: GraphStore,
 ) -> None:
-    rows = seed_rows(data, graphs, None)
+    rows = seed_rows(graphs, None)
     assert [row.is_consistent for row in rows] == [True, True, True, True, False, True]
     for row in rows:
         if row.is_consistent:
@@ -203,7 +193,7 @@ def test_table_4_under_autograd_is_within_15_percent_and_names_its_slices(
     (odd,) = (row for row in rows if not row.is_consistent)
     assert odd.slice == "1g.5gb"
     contexts = [row.context_mb for row in rows if row.is_consistent]
-    known = seed_rows(data, graphs, None, f"{np.mean(contexts):.0f}")
+    known = seed_rows(graphs, None, f"{np.mean(contexts):.0f}")
     assert all(abs(row.error) < 0.03 for row in known if row.is_consistent)
 
 

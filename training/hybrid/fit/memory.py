@@ -28,8 +28,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
+from dataset.measured.location import DataNotFoundError
 from dippm.conditions import SOFTWARE_CLASSES
 from dippm.models.memory import AskedContext, MemoryModel, reserved_mb
+from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet
 from training.hybrid.rows.context_samples import (
@@ -171,7 +173,16 @@ def fit_memory(
 def evaluate(
     rows: Sequence[MemorySample], contexts: Sequence[ContextSample] = ()
 ) -> tuple[MemoryModel, dict[str, object]]:
-    """Return the model fitted on all samples, and the errors of what was left out."""
+    """Return the model fitted on all samples, and the errors of what was left out.
+
+    Raises:
+        DataNotFoundError: if there is no sample.
+    """
+    if not rows:
+        raise DataNotFoundError(
+            "no row of memory has a graph",
+            "`python -m dataset.raw_graphs` brings the graphs together.",
+        )
     report: dict[str, object] = {}
     lines: dict[tuple[str, str, str], list[_Answer]] = {}
     everything: list[_Answer] = []
@@ -303,6 +314,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
 ) -> None:
     """Print the fitted memory model and its errors as JSON."""
+    tell_absent(data)
     model, report = fit_memory(data, graphs)
     typer.echo(json.dumps({"model": asdict(model), "left out": report}, indent=2))
 

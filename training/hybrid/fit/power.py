@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
+from dataset.measured.location import DataNotFoundError
 from dippm.devices import Device
 from dippm.models.power import PowerModel, idle_power_w, silicon
 from training.evaluation.metrics import absolute_percentage_errors
+from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_power import collected_power
 from training.hybrid.rows.collected_rows import CollectedSet
 from training.hybrid.rows.power_samples import PowerSample, power_samples
@@ -42,6 +44,8 @@ SPLITS = {
     "GPU held out": "device",
     "source held out": "source",
 }
+POWER_TABLES = ("flagperf", "raphischer", "splitwise", "zeus")
+"""Those that can be made of what is published, for a hint."""
 STRICTEST = "source held out"
 STATED = ("GPU held out", STRICTEST)
 """Splits whose errors make the interval: what a user's board is, or else its laboratory."""
@@ -149,7 +153,19 @@ def _parts(samples: Sequence[PowerSample], split: str) -> list[str]:
 def evaluate(
     samples: Sequence[PowerSample],
 ) -> tuple[PowerModel, list[dict[str, Any]]]:
-    """Fit on all samples; the lines of the card are errors of what was held out."""
+    """Fit on all samples; the lines of the card are errors of what was held out.
+
+    Raises:
+        DataNotFoundError: if there are not two laboratories, two GPUs and two kinds of work to tell
+            apart.
+    """
+    for split in SPLITS:
+        if len(parts := set(_parts(samples, split))) < 2:
+            raise DataNotFoundError(
+                f"power cannot be judged with {split}: the tables at hand have rows of"
+                f" {' '.join(parts) or 'none'} alone",
+                f"`python -m dataset.fetch {' '.join(POWER_TABLES)}` gets tables with power.",
+            )
     found = {split: held_out(samples, split) for split in SPLITS}
     log_error = log_spread(samples, [found[split][0] for split in STATED])
     model = replace(fit_power(samples), log_error=log_error)
@@ -253,6 +269,7 @@ def main(
     graphs: Annotated[Path, typer.Option(help="folder of raw graphs")],
 ) -> None:
     """Print the fitted power model and its errors as JSON."""
+    tell_absent(data)
     model, lines = evaluate(measured_power(data, graphs))
     typer.echo(json.dumps({"model": asdict(model), "errors, percent": lines}, indent=1))
 

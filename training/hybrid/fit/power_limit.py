@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dataset.measured.location import table_path
+from dippm.errors import DippmError
 from dippm.models.intervals import COVERAGE
 from dippm.models.power_limit import FILE, Band, PowerLimitLaw
 
-TABLE = Path("zeus", "nsdi23_power_limit_sweep.csv")
+TABLE = "nsdi23_power_limit_sweep.csv"
 OUT = Path(__file__).resolve().parents[3] / "dippm" / "models" / FILE
 RUN = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 START = PowerLimitLaw(0.15, 0.8, 4.0, 1.0, 1.0, 6.0)
@@ -107,7 +109,12 @@ def main() -> int:
     """Write the law and print its errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the measured tables")
-    rows = points(pd.read_csv(parser.parse_args().data / TABLE))
+    try:
+        table = pd.read_csv(table_path(parser.parse_args().data, "zeus", TABLE))
+    except DippmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    rows = points(table)
     by_gpu, by_network = left_out(rows, "gpu"), left_out(rows, "network")
     law = fit(rows)
     document = {
@@ -119,7 +126,7 @@ def main() -> int:
             "network left out": summary(rows, by_network.loc[rows.index]),
         },
         "points": len(rows),
-        "source": f"ml-energy/zeus, trace of NSDI 2023 (Apache-2.0): {TABLE.name}",
+        "source": f"ml-energy/zeus, trace of NSDI 2023 (Apache-2.0): {TABLE}",
     }
     OUT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document, indent=1))

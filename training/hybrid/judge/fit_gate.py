@@ -29,6 +29,7 @@ import dippm
 from dippm.loaded import LoadedPredictor
 from dippm.models.hybrid import HOST_DECIDES
 from training.hybrid.judge.shipped_answers import shipped_answers
+from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by
 from training.hybrid.rows.sources import load_rows
 
@@ -72,6 +73,7 @@ def main(
     out: Annotated[Path, typer.Option(help="file to write")] = TABLE,
 ) -> None:
     """Ask the rows of every cell, write the table and print what is beyond the bound."""
+    tell_absent(data)
     loaded = dippm.load(checkpoint)
     cells = gate_cells(loaded, *load_rows(data, graphs))
     document = {

@@ -174,6 +174,12 @@ REFERENCE = VIEWS[0]
 """The table that everybody can be compared on."""
 
 
+def lines_of(source: str) -> tuple[str, ...]:
+    """Return the lines of the report that are of a source alone, for people."""
+    data = "timm tables" if source == "timm_infer" else source
+    return tuple(f"{view.gpu} ({view.conditions})" for view in VIEWS if view.data == data)
+
+
 def views_of(rows: Iterable[Row]) -> tuple[View, ...]:
     """Return the views of other people's tables, and those of the collected sets among the rows."""
     sets = {_alike(row): row for row in rows if row.source.startswith(f"{SOURCE}/")}

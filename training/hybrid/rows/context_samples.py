@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from dataset.measured.location import DataNotFoundError, table_path
 from dippm.conditions import SoftwareClass
 from dippm.devices import find
-from training.hybrid.rows.memory_samples import DEVICE, OPTIMUM_MB
+from training.hybrid.rows.memory_samples import DEVICE, OPTIMUM_MB, OPTIMUM_TABLE
 
 DRIVER_RESERVES_MB = 912 * OPTIMUM_MB
 """What the driver keeps of an A100-80GB, in MiB."""
@@ -70,7 +71,10 @@ def context_samples(data: Path) -> list[ContextSample]:
 
 
 def _optimum(data: Path) -> Iterator[ContextSample]:
-    table = pd.read_csv(data / "optimum_benchmark" / "a100_80gb_inference.csv")
+    try:
+        table = pd.read_csv(table_path(data, *OPTIMUM_TABLE))
+    except DataNotFoundError:
+        return
     table = table.assign(
         context_mb=(table["forward_mem_used_mb"] - table["forward_mem_reserved_mb"]) * OPTIMUM_MB
     )

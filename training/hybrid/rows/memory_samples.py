@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from dataset.join.graph_store import GraphStore
+from dataset.measured.location import DataNotFoundError, table_path
 from dippm.conditions import SoftwareClass
 from dippm.devices import find
 from dippm.models.memory import MIB, MemoryFootprint, Usage
@@ -24,9 +25,12 @@ from dippm.models.training_memory import AutogradFootprint
 DEVICE = "A100-80GB"
 FULL_GPU = "7g.80gb"
 GRAPHS = {"resnet50": "torchvision:resnet50@224", "vision_transformer": "torchvision:vit_b_16@224"}
+OPTIMUM_TABLE = ("optimum_benchmark", "a100_80gb_inference.csv")
 PYTORCH_BGE = "2.0.1"
 OPTIMUM_MB = 1e6 / MIB
 """MiB in a megabyte of optimum-benchmark, which counts millions of bytes."""
+SEED_TABLE = Path(__file__).with_name("seed_memory.csv")
+"""D3.5's table 4: predicted and measured memory of a model at a batch, in MB."""
 SEED_DEVICE = "A100-40GB"
 SEED_GRAPHS = {
     "densenet121": "timm:densenet121@224",
@@ -106,15 +110,17 @@ class _Usages:
 
 
 def memory_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
-    """Return the measured rows whose graph is at hand."""
+    """Return the measured rows whose graph is at hand.
+
+    Tables that are not on this machine have none, see `absent_sources`.
+    """
     usages = _Usages(graphs)
-    return [*_migperf(data, usages), *_optimum(data, usages), *seed_samples(data, graphs)]
+    return [*_migperf(data, usages), *_optimum(data, usages), *seed_samples(graphs)]
 
 
-def seed_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
+def seed_samples(graphs: GraphStore) -> list[MemorySample]:
     """Return the consistent rows of D3.5's table 4: forward passes without `torch.no_grad`."""
-    table = pd.read_csv(data / "seeds_reported.csv")
-    table = table[(table["table"] == "T4") & (table["quantity"] == "mem_MB_7g")]
+    table = pd.read_csv(SEED_TABLE)
     whole = find(SEED_DEVICE).sm_count
     assert whole is not None
     found = []
@@ -138,7 +144,10 @@ def seed_samples(data: Path, graphs: GraphStore) -> list[MemorySample]:
 
 
 def _migperf(data: Path, usages: _Usages) -> list[MemorySample]:
-    table = pd.read_csv(data / "migperf" / "a100_80gb_mig.csv")
+    try:
+        table = pd.read_csv(table_path(data, "migperf", "a100_80gb_mig.csv"))
+    except DataNotFoundError:
+        return []
     table = table[(table["mode"] == "inference") & table["fb_used_mib"].notna()]
     slices = {profile.name: profile.sm_count for profile in find(DEVICE).mig_profiles}
     found = []
@@ -157,7 +166,10 @@ def _migperf(data: Path, usages: _Usages) -> list[MemorySample]:
 
 def _optimum(data: Path, usages: _Usages) -> list[MemorySample]:
     """Rows of bge-base, which is BERT-base."""
-    table = pd.read_csv(data / "optimum_benchmark" / "a100_80gb_inference.csv")
+    try:
+        table = pd.read_csv(table_path(data, *OPTIMUM_TABLE))
+    except DataNotFoundError:
+        return []
     mine = table["model"].str.contains("bge-base") & (table["torch"] == PYTORCH_BGE)
     whole = find(DEVICE).sm_count
     assert whole is not None

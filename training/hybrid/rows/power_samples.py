@@ -27,7 +27,8 @@ from scipy.optimize import nnls
 
 from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt, nasbench101, operators
-from dataset.measured.sources import read
+from dataset.measured.location import DataNotFoundError, table_path
+from dataset.measured.sources import read_if_there
 from dippm.conditions import PRECISIONS
 from dippm.devices import Device, find
 from dippm.features.kernel_features import DeviceView
@@ -102,7 +103,10 @@ class PowerSample:
 
 
 def power_samples(data: Path, graphs: GraphStore) -> list[PowerSample]:
-    """Return all samples; a model whose graph is not in the store is left out."""
+    """Return all samples; a model whose graph is not in the store is left out.
+
+    So are sources whose tables are not on this machine, see `absent_sources`.
+    """
     return [
         *_operator_samples(_flagperf(data)),
         *_operator_samples(_aiconfigurator(data)),
@@ -113,22 +117,28 @@ def power_samples(data: Path, graphs: GraphStore) -> list[PowerSample]:
     ]
 
 
-def _flagperf(data: Path) -> pd.DataFrame:
-    table = read("flagperf", data)
+def _flagperf(data: Path) -> pd.DataFrame | None:
+    table = read_if_there("flagperf", data)
+    if table is None:
+        return None
     table = table[table["power_w"].notna() & table["precision"].isin(PRECISIONS)]
     plain = (table["precision"] == "fp32") & (table["fp32_matmul_mode"] != "TF32")
     return table.assign(precision=table["precision"].mask(plain, "fp32-ieee"))
 
 
-def _aiconfigurator(data: Path) -> pd.DataFrame:
-    table = read("aiconfigurator", data)
+def _aiconfigurator(data: Path) -> pd.DataFrame | None:
+    table = read_if_there("aiconfigurator", data)
+    if table is None:
+        return None
     table = table[table["power_w"].notna() & table["precision"].isin(PRECISIONS)]
     table = table[table["latency_ms"] >= table["operator"].map(SENSOR_MS)]
     parts = table.groupby("operator", sort=True)
     return pd.concat([p.sample(min(OPERATORS_EACH, len(p)), random_state=0) for _, p in parts])
 
 
-def _operator_samples(table: pd.DataFrame) -> Iterator[PowerSample]:
+def _operator_samples(table: pd.DataFrame | None) -> Iterator[PowerSample]:
+    if table is None:
+        return
     table = table.assign(layer=operators.layer_keys(table))
     for row in table.to_dict("records"):
         graph = operators.graph_of(row)
@@ -139,9 +149,11 @@ def _operator_samples(table: pd.DataFrame) -> Iterator[PowerSample]:
 
 
 def _gpt_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    table = read("hwgpt", data)
-    table = table[table["power_w"].notna() & table["energy_run_ms"].notna()]
-    wanted = gpt.sampled(read("hwgpt", data))["arch_id"].unique()
+    every = read_if_there("hwgpt", data)
+    if every is None:
+        return
+    table = every[every["power_w"].notna() & every["energy_run_ms"].notna()]
+    wanted = gpt.sampled(every)["arch_id"].unique()
     rows = [
         {**row, **_at_full_clocks(like, row["macs"]), "key": gpt.key_of(row)}
         for _, like in table.groupby(["gpu", "scale", "embed_dim", "n_layer"])
@@ -163,7 +175,10 @@ def _at_full_clocks(like: pd.DataFrame, macs: float) -> dict[str, float]:
 
 
 def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    for row in read("raphischer", data).sort_values("model").to_dict("records"):
+    table = read_if_there("raphischer", data)
+    if table is None:
+        return
+    for row in table.sort_values("model").to_dict("records"):
         model = row["model"].removeprefix("raphischer:")
         key = CNN_GRAPHS.get(model)
         if key is None or key not in graphs:
@@ -175,15 +190,17 @@ def _cnn_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
 
 
 def _training_samples(data: Path, graphs: GraphStore) -> Iterator[PowerSample]:
-    cells = nasbench101.sampled(read("ecnas", data)).to_dict("records")
+    table = read_if_there("ecnas", data)
+    cells = [] if table is None else nasbench101.sampled(table).to_dict("records")
     work = [(row, _step_table(row, graphs)) for row in cells if row["model"] in graphs]
-    for (row, table), busy in zip(work, _busy(work), strict=True):
+    for (row, kernels), busy in zip(work, _busy(work), strict=True):
         busy_ms = row["latency_ms"] * busy
-        yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), busy_ms, busy)
-    for row in _imagenet_epochs(data).to_dict("records"):
+        yield _sample_of(row, STEPS, row["model"], kernels, int(row["batch"]), busy_ms, busy)
+    epochs = read_if_there("zeus", data)
+    for row in [] if epochs is None else _imagenet_epochs(epochs).to_dict("records"):
         if row["model"] in graphs:
-            table, busy_ms = _step_table(row, graphs), row["latency_ms"]
-            yield _sample_of(row, STEPS, row["model"], table, int(row["batch"]), busy_ms)
+            kernels, busy_ms = _step_table(row, graphs), row["latency_ms"]
+            yield _sample_of(row, STEPS, row["model"], kernels, int(row["batch"]), busy_ms)
 
 
 def _step_table(row: Mapping[str, Any], graphs: GraphStore) -> KernelTable:
@@ -209,12 +226,11 @@ def _busy(steps: Sequence[tuple[Mapping[str, Any], KernelTable]]) -> list[float]
     return [float(share) for share in busy]
 
 
-def _imagenet_epochs(data: Path) -> pd.DataFrame:
+def _imagenet_epochs(table: pd.DataFrame) -> pd.DataFrame:
     """Return Zeus' epochs of ResNet-50 without a lowered limit: its images are ImageNet's.
 
     Shapes of its other networks are not stated.
     """
-    table = read("zeus", data)
     table = table[(table["model"] == "zeus:resnet50") & (table["dataset"] == "imagenet")]
     table = table[table["power_limit_w"] == table.groupby("gpu")["power_limit_w"].transform("max")]
     step_ms = 1e3 * table["time_per_epoch_s"] * table["batch"] / IMAGENET_IMAGES
@@ -252,7 +268,10 @@ def _sample_of(
 
 def _llm_samples(data: Path) -> Iterator[PowerSample]:
     """Yield requests: their prompt is computed once, then each token reads all weights."""
-    table = pd.read_csv(data / "splitwise" / "perf_power.csv")
+    try:
+        table = pd.read_csv(table_path(data, "splitwise", "perf_power.csv"))
+    except DataNotFoundError:
+        return
     table = table[table["avg_power_frac"].notna() & (table["prompt_tokens"] <= LONGEST_PROMPT)]
     keys = ["model", "tp", "prompt_tokens", "batch", "output_tokens"]
     device = find("A100-80GB")

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 from rich.progress import Progress
 
@@ -21,7 +22,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.join.kinship import architecture_id, family_of
 from dataset.join.raw_graphs import path_of
 from dataset.measured import gpt, language_models, operators
-from dataset.measured.sources import read
+from dataset.measured.sources import read_if_there
 from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
 from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
@@ -127,12 +128,13 @@ def _write(path: Path, document: Any) -> None:
 
 def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
     tables = [
-        _recent(read("timm_infer", data)),
-        read("pytorch_gpu_benchmark", data),
-        named_migperf(read("migperf", data)),
-        alone(read("parvagpu", data)),
-        read("sd_webui", data),
+        selected(table)
+        for name, selected in MODEL_SOURCES.items()
+        if (table := read_if_there(name, data)) is not None
     ]
+    gpts = _gpt_rows(data, lookup)
+    if not tables:
+        return gpts
     table = pd.concat(tables, ignore_index=True)
     table = table[table["phase"] == "inference"]
     table = table[table["n_gpus"].fillna(1) == 1]
@@ -144,12 +146,16 @@ def _model_rows(data: Path, lookup: _Graphs) -> list[Row]:
         row_of(r, r["model"], *keys.loc[r["model"], ["architecture", "family"]])
         for r in table.to_dict("records")
     ]
-    return rows + _gpt_rows(data, lookup)
+    return rows + gpts
 
 
 def _same_model(table: Table, keys: Table) -> pd.Series:
-    """Tell the rows whose name still means the model that was measured, by parameter count."""
-    ratio = table["model"].map(keys["params_M"]) / table["params_M"]
+    """Tell the rows whose name still means the model that was measured, by parameter count.
+
+    Where nobody wrote parameters down there is nothing to tell.
+    """
+    stated = table.get("params_M", np.nan)
+    ratio = table["model"].map(keys["params_M"]) / stated
     return ratio.isna() | ratio.between(1 - PARAMETER_TOLERANCE, 1 + PARAMETER_TOLERANCE)
 
 
@@ -171,6 +177,10 @@ def alone(table: Table) -> Table:
     return table[(table["processes_mps"] == 1) & ~overfull]
 
 
+def _as_it_is(table: Table) -> Table:
+    return table
+
+
 def named_migperf(table: Table) -> Table:
     """Return the rows of MIGPerf with the names of the models that its classes are."""
     named = table["model"].str.removeprefix("migperf:")
@@ -178,9 +188,22 @@ def named_migperf(table: Table) -> Table:
     return table.assign(model=named.map(MIGPERF_MODELS).fillna(text))
 
 
+MODEL_SOURCES: Mapping[str, Callable[[Table], Table]] = {
+    "timm_infer": _recent,
+    "pytorch_gpu_benchmark": _as_it_is,
+    "migperf": named_migperf,
+    "parvagpu": alone,
+    "sd_webui": _as_it_is,
+}
+"""Sources of whole models that are no language models, with what is taken of each."""
+
+
 def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
     """Return the rows of GPTs whose graph is at hand."""
-    records = gpt.sampled(read("hwgpt", data)).to_dict("records")
+    table = read_if_there("hwgpt", data)
+    if table is None:
+        return []
+    records = gpt.sampled(table).to_dict("records")
     return [
         row_of(r, key, f"gpt {r['embed_dim']} {r['n_layer']}", "gpt")
         for r in records
@@ -191,7 +214,9 @@ def _gpt_rows(data: Path, lookup: _Graphs) -> list[Row]:
 def _operator_rows(data: Path, lookup: _Graphs) -> list[Row]:
     rows = []
     for source in OPERATOR_SOURCES:
-        table = read(source, data)
+        table = read_if_there(source, data)
+        if table is None:
+            continue
         table = table[table["precision"].isin(PRECISIONS) & (table["latency_ms"] > 0)]
         if source in SAMPLES:
             table = _sampled(table, SAMPLES[source])
@@ -212,7 +237,9 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
 
     Of the compiled modes only the default one, since the tables of compiled models have no other.
     """
-    table = read("kernelbench", data)
+    table = read_if_there("kernelbench", data)
+    if table is None:
+        return []
     table = table[table["config"].isin(KERNELBENCH_CONFIGS) & (table["latency_ms"] > 0)]
     rows = []
     for model, timings in table.groupby("model"):
@@ -231,7 +258,10 @@ def _kernelbench_rows(data: Path, lookup: _Graphs) -> list[Row]:
 
 def _language_rows(data: Path, lookup: _Graphs) -> list[Row]:
     """Return forward passes of language models; one architecture whether attention is fused."""
-    table = language_models.forward_passes(read("optimum_benchmark", data))
+    table = read_if_there("optimum_benchmark", data)
+    if table is None:
+        return []
+    table = language_models.forward_passes(table)
     keys = {m: (architecture_id(lookup.store[m]), family_of(m)) for m in table["model"].unique()}
     return [row_of(r, r["graph"], *keys[r["model"]]) for r in table.to_dict("records")]
 

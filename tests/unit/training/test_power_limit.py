@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dippm.models.power_limit import FILE, PowerLimitLaw, fitted
-from training.hybrid.fit.power_limit import OUT, bands, errors, fit, left_out, points
+from training.hybrid.fit.power_limit import OUT, bands, errors, fit, left_out, main, points
 
 LAW = PowerLimitLaw(
     idle_share=0.25, knee=0.6, sharpness=5.0, slope=0.7, reach=1.0, bend=6.0
@@ -60,3 +61,13 @@ def test_the_shipped_file_is_the_script_s():
     assert document["points"] > 1000
     assert document["errors_percent"]["GPU left out"]["time"]["median"] < 5
     assert len(fitted().gpus) == 4
+
+
+def test_a_missing_table_is_named_with_what_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["power_limit", "--data", str(tmp_path)])
+    assert main() == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: no file ")
+    assert "`python -m dataset.fetch zeus` gets it." in told

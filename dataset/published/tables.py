@@ -1,9 +1,13 @@
-"""What a table says, whatever wrote its file: reading, writing and the SHA-256 of its contents."""
+"""What a table says, whatever wrote its file: reading, writing and the SHA-256 of its contents.
+
+python -m dataset.published.tables FILE ...    # prints the SHA-256 for sources.toml
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -55,3 +59,8 @@ def digest_of_table(path: Path) -> str:
             ).encode()
         digest.update(f"{name}:{kind}:{len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(digest_of_table(Path(name)), name)

@@ -41,7 +41,7 @@ def main() -> None:
         absent = [name for name in arguments.sources if not is_there(name, arguments.data_dir)]
         if absent:
             print(f"without the models of {', '.join(absent)}: their tables are not here")
-    specs = arguments.specs or [*named, *OTHER_MODELS]
+    specs = arguments.specs or list(dict.fromkeys([*named, *OTHER_MODELS]))
     if not arguments.ship:
         print(f"{len(unpack(specs, arguments.out))} graphs came with the repository")
     outcomes = build(specs, arguments.out, arguments.workers, arguments.data_dir)

@@ -64,5 +64,6 @@ def test_what_it_went_without_is_said_and_stands_on_the_card(
     card = (clone / CHECKPOINT / "README.md").read_text(encoding="utf-8")
     said = "Without timm_infer (latency): its tables were not at hand."
     assert said in made.stderr
+    assert "without the models of timm_infer, timm_train," in made.stdout
     assert said in card
     assert "Without sd_webui (latency): part of its rows comes from" in card

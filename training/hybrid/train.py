@@ -31,6 +31,7 @@ import typer
 
 from dataset.join.latency_splits import HASHES, SPLITS, hashes_of, latency_splits
 from dataset.join.splits import Split
+from dataset.measured.location import DataNotFoundError
 from dippm.errors import DippmError
 from training.evaluation.held_out import write_held_out
 from training.evaluation.report import PAGE, write_page
@@ -108,17 +109,27 @@ def main(
     every_split = latency_splits(table_of(examples))
     hashes = hashes_of(every_split, work / "splits")
     tasks = {
-        name: runner.tasks(
-            split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else SHIPPED
+        name: _fitted_folds(
+            runner,
+            runner.tasks(
+                split, SEEDS_OF.get(name, (0,)), LEARNERS if name in COMPARED_ON else SHIPPED
+            ),
         )
         for name, split in every_split.items()
         if name in _judged_by(splits, every_split)
     }
+    tasks = {name: folds for name, folds in tasks.items() if folds}
+    chosen = next((name for name in CHOSEN_ON if _tests_models(runner, tasks.get(name, ()))), None)
+    if chosen is None:
+        raise DataNotFoundError(
+            f"no fold of {' or '.join(CHOSEN_ON)} holds whole models out: nothing could be judged",
+            "`python -m dataset.fetch` gets tables of more laboratories and models.",
+        )
     everything = np.arange(len(examples.rows))
     nothing = np.array([], dtype=np.int64)
     shipped = [Task("shipped", "all", everything, nothing, seed) for seed in SEEDS]
     runner.run([*shipped, *(task for of_split in tasks.values() for task in of_split)])
-    weight = choose_weight(runner, tasks[next(name for name in CHOSEN_ON if name in tasks)])
+    weight = choose_weight(runner, tasks[chosen])
     helds = {
         name: published_held_out(runner, of_split, graph, weight=weight, memory=memory, power=power)
         for name, of_split in tasks.items()
@@ -185,6 +196,28 @@ def _judged_by(asked: Sequence[str] | None, known: Mapping[str, Split]) -> Seque
     if asked and not set(asked).intersection(CHOSEN_ON):
         raise typer.BadParameter(f"one of the splits must be {' or '.join(CHOSEN_ON)}")
     return asked or JUDGED_BY
+
+
+def _fitted_folds(runner: Runner, tasks: Sequence[Task]) -> list[Task]:
+    """Return the fits of folds with whole models to train and rows to test; name the other folds.
+
+    With every table at hand there is no other.
+    """
+    is_model = runner.examples.is_model
+    found, left = [], {}
+    for task in tasks:
+        if len(task.test) and is_model[task.train].any():
+            found.append(task)
+        else:
+            left[task.fold] = "no row is tested" if not len(task.test) else "no whole model trains"
+    for fold, why in left.items():
+        typer.echo(f"No fit of {tasks[0].split} {fold}: {why} in it.", err=True)
+    return found
+
+
+def _tests_models(runner: Runner, tasks: Sequence[Task]) -> bool:
+    """Tell whether a whole model is held out."""
+    return any(runner.examples.is_model[task.test].any() for task in tasks)
 
 
 def runner_of(

@@ -67,7 +67,7 @@ from training.hybrid.judge.published_folds import (
 )
 from training.hybrid.publish import Evaluation, publish
 from training.hybrid.rows.examples import Row, build_examples, join_examples
-from training.hybrid.train import WEIGHTS, choose_weight
+from training.hybrid.train import WEIGHTS, _fitted_folds, choose_weight
 from training.provenance import check_is_new, describe_making
 
 SETTINGS = Settings(
@@ -230,6 +230,26 @@ def test_the_further_from_what_was_measured_the_more_the_trees_say():
     assert found.sum(axis=0) == pytest.approx(np.ones(5))
     assert found[1, [0, 1, 3, 4]] == pytest.approx([0, 0, 0.6, 0.6])
     assert 0 < found[1, 2] < 0.6
+
+
+def test_folds_without_models_to_train_or_rows_to_test_are_named(runner, capsys):
+    models, none = np.flatnonzero(runner.examples.is_model), np.array([], dtype=np.int64)
+    others = np.flatnonzero(~runner.examples.is_model)
+    whole, operators, empty = (
+        Task("S3a", name, train, test, seed)
+        for name, train, test, seed in (
+            ("A100", models, others, 0),
+            ("H100", others, models, 0),
+            ("T4", models, none, 0),
+        )
+    )
+    again = replace(operators, seed=1)
+    assert _fitted_folds(runner, [whole, operators, again, empty]) == [whole]
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "No fit of S3a H100: no whole model trains in it.",
+        "No fit of S3a T4: no row is tested in it.",
+    ]
 
 
 def test_the_weight_is_the_one_of_the_least_error(runner, tasks):

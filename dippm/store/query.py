@@ -159,8 +159,7 @@ def described(run: Found) -> dict[str, Any]:
     }
     own = (value for name, value in tags.items() if not name.startswith("dippm."))
     texts = (*(found[name] for name in SEARCHED), *own)
-    held = "
-".join((*texts, *run.params, *run.params.values()))
+    held = "\n".join((*texts, *run.params, *run.params.values()))
     given = {name: value for name, value in tags.items() if not name.startswith(NOT_GIVEN)}
     return {**found, "params": run.params, "tags": given, "words": held.casefold()}
 

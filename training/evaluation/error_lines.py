@@ -15,9 +15,6 @@ from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
 
 RESAMPLES = 500
 KEY = ("question", "gpu", "split")
-BY_LABORATORY = "L"
-"""Split whose errors a checkpoint states by laboratory, without what the host decides: no question
-of rows, which have all of a GPU together."""
 SAME = ("n", "median_ape", "mape")
 
 
@@ -124,9 +121,7 @@ def disagreements(
     stated = {
         tuple(line[name] for name in KEY): line
         for line in summary
-        if line["target"] == "latency_ms"
-        and line.get("question")
-        and line["split"] != split_name(BY_LABORATORY)
+        if line["target"] == "latency_ms" and line.get("question")
     }
     return [
         f"{', '.join(key)}: {_figures(mine.get(key))} here, {_figures(stated.get(key))} stated"

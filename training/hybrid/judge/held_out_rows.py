@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from typing import Any
@@ -20,7 +21,7 @@ from training.hybrid.fit.mixture import Mixture
 from training.hybrid.judge.baselines import NAMES, ROOFLINE, Inputs
 from training.hybrid.judge.held_out_times import HeldOutTimes, held_out_times
 from training.hybrid.judge.latency_intervals import half_widths, interval_law_rows, interval_rows
-from training.hybrid.judge.report import question_of_laboratory
+from training.hybrid.judge.report import FEWEST_ROWS, question_of_laboratory
 from training.hybrid.judge.views import View, views_of
 from training.hybrid.rows.examples import Row
 
@@ -180,10 +181,12 @@ def _questions(
     """
     if split != "L":
         return [_question(row, split, views) for row in rows]
-    return [
-        question_of_laboratory(row.source) if row.is_model and share <= HOST_DECIDES else None
+    mine = [
+        (row.source, row.device.name) if row.is_model and share <= HOST_DECIDES else None
         for row, share in zip(rows, host_share, strict=True)
     ]
+    often = {cell for cell, count in Counter(mine).items() if cell and count >= FEWEST_ROWS}
+    return [question_of_laboratory(cell[0]) if cell in often else None for cell in mine]
 
 
 def _question(row: Row, split: str, views: Sequence[View]) -> str | None:

@@ -69,7 +69,7 @@ QUESTIONS = (
     Question("memory in a laboratory never seen", "memory_mb", "laboratory", ()),
     Question("memory of a model never seen", "memory_mb", "model held out", ("all",)),
     Question("power in a laboratory never seen", "power_w", "source", ()),
-    Question("energy in a laboratory never seen", "energy_j", "L", ()),
+    Question("energy in a laboratory never seen", "energy_j", "source", GPTS),
     Question("latency on this project's CPU, new kind", "latency_ms", "S2-5", ("cpu",)),
     Question("memory on this project's CPU, new kind", "memory_mb", "S2-5", ("cpu",)),
 )

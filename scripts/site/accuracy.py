@@ -156,8 +156,8 @@ def _folded(title: str, content: Any) -> str:
     return f'??? note "{name[:1].upper()}{name[1:]}"\n\n{body}'
 
 
-WHOLE_MODELS = ("timm tables", "pytorch_gpu", "hwgpt", "migperf (fp32, MIG")
-SHOWN_SPLITS = {"S1": "#3b6fb6", "S2": "#d1495b", "S3a": "#8d99ae"}
+WHOLE_MODELS = ("timm tables", "whole models", "pytorch_gpu", "hwgpt", "migperf (fp32, MIG")
+SHOWN_SPLITS = {"L": "#3b6fb6", "S2": "#d1495b", "S3a": "#8d99ae"}
 
 
 def error_figure() -> Any:

@@ -97,7 +97,7 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
         assert done.stderr.endswith(f"written: {name}\n")
         assert (tmp_path / name).stat().st_size > 10_000
     rows = dippm(home, "plot", "-u", uuids["first"], "-t", "time_s", "-p", "csv").stdout
-    assert rows.splitlines()[1] == "bars,time_s,first,forward,,0.5,0.5,0.5,3,"
+    assert rows.splitlines()[1] == "bars,time_s,first,forward,,0.5,0.5,0.5,3,,,"
     unknown = dippm(home, "plot", "-u", uuids["first"], "-t", "tree.rss")
     assert unknown.returncode == 1
     assert "tree.rss_mb" in unknown.stderr

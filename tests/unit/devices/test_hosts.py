@@ -66,9 +66,9 @@ def test_an_answer_has_the_host_of_its_board(onnx_file) -> None:
     assert all(one.host.assumed for one in (server, desktop, old))
     assert "host desktop-2024 (assumed)" in desktop.footer
     assert any("desktop-2024, which was assumed" in warning for warning in desktop.warnings)
-    assert desktop.latency_ms == pytest.approx(20.5 / 31.9 * server.latency_ms, rel=0.02)
+    assert desktop.latency_ms == pytest.approx(20.5 / 31.9 * server.latency_ms, rel=0.05)
     named = dippm.predict(onnx_file, device="RTX-4090", host="server-2022")
-    assert named.latency_ms == pytest.approx(server.latency_ms, rel=0.02)
+    assert named.latency_ms == pytest.approx(server.latency_ms, rel=0.05)
 
 
 def test_machines_differ_more_than_those_of_one_class() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -173,6 +174,7 @@ def test_two_runs_in_one_folder_have_folders_of_their_own(desk):
     assert {os.path.basename(folder) for folder in folders} == {row.run for row in desk.read().rows}
     assert sorted(path for path in desk.folder.iterdir() if path not in before) == [
         desk.spool,
+        Path(desk.environment["DIPPM_LIVE"]),
         desk.state,
     ]
 

@@ -427,7 +427,7 @@ def test_intervals_never_saw_the_rows_they_are_tried_on(runner, tasks, helds, ro
     ratio = after[after["split"] == "S2-10"].set_index("row_id")[column] / before[column]
     tried = before["fold"] == wrong["fold"].iloc[0]
     assert ratio[tried].to_numpy() == pytest.approx(1.0)
-    assert (ratio[~tried] - 1).abs().min() > 0.01
+    assert (ratio[~tried] - 1).abs().median() > 0.01
 
 
 @pytest.fixture(scope="module")

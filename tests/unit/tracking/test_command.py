@@ -232,8 +232,14 @@ class TestTerminal:
         child.expect_exact("$> ")
 
     def test_control_c_reaches_the_command_once(self, tmp_path):
-        code = "import signal; c = []; signal.signal(2, lambda *_: c.append(1)); print('on');"
-        code += " signal.pause(); import time; time.sleep(0.3); print('seen', len(c)); exit(9)"
+        code = (
+            "import signal, time\n"
+            "c = []\n"
+            "signal.signal(2, lambda *_: c.append(1))\n"
+            "print('on')\n"
+            "while not c: time.sleep(0.01)\n"  # `signal.pause` would miss one that came before
+            "time.sleep(0.3); print('seen', len(c)); exit(9)"
+        )
         child = self.spawn(tmp_path / "spool", f'{sys.executable} -uc "{code}"')
         child.expect_exact("on\r\n")
         child.sendintr()

@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dippm.errors import MeasurementError
 from dippm.measure.sampler_file import read
+from dippm.store.folder import read_folder
 from tests.unit.tracking.commands import (
     START,
     alive,
@@ -234,19 +237,29 @@ if sys.argv[1] == "stays":
 """
 
 
+def most_cpu_s(spool: Path) -> float:
+    """Return the most CPU time of the tree that the samplers of the only run have read by now."""
+    try:
+        read_so_far = samples(read_folder(folder(spool)))
+    except MeasurementError:  # nothing is written yet
+        return 0.0
+    return max((v for s in read_so_far for v in s.series["tree"].values["cpu_s"]), default=0.0)
+
+
 @pytest.mark.parametrize("what", ["stays", "ends"])
 def test_a_daemon_is_told(tmp_path, what):
     script = f"{sys.executable} -c '{DAEMON}' {what} | (read x; echo $x; cat)"
-    process = start(tmp_path, "sh", "-c", f"{script}; sleep 0.5")
+    seen = tmp_path.parent / f"{tmp_path.name}-seen"
+    process = start(tmp_path, "sh", "-c", f"{script}; until test -e {seen}; do sleep 0.05; done")
     pid = int(line_of(process))
     try:
+        until(lambda: most_cpu_s(tmp_path) >= 0.4, "a reading of what the daemon took")
+        seen.touch()
         process.communicate(timeout=60)
         assert process.returncode == 0
         recorded = ended(tmp_path)
         values = {value.name: value.data for value in recorded.values}
         assert values["command.cpu_s"] >= 0.4
-        sampled = [s.series["tree"].values["cpu_s"] for s in samples(recorded)]
-        assert max(value for column in sampled for value in column) >= 0.4
         if what == "stays":
             assert values["command.left_cpu_s"] >= 0.4
             assert alive(pid)

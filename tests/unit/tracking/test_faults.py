@@ -254,6 +254,7 @@ def test_a_daemon_is_told(tmp_path, what):
     pid = int(line_of(process))
     try:
         until(lambda: most_cpu_s(tmp_path) >= 0.4, "a reading of what the daemon took")
+        until(lambda: what == "stays" or not alive(pid), "the end of the daemon")
         seen.touch()
         process.communicate(timeout=60)
         assert process.returncode == 0

@@ -50,8 +50,8 @@ class GpuEffects:
         usual: by (memory family or ANY_MEMORY, mode): the same for a GPU that was not measured.
         laboratory_log_sd: standard deviation of the log time between laboratories.
         headed: (GPU, mode) whose answers mean what one laboratory measured, see `KernelLaw.heads`.
-        laboratories: by kind of board: what the laboratories add that measured such boards, which
-            a GPU that was not measured takes too.
+        laboratories: by kind of board: mean log slow-down of the laboratories that measured such
+            boards; a GPU that was not measured takes it.
     """
 
     def __init__(

@@ -133,8 +133,9 @@ class Effects:
 
     Attributes:
         of_gpus: by (GPU, mode), shape (classes, units): what an answer adds.
-        usual: by (memory family or ANY_MEMORY, mode): what one for another GPU adds, d.
-        laboratories: by kind of board: what one for another GPU adds to it, a.
+        usual: by (memory family or ANY_MEMORY, mode), d: what an answer for a GPU adds that nobody
+            measured.
+        laboratories: by kind of board, a: what such an answer adds for the laboratories.
         sd: standard deviation of each level, log.
         row_sd: of what is left of a row, by what was measured.
         terms: every term by its name, level first.
@@ -348,7 +349,7 @@ def _of_gpus(
 def _of_laboratories(
     rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], headed: Collection[str]
 ) -> dict[KindOfBoard, float]:
-    """Return a for GPUs that nobody measured: of those who have boards of their kind."""
+    """Return the mean term of laboratories (a), by kind of board, for GPUs that nobody measured."""
     of_reference = {kind_of_board(row.device) for row in rows if row.device.name in headed}
     return {
         kind: known.get(("laboratories", REFERENCE if kind in of_reference else OTHERS), 0.0)

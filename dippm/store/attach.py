@@ -25,7 +25,13 @@ from dippm.store.folder import SAMPLES, START, read_folder, spool
 from dippm.store.record import Start
 from dippm.store.runs import RunStore, open_store
 from dippm.store.stored import StoredRun
-from dippm.store.turn import PATIENCE_S, asked, is_any_live, take_turn, wait_until_quiet
+from dippm.store.turn import (
+    PATIENCE_S,
+    claim_turn,
+    is_any_live,
+    requested_folders,
+    wait_until_quiet,
+)
 
 MARK = "attached.json"
 SILENT_S = 15.0
@@ -114,8 +120,8 @@ def serve(root: Path, key: str, turn: int) -> None:
 
     Args:
         root: the spool.
-        key: of the store, as `turn.ask` gave it in this environment.
-        turn: as `take_turn` gave it.
+        key: of the store, as `turn.request_attach` gave it in this environment.
+        turn: as `claim_turn` gave it.
 
     Raises:
         RunError: if some could not be attached; the next turn tries them again.
@@ -125,7 +131,7 @@ def serve(root: Path, key: str, turn: int) -> None:
     tried: set[Path] = set()  # marks cannot be written on a full disk
 
     def left() -> list[Path]:
-        return [f for f in asked(root, key) if f not in tried and not _is_done(f)]
+        return [f for f in requested_folders(root, key) if f not in tried and not _is_done(f)]
 
     mine: int | None = turn
     while mine is not None:
@@ -137,7 +143,7 @@ def serve(root: Path, key: str, turn: int) -> None:
                 wait_until_quiet(end)
         os.close(mine)
         # Who asked before that found it our turn and went; who asks now takes it.
-        mine = take_turn(root, key) if left() else None
+        mine = claim_turn(root, key) if left() else None
     if replayed.waiting:
         raise RunError("; ".join(replayed.waiting.values()), STAY)
 

@@ -88,7 +88,7 @@ def wait_until_quiet(end: float, is_live: Callable[[], bool] = is_any_live) -> N
         time.sleep(LOOK_S)
 
 
-def ask(folder: Path) -> str:
+def request_attach(folder: Path) -> str:
     """Say that a run shall be attached to the store of this environment; return that store's key.
 
     Raises:
@@ -108,7 +108,7 @@ def ask(folder: Path) -> str:
     return key
 
 
-def asked(root: Path, key: str) -> list[Path]:
+def requested_folders(root: Path, key: str) -> list[Path]:
     """Return the folders of a spool that shall be attached to a store."""
     found = []
     for file in sorted(root.glob(f"*/{KEY}")):
@@ -118,7 +118,7 @@ def asked(root: Path, key: str) -> list[Path]:
     return found
 
 
-def take_turn(root: Path, key: str) -> int | None:
+def claim_turn(root: Path, key: str) -> int | None:
     """Return a descriptor while whose file is open it is our turn; None if it is another's.
 
     Raises:
@@ -135,7 +135,7 @@ def take_turn(root: Path, key: str) -> int | None:
     return turn
 
 
-def step_back() -> None:
+def lower_priority() -> None:
     """Let everybody else on this machine go first."""
     with contextlib.suppress(OSError):
         os.nice(19)

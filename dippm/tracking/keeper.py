@@ -30,7 +30,14 @@ from dippm.errors import DippmError
 from dippm.measure.sampler import Sampler, parse
 from dippm.store.folder import END, RunFolder
 from dippm.store.record import End, Moment
-from dippm.store.turn import PATIENCE_S, ask, hold_live, step_back, take_turn, wait_until_quiet
+from dippm.store.turn import (
+    PATIENCE_S,
+    claim_turn,
+    hold_live,
+    lower_priority,
+    request_attach,
+    wait_until_quiet,
+)
 from dippm.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY
 
 LOST = "whoever ran it was killed"
@@ -159,14 +166,14 @@ def _attach(folder: Path, *, now: bool) -> None:
     words = [sys.executable, "-P", "-c", boot_module("dippm.store.attach")]
     if not now and wanted != "now":
         try:
-            key = ask(folder)
-            turn = take_turn(folder.parent, key)
+            key = request_attach(folder)
+            turn = claim_turn(folder.parent, key)
         except (OSError, ValueError) as error:
             sys.stderr.write(f"attach: {error}\n")
             return
         if turn is None:
             return
-        step_back()
+        lower_priority()
         wait_until_quiet(time.monotonic() + PATIENCE_S)
         os.set_inheritable(turn, True)
         os.execv(sys.executable, [*words, str(folder.parent), "--key", key, "--turn", str(turn)])

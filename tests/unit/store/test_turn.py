@@ -50,8 +50,8 @@ def keeping(*more):
 
 def served(spool, folder):
     """Take the turn of a folder's store and attach all that was asked for."""
-    key = turn.ask(folder)
-    taken = turn.take_turn(spool, key)
+    key = turn.request_attach(folder)
+    taken = turn.claim_turn(spool, key)
     assert taken is not None
     serve(spool, key, taken)
 
@@ -118,7 +118,7 @@ def test_one_process_attaches_the_runs_of_all(store_file, monkeypatch, tmp_path)
         for _ in range(2):
             assert commands.run(spool, "true", env=held).returncode == 0
         folders = commands.until(lambda: _of(spool, 2), "two runs that ask")
-        key = turn.ask(folders[0])
+        key = turn.request_attach(folders[0])
         commands.until(lambda: _is_taken(spool, key), "somebody whose turn it is")
         assert not [*spool.glob(f"*/{MARK}")]
         other.communicate("\n")
@@ -133,7 +133,7 @@ def _of(spool, count):
 
 
 def _is_taken(spool, key):
-    taken = turn.take_turn(spool, key)
+    taken = turn.claim_turn(spool, key)
     if taken is not None:
         os.close(taken)
     return taken is None
@@ -144,19 +144,19 @@ import os, signal, sys
 from pathlib import Path
 from dippm.store import runs
 from dippm.store.attach import serve
-from dippm.store.turn import take_turn
+from dippm.store.turn import claim_turn
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 runs.RunStore._log = die
 root, key = Path(sys.argv[1]), sys.argv[2]
-serve(root, key, take_turn(root, key))
+serve(root, key, claim_turn(root, key))
 """
 
 
 def test_what_a_killed_one_left_the_next_one_attaches(spool, store_file):
     folders = [make_run(spool, number=n, ticks=10) for n in range(3)]
     for folder in folders[:2]:
-        key = turn.ask(folder)
+        key = turn.request_attach(folder)
     words = [sys.executable, "-c", KILLED, spool, key]
     assert subprocess.run(words).returncode == -9
     assert open_store(str(store_file)).runs() == []
@@ -181,16 +181,16 @@ def test_a_store_that_somebody_writes_is_tried_again(spool, store_file, monkeypa
 def test_a_run_that_asks_while_others_are_attached_is_attached_too(spool, store_file, monkeypatch):
     folder = make_run(spool, ticks=10)
     late = [make_run(spool, number=n, ticks=10) for n in (1, 2)]
-    key = turn.ask(folder)
+    key = turn.request_attach(folder)
     close = os.close
 
     def close_after(descriptor):
         if late:  # the other finds the turn taken, and goes
-            turn.ask(late.pop())
-            assert turn.take_turn(spool, key) is None
+            turn.request_attach(late.pop())
+            assert turn.claim_turn(spool, key) is None
         close(descriptor)
 
-    taken = turn.take_turn(spool, key)
+    taken = turn.claim_turn(spool, key)
     monkeypatch.setattr("dippm.store.attach.os.close", close_after)
     serve(spool, key, taken)
     assert len(open_store(str(store_file)).runs()) == 3
@@ -200,7 +200,7 @@ def test_runs_of_another_store_and_those_that_nobody_asked_for_stay(spool, store
     folder = make_run(spool, ticks=10)
     other = make_run(spool, number=1, ticks=10, store=str(tmp_path / "other.db"))
     make_run(spool, number=2, ticks=10)  # as after DIPPM_ATTACH=no
-    assert turn.ask(other) != turn.ask(folder)
+    assert turn.request_attach(other) != turn.request_attach(folder)
     served(spool, folder)
     assert len(open_store(str(store_file)).runs()) == 1
     assert not (tmp_path / "other.db").exists()
@@ -221,9 +221,9 @@ def refuse(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = refuse
 from dippm.store.attach import serve
-from dippm.store.turn import take_turn
+from dippm.store.turn import claim_turn
 root, key = Path(sys.argv[1]), sys.argv[2]
-taken = take_turn(root, key)
+taken = claim_turn(root, key)
 print("ready", flush=True)
 sys.stdin.readline()
 serve(root, key, taken)
@@ -231,7 +231,7 @@ serve(root, key, taken)
 
 
 def test_two_machines_share_a_folder_whose_file_system_has_no_locks(spool, store_file):
-    (key,) = {turn.ask(make_run(spool, number=n, ticks=10)) for n in range(4)}
+    (key,) = {turn.request_attach(make_run(spool, number=n, ticks=10)) for n in range(4)}
     pipe = subprocess.PIPE
     words = [sys.executable, "-c", WITHOUT_LOCKS, spool, key]
     machines = [

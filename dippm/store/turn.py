@@ -119,7 +119,7 @@ def requested_folders(root: Path, key: str) -> list[Path]:
 
 
 def claim_turn(root: Path, key: str) -> int | None:
-    """Return a descriptor while whose file is open it is our turn; None if it is another's.
+    """Return the descriptor of the lock by which this process attaches; None if another one does.
 
     Raises:
         OSError: if the spool cannot be written.

@@ -6,8 +6,6 @@ it ends. No other group is touched, and no daemon is started or stopped. Not tri
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +14,7 @@ from collections.abc import Callable
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
 from dippm.measure.sources.nvml_identity import identity
+from dippm.measure.sources.program_lines import ProgramLines
 
 MB = 2**20
 PERIOD_MS = 100
@@ -65,28 +64,20 @@ class DcgmSource:
 
     def __init__(self, program: str, gpu: str) -> None:
         fields = ",".join(str(number) for number, _, _ in FIELDS)
-        self._process = subprocess.Popen(
-            [program, "dmon", "-i", gpu, "-e", fields, "-d", str(PERIOD_MS)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert self._process.stdout is not None
-        self._pipe = self._process.stdout.fileno()
-        os.set_blocking(self._pipe, False)
-        self._rest = b""
+        command = [program, "dmon", "-i", gpu, "-e", fields, "-d", str(PERIOD_MS)]
+        self._lines = ProgramLines(command)
         self._said = b""
         self._row: list[str] = []
 
     def read(self) -> Readings:
         """Return what `dcgmi` said last; it repeats itself until it has news."""
         now = time.monotonic_ns()
-        if self._process.stdout is None or self._process.stdout.closed:
+        if self._lines.is_closed:
             return _all(now, "the source is closed")
         self._drain()
-        if self._process.poll() is not None:
+        if self._lines.exit_code is not None:
             said = self._said.decode(errors="replace").strip().splitlines()
-            return _all(now, f"dcgmi ended: {said[-1] if said else self._process.returncode}")
+            return _all(now, f"dcgmi ended: {said[-1] if said else self._lines.exit_code}")
         if not self._row:
             return _all(now, WAITING)
         values, absent = {}, {}
@@ -99,17 +90,10 @@ class DcgmSource:
 
     def close(self) -> None:
         """End our `dcgmi`."""
-        if self._process.stdout is not None and not self._process.stdout.closed:
-            self._process.terminate()
-            self._process.wait()
-            self._process.stdout.close()
+        self._lines.close()
 
     def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._pipe, 1 << 16):
-                self._rest += piece
-        *lines, self._rest = self._rest.split(b"\n")
-        for line in lines:
+        for line in self._lines.read():
             row = _ROW.match(line.strip())
             words = row[1].decode(errors="replace").split() if row else []
             if len(words) == len(FIELDS):

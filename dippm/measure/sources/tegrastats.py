@@ -6,14 +6,12 @@ manual has them, of several generations of boards. Not tried on a real one.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
-import subprocess
 import time
 
 from dippm.measure.readings import AbsentSource, Quantity, Readings, Source
+from dippm.measure.sources.program_lines import ProgramLines
 
 PERIOD_MS = 100
 NO_PROGRAM = "tegrastats is not installed: this is no Jetson board"
@@ -73,39 +71,23 @@ class TegrastatsSource:
     quantities = QUANTITIES
 
     def __init__(self, program: str) -> None:
-        self._process = subprocess.Popen(
-            [program, "--interval", str(PERIOD_MS)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert self._process.stdout is not None
-        self._pipe = self._process.stdout.fileno()
-        os.set_blocking(self._pipe, False)
-        self._rest = b""
+        self._lines = ProgramLines([program, "--interval", str(PERIOD_MS)])
         self._line = ""
 
     def read(self) -> Readings:
         """Return what `tegrastats` said last; it repeats itself until it has news."""
         now = time.monotonic_ns()
-        if self._process.stdout is None or self._process.stdout.closed:
+        if self._lines.is_closed:
             return _all(now, "the source is closed")
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._pipe, 1 << 16):
-                self._rest += piece
-        *lines, self._rest = self._rest.split(b"\n")
-        for line in filter(bytes.strip, lines):
+        for line in filter(bytes.strip, self._lines.read()):
             self._line = line.decode(errors="replace")
-        if self._process.poll() is not None:
-            return _all(now, f"tegrastats ended: {self._line or self._process.returncode}")
+        if self._lines.exit_code is not None:
+            return _all(now, f"tegrastats ended: {self._line or self._lines.exit_code}")
         return readings_of(self._line, now) if self._line else _all(now, WAITING)
 
     def close(self) -> None:
         """End our `tegrastats`."""
-        if self._process.stdout is not None and not self._process.stdout.closed:
-            self._process.terminate()
-            self._process.wait()
-            self._process.stdout.close()
+        self._lines.close()
 
 
 def readings_of(line: str, time_ns: int) -> Readings:

@@ -157,7 +157,7 @@ def test_dcgm_has_the_units_it_says_and_ends_with_us(told):
         "import time\nfrom dippm.measure.sources.registry import open_source\n"
         "s = open_source('dcgm')\n"
         "while not (r := s.read()).values: time.sleep(0.02)\n"
-        "process = s._process; s.close()\n"
+        "process = s._lines._process; s.close()\n"
         "print(json.dumps([dict(r.values), dict(r.absent), process.poll() is not None]))",
         dcgmi=True,
     )

@@ -220,6 +220,7 @@ class TreeLawPart(Schema):
     default_effects: list[MemoryUnits] | None = None
     effect_spread: EffectSpread | None = None
     laboratories: dict[KindOfBoard, LogFactor] = {}
+    kernel_timer: LogFactor = 0.0
 
     @model_validator(mode="after")
     def _has_effects(self) -> Self:

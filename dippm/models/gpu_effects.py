@@ -52,6 +52,8 @@ class GpuEffects:
         headed: (GPU, mode) whose answers mean what one laboratory measured, see `KernelLaw.heads`.
         laboratories: by kind of board: mean log slow-down of the laboratories that measured such
             boards; a GPU that was not measured takes it.
+        kernel_timer: what the sum of the times of kernels adds to what a clock around a pass reads,
+            log.
     """
 
     def __init__(
@@ -61,10 +63,11 @@ class GpuEffects:
         laboratory_log_sd: float = 0.0,
         headed: Collection[tuple[str, str]] = (),
         laboratories: Mapping[str, float] | None = None,
+        kernel_timer: float = 0.0,
     ) -> None:
         self.of_gpus, self.usual = of_gpus, usual
         self.laboratory_log_sd, self.headed = laboratory_log_sd, frozenset(headed)
-        self.laboratories = dict(laboratories or {})
+        self.laboratories, self.kernel_timer = dict(laboratories or {}), kernel_timer
 
     @classmethod
     def from_law(cls, law: Mapping[str, Any]) -> GpuEffects:
@@ -80,7 +83,14 @@ class GpuEffects:
             usual = {(line["memory"], line["mode"]): _array(line["units"]) for line in defaults}
             headed = [(line["device"], line["mode"]) for line in law.get("heads") or ()]
             spread = _between_laboratories(law["effect_spread"])
-            return cls(of_gpus, usual, spread, headed, law.get("laboratories"))
+            return cls(
+                of_gpus,
+                usual,
+                spread,
+                headed,
+                law.get("laboratories"),
+                law.get("kernel_timer", 0.0),
+            )
         of_gpus = {(line["device"], line["mode"]): _alike(line["terms"]) for line in law["tables"]}
         usual = {
             (family, mode): _alike(added)
@@ -98,7 +108,7 @@ class GpuEffects:
             found = found + self.laboratories.get(kind_of_board(c.device), 0.0)
             if not _has_tensor_cores(c.device):
                 found[:, _HALF] = found[:, _FP32]
-        return found
+        return found + self.kernel_timer if c.timer == "kernel" else found
 
     def has_head(self, c: Conditions) -> bool:
         """Tell whether answers mean what one laboratory measured, see `KernelLaw.heads`."""

@@ -29,7 +29,7 @@ from training.steps.memory import memory_part
 
 OF_INFERENCE = (
     "tree_depth", "tree_reach", "range", "heads", "effects", "default_effects", "effect_spread",
-    "laboratories",
+    "laboratories", "kernel_timer",
 )  # fmt: skip
 """What the law of a step takes of the law of inference as it is."""
 

@@ -170,3 +170,27 @@ def test_an_unmeasured_board_takes_what_laboratories_with_boards_of_its_kind_add
     }
     assert unmeasured["RTX-5090"] < unmeasured["A10"] - 0.05
     assert unmeasured["A100-40GB"] > 0.05
+
+
+def test_what_sums_kernels_and_what_reads_a_clock_are_told_apart() -> None:
+    """Two laboratories of each timer, 0.2 apart: an answer for either timer means what it reads."""
+    random = np.random.default_rng(4)
+    rows, kernels = [], []
+    timers = {"north": "kernel", "south": "kernel", "east": "wall", "west": "wall"}
+    for laboratory, timer in timers.items():
+        for gpu in ("T4", "V100-SXM2-16GB", "A100-40GB"):
+            for number in range(30):
+                base = float(np.exp(random.uniform(0, 2)))
+                slower = (-0.1 if timer == "kernel" else 0.1) + random.normal(0, 0.02)
+                rows.append(_row(gpu, laboratory, number, base * np.exp(slower), timer))
+                kernels.append(_kernel(base))
+    found = fit_effects(rows, kernels, copy_bytes_per_ms=1e7)
+    assert found.kernel_timer == pytest.approx(-0.2, abs=0.05)
+    known = GpuEffects(found.of_gpus, found.usual, kernel_timer=found.kernel_timer)
+    device = find("A100-40GB")
+    clock, summed = (
+        known.of(Conditions(device, precision="fp16", timer=timer))[GEMM, HALF]
+        for timer in ("wall", "kernel")
+    )
+    assert clock == pytest.approx(0.1, abs=0.05)
+    assert summed == pytest.approx(-0.1, abs=0.05)

@@ -132,6 +132,7 @@ def _without_effects(runner: Runner, members: Sequence[Task], weight: float) -> 
         "default_effects": [],
         "effect_spread": dict.fromkeys(LEVELS, 0.0),
         "laboratories": {},
+        "kernel_timer": 0.0,
     }
     positions = [runner.tables[table] for table in tables.values()]
     tensors = _tensors(networks, trees, positions) | measured_tensors(measured) | residual_tensors
@@ -168,6 +169,7 @@ def _effects_part(found: Effects) -> dict[str, Any]:
         ],
         "effect_spread": {name: round(value, 4) for name, value in found.sd.items()},
         "laboratories": {kind: round(added, 5) for kind, added in found.laboratories.items()},
+        "kernel_timer": round(found.kernel_timer, 5),
     }
 
 

@@ -5,7 +5,7 @@ For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
 source,
 
     log slow-down = law(k) + d[f, m, c, u] + b[chip, u] + h[chip, c, u] + g[g, u] + i[g, m, u]
-                    + a[reference or other] + s[source] + q[source, c, u] + j[l]
+                    + a[reference or other] + r[timer] + s[source] + q[source, c, u] + j[l]
     log time      = log of the row's sum, with the launches and copies of the table's machine
 
 Each term is normal around 0 with a standard deviation of its own level, which the rows decide
@@ -15,9 +15,10 @@ that several measured the part in which they agree. An answer adds d + b + h + g
 the mean a of those who measured the GPU. The sources whose tables have weights of their own in the
 networks' last layer are the reference, without s, q and j: on their GPUs an answer means what they
 measured. On other GPUs that were measured it means what all other laboratories measured in the
-mean, and on those that nobody measured what those measured that have boards of their kind. Which
-laboratory a question is from is unknown, so its own terms are 0 and their spread is in the
-interval.
+mean, and on those that nobody measured what those measured that have boards of their kind. Those
+who sum the times of kernels find less than those who read a clock around a pass (r), and a question
+says which it means. Which laboratory it is from is unknown, so its own terms are 0 and their spread
+is in the interval.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("gpu", "unit"),
     "gpu_mode": ("gpu", "mode", "unit"),
     "laboratories": ("reference",),
+    "timer": ("timer",),
     "source": ("source",),
     "source_class": ("source", "kind", "unit"),
     "laboratory": ("table",),
@@ -79,6 +81,7 @@ START_SD = {
     "gpu": 0.1,
     "gpu_mode": 0.05,
     "laboratories": 0.3,
+    "timer": 0.3,
     "source": 0.1,
     "source_class": 0.1,
     "laboratory": 0.08,
@@ -87,8 +90,8 @@ START_SD = {
 """Where the standard deviations start, log."""
 OF_ONE_LABORATORY = ("source", "source_class", "laboratory")
 """Levels that tables of reference do not have: what they measured is what an answer means."""
-FIXED = ("default", "laboratories", "launch")
-"""Levels whose standard deviation is given: few GPUs, and few machines, would decide it."""
+FIXED = ("default", "laboratories", "timer", "launch")
+"""Levels whose standard deviation is given: few GPUs, timers and machines would decide it."""
 LEAST_SD = 0.01
 LEAST_ROW_SD = 0.05
 """The law was fitted to these rows, so it leaves less of them than of those of a question."""
@@ -101,6 +104,7 @@ HEAVY = 2.0
 ALIKE_LIMITS = 1.25
 """Ratio of two power limits up to which boards of one chip are alike."""
 REFERENCE, OTHERS = "reference", "others"
+KERNELS, CLOCK = "kernels", "clock"
 MOST_STEP = 0.5
 
 
@@ -135,7 +139,9 @@ class Effects:
         of_gpus: by (GPU, mode), shape (classes, units): what an answer adds.
         usual: by (memory family or ANY_MEMORY, mode), d: what an answer for a GPU adds that nobody
             measured.
-        laboratories: by kind of board, a: what such an answer adds for the laboratories.
+        laboratories: by kind of board: what such an answer adds for the laboratories, a and r of a
+            clock.
+        kernel_timer: what an answer for the sum of kernels adds: its r less that of a clock.
         sd: standard deviation of each level, log.
         row_sd: of what is left of a row, by what was measured.
         terms: every term by its name, level first.
@@ -144,6 +150,7 @@ class Effects:
     of_gpus: Mapping[tuple[str, Mode], Floats]
     usual: Mapping[tuple[str, Mode], Floats]
     laboratories: Mapping[KindOfBoard, float]
+    kernel_timer: float
     sd: Mapping[str, float]
     row_sd: Mapping[str, float]
     terms: Mapping[tuple[Any, ...], float]
@@ -183,6 +190,7 @@ class _Design:
             "mode": [row.mode for row in rows],
             "table": [row.table for row in rows],
             "source": [row.source for row in rows],
+            "timer": [KERNELS if row.timer == "kernel" else CLOCK for row in rows],
             "reference": [REFERENCE if row.source in references else OTHERS for row in rows],
         }
         coded = {name: np.unique(found, return_inverse=True) for name, found in words.items()}
@@ -298,6 +306,7 @@ def fit_effects(
     return Effects(
         *_of_gpus(rows, known, headed, laboratories),
         laboratories,
+        _of_kernel_timer(known),
         dict(zip(LEVELS, sd.tolist(), strict=True)),
         row_sd,
         known,
@@ -329,7 +338,7 @@ def _of_gpus(
     for device in named.values():
         chip = chip_of(device)
         of_laboratories = (
-            known.get(("laboratories", REFERENCE if device.name in headed else OTHERS), 0.0)
+            _of_clock(known, REFERENCE if device.name in headed else OTHERS)
             if device.name in measured
             else laboratories[kind_of_board(device)]
         )
@@ -346,13 +355,24 @@ def _of_gpus(
     return of_gpus, usual
 
 
+def _of_clock(known: Mapping[tuple[Any, ...], float], which: str) -> float:
+    """Return what laboratories add that read a clock."""
+    return known.get(("laboratories", which), 0.0) + known.get(("timer", CLOCK), 0.0)
+
+
+def _of_kernel_timer(known: Mapping[tuple[Any, ...], float]) -> float:
+    """Return how much less those find who sum kernels; 0 where one of both is missing."""
+    found = [known[name] for name in (("timer", KERNELS), ("timer", CLOCK)) if name in known]
+    return found[0] - found[1] if len(found) == 2 else 0.0
+
+
 def _of_laboratories(
     rows: Sequence[Row], known: Mapping[tuple[Any, ...], float], headed: Collection[str]
 ) -> dict[KindOfBoard, float]:
     """Return the mean term of laboratories (a), by kind of board, for GPUs that nobody measured."""
     of_reference = {kind_of_board(row.device) for row in rows if row.device.name in headed}
     return {
-        kind: known.get(("laboratories", REFERENCE if kind in of_reference else OTHERS), 0.0)
+        kind: _of_clock(known, REFERENCE if kind in of_reference else OTHERS)
         for kind in get_args(KindOfBoard)
     }
 

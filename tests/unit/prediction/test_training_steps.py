@@ -67,9 +67,7 @@ def test_gradients_take_longer_than_the_forward_pass_which_takes_as_long_as_infe
         for part in ("forward", "backward")
     )
     inference = dippm.load().predict(graph, batch=1024, device=gpu)
-    assert (
-        0.6 < forward / inference.latency_ms < 1.8
-    )  # an H100 has 1.73: no step was measured there
+    assert 0.6 < forward / inference.latency_ms < 1.7
     assert 1.2 < backward / forward < 4
 
 
@@ -98,7 +96,7 @@ def test_physics(graph: dippm.ModelGraph, gpu: str, steps: dippm.LoadedPredictor
         asked: dict[str, Any] = {"device": gpu, "precision": precision}
         by_batch = [steps.predict(graph, batch=b, **asked) for b in (1, 16, 256, 1024)]
         for small, large in pairwise(by_batch):
-            assert small.latency_ms <= 1.02 * large.latency_ms
+            assert small.latency_ms <= 1.03 * large.latency_ms  # what trees leave of the order
             assert small.memory_mb <= large.memory_mb
         inference = dippm.load().predict(graph, batch=256, **asked)
         assert inference.latency_ms < by_batch[2].latency_ms

@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 
 import dippm
-from dippm.conditions import Conditions, supported_precisions
 from dippm.devices import Device, all_devices, find
-from dippm.graph import ModelGraph
+from dippm.estimate.conditions import Conditions, supported_precisions
+from dippm.model.graph import ModelGraph
 
 MODELS = ("torchvision:resnet50", "torchvision:vit_b_16", "torchvision:swin_t")
 FIRST_BATCH = 2

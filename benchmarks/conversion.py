@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dippm import frontends
 from dippm.errors import DippmError
-from dippm.frontends.worker import POOL
+from dippm.model import frontends
+from dippm.model.frontends.worker import POOL
 
 LLAMA_7B = {
     "model_type": "llama",
@@ -98,7 +98,7 @@ class Case:
 
 def vision() -> Any:
     """Return torchvision's models."""
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.model.vision_operators import declare_vision_operators
 
     declare_vision_operators()
     import torchvision

@@ -24,11 +24,11 @@ from typing import Any
 
 import dippm
 from dataset.families.searched import architecture
-from dippm.exploration import Architecture, Exploration, Ints, Space, explore, weights_proxy
-from dippm.exploration.evaluation import Evaluator
-from dippm.exploration.question import Outcome
-from dippm.exploration.study import Study
-from dippm.frontends.worker import POOL
+from dippm.decide.exploration import Architecture, Exploration, Ints, Space, explore, weights_proxy
+from dippm.decide.exploration.evaluation import Evaluator
+from dippm.decide.exploration.question import Outcome
+from dippm.decide.exploration.study import Study
+from dippm.model.frontends.worker import POOL
 
 FIXED: dict[str, dict[str, Any]] = {"mobilenet": {"version": 2}, "resnet": {"block": "bottleneck"}}
 WANTED, GOAL_S = 1000, 600.0
@@ -125,7 +125,7 @@ def one_by_one(space: Space, count: int, skip: int) -> list[tuple[float, float]]
     """Return wall and processor time of building and predicting each of some designs by itself."""
     from random import Random
 
-    from dippm.exploration.study import every
+    from dippm.decide.exploration.study import every
 
     chosen = list(every(space))
     Random(0).shuffle(chosen)
@@ -157,9 +157,9 @@ def report(name: str, found: Exploration, each_s: float, each_cpu_s: float) -> N
 
 def driver_cost_s(space: Space, storage: str | None, designs: int) -> float:
     """Return the processor time of asking for a design and keeping it, without any conversion."""
-    from dippm.exploration.objectives import objectives_of
-    from dippm.exploration.question import Question, Task
-    from dippm.exploration.study import every
+    from dippm.decide.exploration.objectives import objectives_of
+    from dippm.decide.exploration.question import Question, Task
+    from dippm.decide.exploration.study import every
 
     question = Question(space, objectives_of(GOALS), (), dippm.load(device="A100"))
     (outcome,) = Evaluator(question).evaluate(Task({0: next(every(space))})).values()

@@ -19,14 +19,14 @@ from statistics import median
 import torch
 
 from dippm.errors import DippmError
-from dippm.frontends import InputSpec, named
-from dippm.frontends.pytorch import convert_module
-from dippm.graph import ModelGraph, build
 from dippm.measure.kernels.join import Place, joined, kind_of
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepared
+from dippm.model.frontends import InputSpec, named
+from dippm.model.frontends.pytorch import convert_module
+from dippm.model.graph import ModelGraph, build
 
 CPU = torch.device("cpu")
 TORCHVISION = (

@@ -17,10 +17,10 @@ from statistics import median
 import torch
 from torch.utils.benchmark import Timer
 
-from dippm.frontends import InputSpec
 from dippm.measure.protocol import Settings
 from dippm.measure.subject import load_subject
 from dippm.measure.timing import HostStopwatch, time_steps
+from dippm.model.frontends import InputSpec
 
 MODELS = (
     "torchvision:squeezenet1_1",

@@ -71,10 +71,10 @@ def main() -> None:
 
 def draw(place: Path, runs: int, samples: int) -> None:
     """Draw many runs, on the server alone and in a browser."""
-    from dippm.ui.exploration import ChartView, Exploration
-    from dippm.ui.figure import figure_of
-    from dippm.ui.library import Library
-    from dippm.ui.view import view
+    from dippm.show.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.figure import figure_of
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.view import view
     from tests.run_folders import make_run
 
     for number in range(runs):
@@ -108,7 +108,7 @@ def draw(place: Path, runs: int, samples: int) -> None:
 
 def browse(library, place: Path, runs: int) -> None:
     """Say how long a visitor waits."""
-    from dippm.ui.serving import Served
+    from dippm.show.ui.serving import Served
     from tests.browser import CHROMIUM
     from tests.chromium import chromium
 
@@ -176,8 +176,8 @@ class _InMemory:
     """A store that has its runs at hand."""
 
     def __init__(self, runs: int, file: Path) -> None:
-        from dippm.store.place import place_of
-        from dippm.store.stored import StoredRun
+        from dippm.runs.store.place import place_of
+        from dippm.runs.store.stored import StoredRun
 
         self.place = place_of(str(file))
         summaries = {f"tree.q{n}.{k}": n / 3 for n in range(10) for k in ("mean", "max", "p95")}
@@ -197,10 +197,10 @@ class _InMemory:
 
 def list_many(place: Path, runs: int) -> None:
     """Say how long a visitor waits for a table of many runs."""
-    from dippm.ui.library import Library
-    from dippm.ui.page.lists import _Columns, _listed
-    from dippm.ui.page.visits import Filters
-    from dippm.ui.serving import Served
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.page.lists import _Columns, _listed
+    from dippm.show.ui.page.visits import Filters
+    from dippm.show.ui.serving import Served
     from tests.browser import CHROMIUM
     from tests.chromium import chromium
 
@@ -246,14 +246,14 @@ def view_many(samples: int, runs: int = 1000) -> None:
 
     import numpy as np
 
-    from dippm.store.columns import Column
-    from dippm.store.record import Moment, Start
-    from dippm.ui.exploration import ChartView, Exploration
-    from dippm.ui.figure import figure_of
-    from dippm.ui.opened import Opened
-    from dippm.ui.selection import Listed
-    from dippm.ui.streams import streams
-    from dippm.ui.view import view
+    from dippm.runs.store.columns import Column
+    from dippm.runs.store.record import Moment, Start
+    from dippm.show.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.figure import figure_of
+    from dippm.show.ui.opened import Opened
+    from dippm.show.ui.selection import Listed
+    from dippm.show.ui.streams import streams
+    from dippm.show.ui.view import view
 
     chance = np.random.default_rng(0)
     each = samples // runs
@@ -285,10 +285,10 @@ def view_many(samples: int, runs: int = 1000) -> None:
 
 def watch(place: Path, seconds: float) -> None:
     """Say what it costs to watch a run that goes on: a value and ten readings each second."""
-    from dippm.store.folder import RunFolder
-    from dippm.store.record import Value
-    from dippm.ui.library import Library
-    from dippm.ui.serving import Served
+    from dippm.runs.store.folder import RunFolder
+    from dippm.runs.store.record import Value
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.serving import Served
     from tests.browser import CHROMIUM
     from tests.chromium import chromium
     from tests.page_runs import make_training
@@ -329,8 +329,8 @@ def watch(place: Path, seconds: float) -> None:
 
 def read_stored(place: Path, runs: int, samples: int) -> None:
     """Say how long runs take that come from a store of MLflow."""
-    from dippm.store.runs import open_store
-    from dippm.ui.opened import opened_of_store
+    from dippm.runs.store.runs import open_store
+    from dippm.show.ui.opened import opened_of_store
     from tests.run_folders import make_run
 
     store = open_store(str(place / "runs.db"))

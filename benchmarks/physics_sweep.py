@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 import dippm
-from dippm import pretrained
-from dippm.conditions import PRECISIONS, Conditions, supported_precisions
 from dippm.devices import Device, MigProfile, all_devices, find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_table import KernelTable
-from dippm.graph import ModelGraph
-from dippm.models.memory import MIB
-from dippm.models.targets import Estimates
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import PRECISIONS, Conditions, supported_precisions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.memory import MIB
+from dippm.estimate.models.targets import Estimates
+from dippm.model.graph import ModelGraph
 
 MODELS = (
     "torchvision:resnet50",

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 import dippm
-from dippm.conditions import Conditions
 from dippm.devices import find
+from dippm.estimate.conditions import Conditions
 from scripts.sample_models import resnet50_onnx
 
 DEVICES = ("A100-40GB", "A100-80GB", "H100", "H200")

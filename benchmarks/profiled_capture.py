@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from dippm.frontends import InputSpec
 from dippm.measure.kernels.profile import WARM_STEPS, profiled
 from dippm.measure.subject import load_subject
 from dippm.measure.timing import stopwatch
+from dippm.model.frontends import InputSpec
 
 
 def main(argv: Sequence[str] | None = None) -> int:

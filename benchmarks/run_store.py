@@ -22,8 +22,8 @@ def main() -> None:
     import numpy as np
     import pyarrow.parquet  # noqa: F401  its import is no part of the writing
 
-    from dippm.store.columns import Column
-    from dippm.store.parquet import long_table, read_samples, write_samples
+    from dippm.runs.store.columns import Column
+    from dippm.runs.store.parquet import long_table, read_samples, write_samples
 
     random = np.random.default_rng(0)
     times = np.cumsum(random.integers(99_000_000, 101_000_000, ticks))

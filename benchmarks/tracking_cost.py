@@ -78,10 +78,10 @@ def main() -> None:
 
 
 def calls(folder: Path, count: int) -> dict[str, float]:
-    from dippm.store.folder import RunFolder
-    from dippm.store.record import Moment, Start
-    from dippm.tracking import Run, tracked
-    from dippm.tracking.run import enter, leave
+    from dippm.runs.store.folder import RunFolder
+    from dippm.runs.store.record import Moment, Start
+    from dippm.runs.tracking import Run, tracked
+    from dippm.runs.tracking.run import enter, leave
 
     def nothing() -> None:
         pass
@@ -124,7 +124,7 @@ def inside() -> dict[str, float]:
 
 
 def command(seconds: float) -> dict[str, float]:
-    from dippm.tracking.run_cost import run_cost
+    from dippm.runs.tracking.run_cost import run_cost
 
     wall, cpu, memory = run_cost(seconds, repeats=1).figures
     return {

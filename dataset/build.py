@@ -30,7 +30,7 @@ from dataset.join.models import describe_all, join
 from dataset.measured.location import data_dir
 from dataset.measured.reference import gpu_rows, reference_rows
 from dataset.measured.sources import all_sources
-from dippm.graph.model_graph import GRAPH_VERSION
+from dippm.model.graph.model_graph import GRAPH_VERSION
 
 SOURCES = ("timm_infer", "timm_train", "pytorch_gpu_benchmark")
 

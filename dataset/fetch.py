@@ -30,8 +30,8 @@ from dataset.published.bundle import open_bundle
 from dataset.published.download import Downloader
 from dataset.published.fetching import KEPT, Origin, fetch, is_there
 from dataset.published.registry import Published, chosen
+from dippm.base.printable import json_text
 from dippm.errors import DippmError
-from dippm.printable import json_text
 
 UPSTREAM = "https://raw.githubusercontent.com"
 MIB = 1 << 20

@@ -6,34 +6,35 @@
 
 from __future__ import annotations
 
-from dippm import interrupt as _interrupt  # noqa: F401  # isort: skip  before what takes time
+from dippm.base import interrupt as _interrupt  # noqa: F401  # isort: skip  before what takes time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dippm.base.moved import MOVED, keep_former_names
 from dippm.errors import DippmError, DippmWarning
-from dippm.vision_operators import watch_imports
+from dippm.model.vision_operators import watch_imports
 
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
-    from dippm.batch_sweep import BatchSweep, sweep
-    from dippm.calibration import calibrate
-    from dippm.candidates import Candidate
-    from dippm.choice import Choice, choose, smallest_slice
-    from dippm.comparison import Comparison, Failure
-    from dippm.conditions import Conditions
+    from dippm.decide.batch_sweep import BatchSweep, sweep
+    from dippm.decide.choice import Choice, choose, smallest_slice
+    from dippm.decide.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
+    from dippm.decide.exploration import Exploration, Objective, Space, explore
+    from dippm.decide.language import LanguagePrediction, language_model
+    from dippm.decide.parallel import ParallelEstimate, parallelize
+    from dippm.decide.power_sweep import PowerSweep, sweep_power
     from dippm.devices import Device
-    from dippm.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
-    from dippm.exploration import Exploration, Objective, Space, explore
-    from dippm.graph import ModelGraph
-    from dippm.language import LanguagePrediction, language_model
+    from dippm.estimate.comparison import Comparison, Failure
+    from dippm.estimate.conditions import Conditions
+    from dippm.estimate.model_list import Candidate
+    from dippm.estimate.prediction import Prediction
+    from dippm.measure.calibration import calibrate
     from dippm.measure.measurement import Measurement, measure_model
-    from dippm.parallel import ParallelEstimate, parallelize
-    from dippm.power_sweep import PowerSweep, sweep_power
-    from dippm.prediction import Prediction
-    from dippm.tracking.block import track
-    from dippm.tracking.run import span
-    from dippm.verification import Verification, verify
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.measure.verification import Verification, verify
+    from dippm.model.graph import ModelGraph
+    from dippm.model.vision_operators import declare_vision_operators
+    from dippm.runs.tracking.block import track
+    from dippm.runs.tracking.run import span
 
 __version__ = "0.1.0"
 __all__ = [
@@ -83,62 +84,60 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchSweep": "dippm.batch_sweep",
-    "Candidate": "dippm.candidates",
-    "Choice": "dippm.choice",
-    "Comparison": "dippm.comparison",
-    "Conditions": "dippm.conditions",
+    "BatchSweep": "dippm.decide.batch_sweep",
+    "Candidate": "dippm.estimate.model_list",
+    "Choice": "dippm.decide.choice",
+    "Comparison": "dippm.estimate.comparison",
+    "Conditions": "dippm.estimate.conditions",
     "Device": "dippm.devices",
-    "Difference": "dippm.explanation",
-    "Explanation": "dippm.explanation",
-    "Exploration": "dippm.exploration",
-    "Failure": "dippm.comparison",
-    "LanguagePrediction": "dippm.language",
+    "Difference": "dippm.decide.explanation",
+    "Explanation": "dippm.decide.explanation",
+    "Exploration": "dippm.decide.exploration",
+    "Failure": "dippm.estimate.comparison",
+    "LanguagePrediction": "dippm.decide.language",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
-    "ModelGraph": "dippm.graph",
-    "Objective": "dippm.exploration",
-    "ParallelEstimate": "dippm.parallel",
-    "PowerSweep": "dippm.power_sweep",
-    "Prediction": "dippm.prediction",
-    "Space": "dippm.exploration",
-    "Verification": "dippm.verification",
-    "WhatIf": "dippm.explanation",
-    "calibrate": "dippm.calibration",
-    "choose": "dippm.choice",
+    "ModelGraph": "dippm.model.graph",
+    "Objective": "dippm.decide.exploration",
+    "ParallelEstimate": "dippm.decide.parallel",
+    "PowerSweep": "dippm.decide.power_sweep",
+    "Prediction": "dippm.estimate.prediction",
+    "Space": "dippm.decide.exploration",
+    "Verification": "dippm.measure.verification",
+    "WhatIf": "dippm.decide.explanation",
+    "calibrate": "dippm.measure.calibration",
+    "choose": "dippm.decide.choice",
     "compare": "dippm.api",
-    "declare_vision_operators": "dippm.vision_operators",
-    "diff": "dippm.explanation",
-    "explain": "dippm.explanation",
-    "explore": "dippm.exploration",
-    "language_model": "dippm.language",
+    "declare_vision_operators": "dippm.model.vision_operators",
+    "diff": "dippm.decide.explanation",
+    "explain": "dippm.decide.explanation",
+    "explore": "dippm.decide.exploration",
+    "language_model": "dippm.decide.language",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",
-    "parallelize": "dippm.parallel",
+    "parallelize": "dippm.decide.parallel",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
-    "smallest_slice": "dippm.choice",
-    "span": "dippm.tracking.run",
-    "sweep": "dippm.batch_sweep",
-    "sweep_power": "dippm.power_sweep",
-    "track": "dippm.tracking.block",
-    "verify": "dippm.verification",
-    "what_if": "dippm.explanation",
+    "smallest_slice": "dippm.decide.choice",
+    "span": "dippm.runs.tracking.run",
+    "sweep": "dippm.decide.batch_sweep",
+    "sweep_power": "dippm.decide.power_sweep",
+    "track": "dippm.runs.tracking.block",
+    "verify": "dippm.measure.verification",
+    "what_if": "dippm.decide.explanation",
 }
-STAGES = frozenset(
-    "devices errors exploration features frontends graph measure models pretrained store "
-    "tracking".split()
-)
+WINGS = frozenset("base decide devices errors estimate measure model runs show".split())
 
 
+keep_former_names()
 watch_imports()  # for torchvision, timm and transformers beside a CPU build of torch
 
 
 def __getattr__(name: str) -> Any:
-    """Load public names, and stages such as `dippm.graph`, when they are first used."""
+    """Load public names, and packages such as `dippm.devices`, when they are first used."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in STAGES:
+    if name in WINGS or name in MOVED:
         return import_module(f"dippm.{name}")
     raise AttributeError(f"module 'dippm' has no attribute {name!r}")
 

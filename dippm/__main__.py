@@ -1,6 +1,6 @@
 """`python -m dippm` is the command `dippm`; both start here."""
 
-from dippm.interrupt import end_at_once
+from dippm.base.interrupt import end_at_once
 
 
 def main() -> None:

@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dippm import devices, pretrained
-from dippm.candidates import Candidate
-from dippm.comparison import Comparison, Failure
-from dippm.conditions import (
+from dippm import devices
+from dippm.base.progress import stage, tell
+from dippm.devices import MigProfile, host_of
+from dippm.errors import ConditionsError
+from dippm.estimate import pretrained
+from dippm.estimate.comparison import Comparison, Failure
+from dippm.estimate.conditions import (
     Attention,
     Conditions,
     Mode,
@@ -23,14 +26,7 @@ from dippm.conditions import (
     Timer,
     phase_of,
 )
-from dippm.devices import MigProfile, host_of
-from dippm.errors import ConditionsError
-from dippm.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
-from dippm.frontends.worker_errors import no_process
-from dippm.graph import ModelGraph
-from dippm.loaded import LoadedPredictor
-from dippm.models.predictor import phases_of
-from dippm.points import (
+from dippm.estimate.grid import (
     DEFAULT_DEVICE,
     ContextLike,
     DeviceLike,
@@ -39,10 +35,15 @@ from dippm.points import (
     conditions_of,
     device_of,
 )
-from dippm.prediction import Prediction
-from dippm.pretrained.choice import for_device
-from dippm.progress import stage, tell
-from dippm.reading import Input, read_graph, source_name, until
+from dippm.estimate.model_list import Candidate
+from dippm.estimate.models.predictor import phases_of
+from dippm.estimate.prediction import Prediction
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.estimate.pretrained.choice import for_device
+from dippm.model.convert import Input, read_graph, source_name, until
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.model.frontends.worker_errors import no_process
+from dippm.model.graph import ModelGraph
 
 __all__ = [
     "DEFAULT_DEVICE",
@@ -97,7 +98,7 @@ def predict(
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.
         checkpoint: name, "name@version" or folder; None takes the shipped one that knows device
-            and phase, by the rule of `dippm.pretrained.choice`.
+            and phase, by the rule of `dippm.estimate.pretrained.choice`.
         precision: number formats, see `Conditions`.
         mode: "eager" or "compiled".
         timer: what the latency includes, see `Conditions`.

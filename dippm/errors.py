@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dippm.printable import legible, printable
+from dippm.base.printable import legible, printable
 
 LONGEST_NAME = 80
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.models.predictor import phases_of
-from dippm.pretrained.store import available, read_metrics
+from dippm.estimate.models.predictor import phases_of
+from dippm.estimate.pretrained.store import available, read_metrics
 
 Line = Mapping[str, Any]
 """A line of a card's metrics."""

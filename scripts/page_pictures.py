@@ -20,8 +20,8 @@ from tests.chromium import Chromium, chromium
 from tests.page_runs import make_exhibition
 
 if TYPE_CHECKING:
-    from dippm.ui.library import Library
-    from dippm.ui.serving import Served
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.serving import Served
 
 SHOTS = {
     "page-wide-light.png": (1280, 620, "light"),
@@ -46,9 +46,9 @@ def main() -> None:
 
 def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
     """Take pictures of the page over the runs of an exhibition."""
-    from dippm.store.runs import open_store
-    from dippm.ui.library import Library
-    from dippm.ui.serving import Served
+    from dippm.runs.store.runs import open_store
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.serving import Served
 
     open_store(str(place / "runs.db"))  # its tables take a while
     make_exhibition(place / "spool")

@@ -65,7 +65,7 @@ def _run(line: str) -> str:
 
 def accuracy() -> str:
     """Return the accuracy table, from the metrics of the shipped checkpoints."""
-    from dippm.pretrained.model_card import table
+    from dippm.estimate.pretrained.model_card import table
     from scripts.accuracy_table import rows, shipped
 
     found = list(rows(shipped()))

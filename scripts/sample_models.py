@@ -36,7 +36,7 @@ def resnet50_onnx() -> Path:
 
 
 def _torchvision():
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.model.vision_operators import declare_vision_operators
 
     # torchvision's wheels are GPU builds and do not import beside a CPU build of torch alone.
     declare_vision_operators()

@@ -24,13 +24,13 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
-from dippm.process import follow_parent
+from dippm.base.process import follow_parent
 from tests.postgres import PostgresServer, programs
 
 ROOT = Path(__file__).parents[1]
 START_S = 420.0
 BUCKET = "runs"
-PAGE = ("dippm.ui", "dash")
+PAGE = ("dippm.show.ui", "dash")
 
 
 class Team:

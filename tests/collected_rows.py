@@ -15,8 +15,8 @@ import torch
 from dataset.families.family import Workload
 from dataset.join import raw_graphs
 from dataset.plan.configuration import Point, configuration_id
-from dippm.frontends.frontend import MARKER_BATCHES
 from dippm.measure.columns import COLUMNS, MEASURED
+from dippm.model.frontends.frontend import MARKER_BATCHES
 
 DEVICE = "made-up CPU"
 WIDTHS, BATCHES = (8, 12, 16, 24, 32), (1, 2, 4, 8)
@@ -46,8 +46,8 @@ def module(family: str, width: int) -> torch.nn.Module:
 
 def write_graphs(folder: Path) -> None:
     """Convert every model of the made-up set, as `dataset.raw_graphs` would."""
-    from dippm.relax.torch import ShapeOnlyImporter
-    from dippm.relax.walk import walk
+    from dippm.model.relax.torch import ShapeOnlyImporter
+    from dippm.model.relax.walk import walk
 
     folder.mkdir(parents=True, exist_ok=True)
     batch = MARKER_BATCHES[0]

@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-from dippm.conditions import Conditions
-from dippm.graph import GRAPH_VERSION, ModelGraph
-from dippm.models.predictor import predictor
-from dippm.models.targets import Estimate, Estimates, Interval, OperatorCost
-from dippm.pretrained import save_checkpoint
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.predictor import predictor
+from dippm.estimate.models.targets import Estimate, Estimates, Interval, OperatorCost
+from dippm.estimate.pretrained import save_checkpoint
+from dippm.model.graph import GRAPH_VERSION, ModelGraph
 
 # Fixtures are found in this file; none starts a server before a test asks.
 from tests.postgres import postgres_address, postgres_server  # noqa: F401

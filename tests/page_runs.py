@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dippm.measure.readings import Readings
 from dippm.measure.sampler_writer import Writer
-from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, Span, Start, Value
 from tests.run_folders import REASON, START_NS, WALL_NS, _Tree
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

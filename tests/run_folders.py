@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
-from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, Span, Start, Value
 
 START_NS, WALL_NS = 5_000_000_000_000, 1_790_000_000_000_000_000
 QUANTITIES = (

@@ -20,14 +20,14 @@ from dataset.families.family import Workload
 from dataset.join.graph_store import GraphStore
 from dataset.plan.configuration import Point
 from dippm.devices import find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView, roofline_ms, serial_ms
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms, serial_ms
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.memory import MemoryFootprint, reserved_mb
+from dippm.estimate.models.power import PowerModel, achieved_shares
 from dippm.measure.collected.store import Store
 from dippm.measure.kernels.record import TracedKernel
-from dippm.models.memory import MemoryFootprint, reserved_mb
-from dippm.models.power import PowerModel, achieved_shares
+from dippm.model.graph.model_graph import ModelGraph
 
 GPU = find("H100-SXM-80GB")
 SLOWDOWN = {name: 1.25 + 0.25 * (position % 7) for position, name in enumerate(KERNEL_CLASSES)}

@@ -241,7 +241,7 @@ def test_memory_limit(fails, tmp_path):
 
 def test_converter_crash(fails, onnx_file, monkeypatch, tmp_path):
     monkeypatch.setenv("DIPPM_CACHE_DIR", str(tmp_path))
-    from dippm.frontends import worker
+    from dippm.model.frontends import worker
 
     def killed(self, request, *, timeout_s):
         os.kill(self._pipes.pid, signal.SIGKILL)

@@ -71,8 +71,8 @@ def open_lamp() -> Source:
 KIND = '''
 """A predictor that says the same of every model."""
 
-from dippm.models.predictor import predictor
-from dippm.models.targets import TARGETS, Estimate, Estimates, Interval
+from dippm.estimate.models.predictor import predictor
+from dippm.estimate.models.targets import TARGETS, Estimate, Estimates, Interval
 
 
 @predictor("constant")
@@ -104,8 +104,8 @@ class Constant:
 WRITE_KIND = """
 import sys, torch
 from pathlib import Path
-from dippm.graph import GRAPH_VERSION
-from dippm.pretrained import save_checkpoint
+from dippm.model.graph import GRAPH_VERSION
+from dippm.estimate.pretrained import save_checkpoint
 folder = Path(sys.argv[1])
 config = {"kind": "constant", "graph_version": GRAPH_VERSION, "feature_version": "1", "card": {
     "summary": "One number.", "use": "None.", "limits": [], "never_measured": [], "data": [],
@@ -216,9 +216,9 @@ def test_a_gpu_is_a_table_and_no_test_is_edited(tree: Path) -> None:
 
 
 def test_an_operator_is_a_row(tree: Path) -> None:
-    assert "dippm/graph/operators.py" in section("To add an operator")
+    assert "dippm/model/graph/operators.py" in section("To add an operator")
     row = '    *_activations("softplus", 8, autocast="float32"),\n'
-    put(tree, "dippm/graph/operators.py", row, row + '    *_activations("lamp=shine", 8),\n')
+    put(tree, "dippm/model/graph/operators.py", row, row + '    *_activations("lamp=shine", 8),\n')
     run_tests(tree, "tests/unit/graph/test_operators.py")
     asked = (
         "from tests.unit.graph.sketch import BATCH, Sketch, ops; s = Sketch();"
@@ -246,10 +246,10 @@ def test_a_counter_is_a_module_and_a_line(tree: Path) -> None:
 
 def test_a_kind_of_predictor_is_a_class_and_a_line(tree: Path) -> None:
     assert "`MODULES`" in section(r"To add a model \(a predictor\)")
-    (tree / "dippm/models/constant.py").write_text(KIND, encoding="utf-8")
-    line = 'MODULES = {"hybrid": "dippm.models.hybrid", '
-    ours = 'MODULES = {"constant": "dippm.models.constant", "hybrid": "dippm.models.hybrid", '
-    put(tree, "dippm/pretrained/checkpoint.py", line, ours)
+    (tree / "dippm/estimate/models/constant.py").write_text(KIND, encoding="utf-8")
+    line = 'MODULES = {"hybrid": "dippm.estimate.models.hybrid", '
+    ours = line.replace("{", '{"constant": "dippm.estimate.models.constant", ')
+    put(tree, "dippm/estimate/pretrained/checkpoint.py", line, ours)
     folder = "checkpoints/constant/0.0.1"
     python(tree, "-c", WRITE_KIND, folder)
     assert python(tree, "-c", ASK_KIND, folder).strip() == "7.0"

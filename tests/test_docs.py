@@ -129,7 +129,7 @@ def test_every_public_name_is_in_the_reference(site):
 
 @pytest.mark.slow
 def test_errors_are_those_of_the_metrics(site):
-    from dippm.pretrained.store import available, read_metrics
+    from dippm.estimate.pretrained.store import available, read_metrics
 
     for info in available():
         page = (site / "accuracy" / f"{info.name}.html").read_text(encoding="utf-8")

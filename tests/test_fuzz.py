@@ -13,13 +13,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dippm import frontends
 from dippm.errors import DippmError, ModelFileError, RunError
-from dippm.frontends import InputSpec
-from dippm.graph import build
-from dippm.pretrained import store
-from dippm.relax.raw_graph import RawGraph
-from dippm.store.folder import read_folder
+from dippm.estimate.pretrained import store
+from dippm.model import frontends
+from dippm.model.frontends import InputSpec
+from dippm.model.graph import build
+from dippm.model.relax.raw_graph import RawGraph
+from dippm.runs.store.folder import read_folder
 from tests.fuzz.damage import damaged as damaged_as_text
 from tests.fuzz.formats import FORMATS
 from tests.run_folders import make_run
@@ -181,7 +181,7 @@ def test_raw_graphs(onnx_raw, data):
 @given(document=json_values)
 def test_checkpoint_configuration(document, checkpoint_folder, tmp_path):
     from dippm.errors import CheckpointError
-    from dippm.pretrained.store import read_info
+    from dippm.estimate.pretrained.store import read_info
 
     (tmp_path / "config.json").write_text(json.dumps(document))
     (tmp_path / "model.safetensors").touch()

@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 import dippm
 from dippm.cli.app import app
 from dippm.errors import PluginWarning
-from dippm.frontends import plugins, registry
-from dippm.pretrained import store, weights
+from dippm.estimate.pretrained import store, weights
+from dippm.model.frontends import plugins, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 ESCAPES = "a\x1b[31mred\x07\x9b2J\u202egnp\u2066\r"
@@ -653,7 +653,7 @@ def test_the_name_of_a_checkpoint(onnx_file, name):
 def test_texts_of_a_card_are_shown_without_escapes(checkpoint, monkeypatch):
     folder = checkpoint("hybrid")
     change(folder, "card.summary", f"{ESCAPES}[/b]")
-    monkeypatch.setattr("dippm.pretrained.store.roots", lambda: (folder.parents[1],))
+    monkeypatch.setattr("dippm.estimate.pretrained.store.roots", lambda: (folder.parents[1],))
     (row,) = answered("models")["models"]
     assert row["summary"] == f"{ESCAPES}[/b]"
 
@@ -661,7 +661,7 @@ def test_texts_of_a_card_are_shown_without_escapes(checkpoint, monkeypatch):
 def test_the_doctor_lists_a_damaged_checkpoint(checkpoint, monkeypatch):
     folder = checkpoint("hybrid")
     (folder / "config.json").write_text("null")
-    monkeypatch.setattr("dippm.pretrained.store.roots", lambda: (folder.parents[1],))
+    monkeypatch.setattr("dippm.estimate.pretrained.store.roots", lambda: (folder.parents[1],))
     answer = run("doctor", "--json")
     assert answer.exit_code == 1
     broken = [f for f in json.loads(answer.stdout)["findings"] if f["state"] == "broken"]
@@ -857,15 +857,15 @@ import onnx
 
 from dippm.cli.spelling import OPTIONS, Option, on_command_line
 from dippm.errors import RunError
-from dippm.features.kernels.backward.checkpointing import blocks_of
-from dippm.plans.cells import records
-from dippm.relax.onnx.paths import path_of
-from dippm.report.console import console, print_text
-from dippm.store import query
-from dippm.store.names import key, keys
-from dippm.store.place import Place
-from dippm.printable import legible
-from dippm.ui.selection import filtered
+from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
+from dippm.runs.plans.cells import records
+from dippm.model.relax.onnx.paths import path_of
+from dippm.show.report.console import console, print_text
+from dippm.runs.store import query
+from dippm.runs.store.names import key, keys
+from dippm.runs.store.place import Place
+from dippm.base.printable import legible
+from dippm.show.ui.selection import filtered
 
 N = 300_000
 query.LONGEST = 10 * N  # the pattern alone, then with its limit

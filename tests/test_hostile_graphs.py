@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import dippm
-from dippm import frontends, graph, reading
 from dippm.errors import ConversionError, ModelFileError
-from dippm.graph import builder, lifetimes
+from dippm.model import convert as reading
+from dippm.model import frontends, graph
+from dippm.model.graph import builder, lifetimes
 from tests.test_hostile import refused
 from tests.unit.graph.sketch import Sketch
 

@@ -9,11 +9,11 @@ import pytest
 import dippm
 from dataset.join.latency_splits import committed_hashes
 from dippm.devices import all_devices
-from dippm.models.targets import TARGETS
-from dippm.pretrained import DEFAULT, available, find, load
-from dippm.pretrained.checkpoint import verify
-from dippm.pretrained.model_card import render
-from dippm.pretrained.store import CARD, read_metrics
+from dippm.estimate.models.targets import TARGETS
+from dippm.estimate.pretrained import DEFAULT, available, find, load
+from dippm.estimate.pretrained.checkpoint import verify
+from dippm.estimate.pretrained.model_card import render
+from dippm.estimate.pretrained.store import CARD, read_metrics
 
 SHIPPED = pytest.mark.parametrize(
     "info", available(), ids=lambda info: f"{info.name}-{info.version}"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dippm.store.runs import open_store
+from dippm.runs.store.runs import open_store
 from tests.unit.tracking import commands
 
 ROOT = Path(__file__).parents[1]

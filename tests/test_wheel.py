@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.pretrained.store import available
+from dippm.estimate.pretrained.store import available
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,8 +28,8 @@ def test_the_wheel_holds_what_predicting_needs(tmp_path):
     (wheel,) = tmp_path.glob("dippm-*.whl")
     members = set(zipfile.ZipFile(wheel).namelist())
     assert {"dippm/devices/catalog.toml", "dippm/py.typed"} <= members
-    assert "dippm/report/templates/collected.html.jinja" in members
-    assert {"dippm/ui/page/assets/page.js", "dippm/ui/page/assets/page.css"} <= members
+    assert "dippm/show/report/templates/collected.html.jinja" in members
+    assert {"dippm/show/ui/page/assets/page.js", "dippm/show/ui/page/assets/page.css"} <= members
     for info in available():
         place = f"dippm/checkpoints/{info.path.parent.name}/{info.path.name}"
         for name in ("model.safetensors", "config.json", "metrics.json", "README.md"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from dippm.pretrained.store import CONFIG
+from dippm.estimate.pretrained.store import CONFIG
 
 PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "xgboost")
 """Whose versions decide what a training gives."""

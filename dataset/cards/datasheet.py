@@ -15,11 +15,11 @@ import pandas as pd
 from dataset.cards.generated import write_or_check
 from dataset.collected.rows import DATA, folders
 from dataset.published.registry import all_published
+from dippm.estimate.pretrained.model_card import table
 from dippm.measure import columns
 from dippm.measure.collected.joined import Joined
 from dippm.measure.collected.rows import Collected, collected
-from dippm.pretrained.model_card import table
-from dippm.report.collected.summary import summary, used_rows
+from dippm.show.report.collected.summary import summary, used_rows
 
 DATASET = DATA.parent
 README = DATASET / "README.md"

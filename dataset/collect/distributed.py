@@ -30,7 +30,7 @@ from dataset.collect.runner import Runner
 from dataset.collect.session import Keep, make_folder, run
 from dataset.collect.supervisor import interruptible
 from dataset.plan.configuration import Job, Point
-from dippm.process.cluster import join
+from dippm.base.process.cluster import join
 
 LOSSES = 5
 """Stations lost in a row, without a row between them, before the cluster counts as lost."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from dippm.base.process import is_out_of_memory
 from dippm.errors import DippmError
 from dippm.measure.columns import Status
-from dippm.process import is_out_of_memory
 
 DEVICE_FAILED = re.compile(
     r"CUDA error|CUDA driver error|CU(DNN|BLAS)_STATUS_(EXECUTION|INTERNAL)"

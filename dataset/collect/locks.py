@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from dataset.collect.errors import CollectError, LockedError
+from dippm.base.process import lock
 from dippm.measure.sources.calls import NotHere
-from dippm.process import lock
 
 DIRECTORY = "DIPPM_LOCK_DIR"
 DEFAULT_DIRECTORY = Path("/tmp/dippm-locks")  # one place for all users of a host

@@ -12,8 +12,8 @@ from dataset.collect.pace import Pace
 from dataset.collect.process.worker_process import WorkerFailedError, WorkerProcess
 from dataset.collect.rows import Outcome, where
 from dataset.plan.configuration import Job, Point
+from dippm.base.process import TimedOutError
 from dippm.measure.columns import Status
-from dippm.process import TimedOutError
 
 STARTS = 3
 """Workers that fail to start in a row before the device counts as lost."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataset.families.family import Parameters, Scalar, Sizes
 from dataset.families.registry import family
-from dippm.exploration import Architecture, ExploreError
+from dippm.decide.exploration import Architecture, ExploreError
 
 if TYPE_CHECKING:
     import torch

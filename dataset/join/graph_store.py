@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from dataset.join import raw_graphs
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import ModelGraph
 
 
 class GraphStore:

@@ -17,8 +17,8 @@ from pathlib import Path
 from dataset.families.family import Workload
 from dataset.join import model_files
 from dippm.errors import UnknownNameError
-from dippm.graph.model_graph import ModelGraph, OpNode
-from dippm.graph.operators import operator
+from dippm.model.graph.model_graph import ModelGraph, OpNode
+from dippm.model.graph.operators import operator
 
 TABLE = Path(__file__).with_name("families.toml")
 SIZE_ATTRIBUTES = frozenset(

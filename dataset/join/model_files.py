@@ -10,9 +10,9 @@ import hashlib
 import re
 from pathlib import Path
 
-from dippm import frontends
-from dippm.frontends import InputSpec
-from dippm.relax.raw_graph import RawGraph
+from dippm.model import frontends
+from dippm.model.frontends import InputSpec
+from dippm.model.relax.raw_graph import RawGraph
 
 ZOO = "file"
 SPEC = re.compile(r"file:(?P<path>.+?)(@(?P<sizes>[^@#]*))?#(?P<digest>[0-9a-f]{12})")

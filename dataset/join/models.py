@@ -15,10 +15,10 @@ import pandas as pd
 from dataset.join import raw_graphs
 from dataset.join.kinship import architecture_id, family_of
 from dippm.errors import DippmError
-from dippm.graph import build as build_graph
-from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
-from dippm.graph.operators import operator
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.graph import build as build_graph
+from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph
+from dippm.model.graph.operators import operator
+from dippm.model.relax.raw_graph import RawGraph
 
 TOTALS = (
     "macs_per_sample",

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataset.join import model_files
-from dippm.frontends.frontend import MARKER_BATCHES
-from dippm.relax.raw_graph import RawGraph
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.frontends.frontend import MARKER_BATCHES
+from dippm.model.relax.raw_graph import RawGraph
+from dippm.model.vision_operators import declare_vision_operators
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,8 +134,8 @@ def convert(spec: str, data_dir: Path | None = None) -> RawGraph:
     """
     import torch
 
-    from dippm.relax.torch import ShapeOnlyImporter
-    from dippm.relax.walk import walk
+    from dippm.model.relax.torch import ShapeOnlyImporter
+    from dippm.model.relax.walk import walk
 
     zoo, _, name = spec.partition(":")
     if model_files.is_file(spec):
@@ -248,7 +248,7 @@ def _convert_to_file(task: tuple[str, Path, Path | None]) -> Outcome:
 def _exported(model: Any, examples: tuple[Any, ...]) -> Any:
     import torch
 
-    from dippm.relax.torch_tracing import without_source
+    from dippm.model.relax.torch_tracing import without_source
 
     with torch.no_grad(), without_source():
         return torch.export.export(model, examples, strict=False)

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dataset.join.raw_graphs import path_of, read, write
-from dippm.relax.raw_graph import RAW_GRAPH_VERSION
+from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION
 
 SHIPPED = Path(__file__).parents[1] / "graphs" / "models.jsonl.xz"
 LIBRARIES = ("torch", "torchvision", "timm", "transformers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dippm.graph.model_graph import (
+from dippm.model.graph.model_graph import (
     GRAPH_VERSION,
     Attribute,
     ModelGraph,
@@ -13,7 +13,7 @@ from dippm.graph.model_graph import (
     TensorSpec,
     price,
 )
-from dippm.graph.operators import operator
+from dippm.model.graph.operators import operator
 
 Shape = tuple[int, ...]
 

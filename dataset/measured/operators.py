@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from dataset.measured.nodes import DTYPE, GraphBuilder
-from dippm.graph.model_graph import Attribute, ModelGraph
+from dippm.model.graph.model_graph import Attribute, ModelGraph
 
 Row = Mapping[str, Any]
 Shape = tuple[int, ...]

@@ -37,7 +37,7 @@ COLUMNS = (
 row_id: source and position in the upstream table, stable as long as the table is.
 gpu: name in the device catalogue.
 timer: K kernels only, E CUDA events, W wall time, C wall time with copy, D with data loader.
-precision: as in `dippm.conditions`, besides "fp64", "fp8" and "int8" that some sources
+precision: as in `dippm.estimate.conditions`, besides "fp64", "fp8" and "int8" that some sources
     have.
 mode: "eager" or "compiled". layout: "nchw" or "nhwc" for images. phase: "inference" or "train".
 software: versions that decide which kernels run.

@@ -7,7 +7,7 @@ from dataset.families.family import Parameters, Workload
 from dataset.families.registry import FAMILIES
 from dataset.plan.configuration import Job, Point
 from dataset.plan.queue import again
-from dippm.conditions import Precision
+from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Phase
 
 CALIBRATION_WITH_POWER = 90

@@ -22,7 +22,7 @@ from dataset.plan.configuration import Job, Point, configuration_id
 from dataset.plan.limits import GPU, seconds
 from dataset.plan.queue import again, plan, training_plan
 from dataset.plan.time import job_seconds
-from dippm.conditions import Precision
+from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Settings
 
 HALF_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")

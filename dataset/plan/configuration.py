@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataset.families.family import Workload
-from dippm.conditions import Mode, Precision
+from dippm.estimate.conditions import Mode, Precision
 from dippm.measure.protocol import Phase
 
 
@@ -18,7 +18,7 @@ class Point:
 
     Attributes:
         batch: samples per step.
-        precision: as in `dippm.conditions`.
+        precision: as in `dippm.estimate.conditions`.
         mode: "eager" or "compiled".
         phase: "inference" or "train".
         channels_last: memory layout of images.

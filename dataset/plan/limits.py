@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataset.families.costs import Cost
-from dippm.conditions import Precision
+from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Phase
 
 STEP_S = (0.01, 0.02, 0.04, 0.01, 0.06, 0.02, 0.03, 0.2)

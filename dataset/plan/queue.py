@@ -20,7 +20,7 @@ from dataset.families.family import Family, Workload
 from dataset.families.registry import FAMILIES
 from dataset.plan.configuration import Job, Point
 from dataset.plan.limits import CPU, GPU, largest_batch, seconds
-from dippm.conditions import Precision
+from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Phase
 
 GOLDEN = (math.sqrt(5) - 1) / 2

@@ -66,9 +66,9 @@ def calibrate(
     done: Measured | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=measure):
         from dippm.api import load
-        from dippm.calibration import calibrate as fitted
-        from dippm.calibration import calibrate_here
         from dippm.devices import write_device
+        from dippm.measure.calibration import calibrate as fitted
+        from dippm.measure.calibration import calibrate_here
 
         if measure:
             rows = rows or save.with_suffix(".csv")
@@ -150,7 +150,7 @@ def _worst(made: Calibration) -> str:
 
 
 def _what_was_measured(done: Measured, rows: Path | None) -> str:
-    from dippm.printable import printable
+    from dippm.base.printable import printable
 
     left = f", {done.left} left for want of time (--budget-s)" if done.left else ""
     lines = [f"Measured {done.measured} points, {done.kept} were in {rows}{left}."]

@@ -21,7 +21,7 @@ from dippm.cli.progress import progress_shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dippm.choice import Choice
+    from dippm.decide.choice import Choice
     from dippm.errors import DippmError
 
 DEFAULT_TOP = 12
@@ -107,7 +107,7 @@ def choose(
     arguments = options.passed_on(locals())
 
     def ask() -> Choice:
-        from dippm.choice import choose as answer
+        from dippm.decide.choice import choose as answer
 
         return answer(
             model,
@@ -124,8 +124,8 @@ def choose(
         )
 
     def show(choice: Choice) -> None:
-        from dippm.report.choice import choice_table, remarks
-        from dippm.report.console import console
+        from dippm.show.report.choice import choice_table, remarks
+        from dippm.show.report.console import console
 
         console().print(choice_table(choice, top))
         print_remarks(remarks(choice, top))
@@ -146,7 +146,7 @@ def answer_choice(
     failed: DippmError | None = None
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.errors import NothingFeasibleError
-        from dippm.report.choice_page import write_choice_page
+        from dippm.show.report.choice_page import write_choice_page
 
         ready_to_plot(html)
         try:

@@ -22,13 +22,13 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperGroup
 
-from dippm import interrupt
+from dippm.base import interrupt
+from dippm.base.printable import PLAIN, legible, printable
+from dippm.base.written import decimal_number, whole_number
 from dippm.cli.crash import unexpected
 from dippm.cli.output import print_json, report_error
 from dippm.cli.spelling import OPTIONS, on_command_line, one_command, options_of
 from dippm.errors import DippmError, DippmWarning, shortened
-from dippm.printable import PLAIN, legible, printable
-from dippm.written import decimal_number, whole_number
 
 INTERRUPTED, READER_GONE = 130, 141
 VALUES = {"<int>": "N", "<float>": "X", "<path>": "FILE"}

@@ -15,7 +15,7 @@ from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
 if TYPE_CHECKING:
-    from dippm.comparison import Comparison
+    from dippm.estimate.comparison import Comparison
 
 MOST_LIST_BYTES = 16 << 20
 
@@ -75,7 +75,7 @@ def compare(
     What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
     """
     arguments = options.passed_on(locals())
-    from dippm.comparison import COLUMNS
+    from dippm.estimate.comparison import COLUMNS
 
     if sort and sort not in COLUMNS:
         raise typer.BadParameter(f"{sort!r} is no column; columns: {', '.join(COLUMNS)}")
@@ -83,8 +83,8 @@ def compare(
         raise typer.BadParameter("no model: give files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.api import compare as answer
-        from dippm.batches import batches_of
-        from dippm.candidates import Candidate, candidates_of
+        from dippm.estimate.batches import batches_of
+        from dippm.estimate.model_list import Candidate, candidates_of
 
         cases = [Candidate(model, framework=framework) for model in models or ()]
         if models_from is not None:
@@ -102,11 +102,11 @@ def compare(
         )
         table = table.sorted_by(sort) if sort else table
         if csv:
-            from dippm.report.files import write_text
+            from dippm.show.report.files import write_text
 
             write_text(csv, table.to_csv())
         if html:
-            from dippm.report.html import write_comparison
+            from dippm.show.report.html import write_comparison
 
             write_comparison(html, table)
     if json:
@@ -121,8 +121,8 @@ def compare(
 
 def show_comparison(table: Comparison) -> None:
     """Print the predictions to stdout; failures and warnings to stderr."""
-    from dippm.report.comparison import comparison_table, remarks
-    from dippm.report.console import console, print_text
+    from dippm.show.report.comparison import comparison_table, remarks
+    from dippm.show.report.console import console, print_text
 
     if table.predictions:
         console().print(comparison_table(table))
@@ -141,7 +141,7 @@ def _document(table: Comparison) -> dict[str, Any]:
 
 def list_text(name: str) -> str:
     """Return the text of a list of models."""
-    from dippm.candidates import ModelListError
+    from dippm.estimate.model_list import ModelListError
 
     try:
         if name == "-":

@@ -51,12 +51,12 @@ def compare_run(
     if alone or idle_w is not None:
         raise typer.BadParameter("--alone and --idle-w are for --co-located")
     with errors_reported(as_json=json):
-        from dippm.store.attach import attach_all
-        from dippm.store.runs import open_store
-        from dippm.tracking.accepted import accept as take
-        from dippm.tracking.coverage import HINT, coverage
-        from dippm.tracking.run_comparison import DOCUMENT
-        from dippm.tracking.run_comparison import compare_run as compared
+        from dippm.runs.store.attach import attach_all
+        from dippm.runs.store.runs import open_store
+        from dippm.runs.tracking.accepted import accept as take
+        from dippm.runs.tracking.coverage import HINT, coverage
+        from dippm.runs.tracking.run_comparison import DOCUMENT
+        from dippm.runs.tracking.run_comparison import compare_run as compared
 
         attach_all(store=store)
         opened = open_store(store)
@@ -92,9 +92,9 @@ def _co_located(
 ) -> None:
     """Say how much longer runs took together than alone."""
     with errors_reported(as_json=json):
-        from dippm.colocation.slowdown import DOCUMENT, slowdown
-        from dippm.store.attach import attach_all
-        from dippm.store.runs import open_store
+        from dippm.runs.colocation.slowdown import DOCUMENT, slowdown
+        from dippm.runs.store.attach import attach_all
+        from dippm.runs.store.runs import open_store
 
         attach_all(store=store)
         opened = open_store(store)

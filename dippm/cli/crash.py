@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+from dippm.base.printable import printable
 from dippm.errors import UnexpectedError
-from dippm.printable import printable
 
 DISTRIBUTIONS = (
     "dippm", "torch", "torch-geometric", "apache-tvm", "onnx", "numpy", "safetensors", "typer",

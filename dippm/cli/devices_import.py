@@ -30,7 +30,7 @@ def devices_import(
     if json:
         print_json("devices", {"devices": [asdict(device)]})
         return
-    from dippm.report.console import console, device_table, print_text
+    from dippm.show.report.console import console, device_table, print_text
 
     console().print(device_table([device]))
     print_text(f"{device.name}: {age_of(device)}")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from dippm.base.written import whole_number
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
-from dippm.written import whole_number
 
 
 def diff(
@@ -85,19 +85,19 @@ def diff(
     }
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
-        from dippm.explanation import diff as answer
+        from dippm.decide.explanation import diff as answer
 
         after = models[1] if len(models) == 2 else None
         found = answer(models[0], after, framework, **arguments)
         if html:
-            from dippm.report.explanation_page import write_difference
+            from dippm.show.report.explanation_page import write_difference
 
             write_difference(html, found, depth)
     if json:
         print_json("diff", found.to_dict(depth))
         return
-    from dippm.report.console import console
-    from dippm.report.explanation import difference_table
+    from dippm.show.report.console import console
+    from dippm.show.report.explanation import difference_table
 
     console().print(difference_table(found, depth, rows))
     print_warnings(w for side in (found.before, found.after) for w in side.prediction.warnings)

@@ -12,8 +12,8 @@ from dippm.cli.output import print_json
 
 def doctor(json: options.Json = False) -> None:
     """Show what works here: frameworks, checkpoints, GPU, memory, cache."""
-    from dippm.report.console import console, findings_table
-    from dippm.report.health import examine
+    from dippm.show.report.console import console, findings_table
+    from dippm.show.report.health import examine
 
     findings = examine()
     if json:

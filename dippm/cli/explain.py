@@ -46,18 +46,18 @@ def explain(
     arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
-        from dippm.explanation import explain as answer
+        from dippm.decide.explanation import explain as answer
 
         found = answer(model, framework, **arguments)
         if html:
-            from dippm.report.explanation_page import write_explanation
+            from dippm.show.report.explanation_page import write_explanation
 
             write_explanation(html, found)
     if json:
         print_json("explain", found.to_dict())
         return
-    from dippm.report.console import console
-    from dippm.report.explanation import explained_table, module_table
+    from dippm.show.report.console import console
+    from dippm.show.report.explanation import explained_table, module_table
 
     console().print(module_table(found, depth))
     if operators:

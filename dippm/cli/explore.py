@@ -13,7 +13,7 @@ from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
-    from dippm.exploration import Exploration
+    from dippm.decide.exploration import Exploration
 
 
 def explore(
@@ -59,9 +59,9 @@ def explore(
     arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
-        from dippm.exploration import NoFeasibleDesignError
-        from dippm.exploration import explore as answer
-        from dippm.exploration.space_file import read_space
+        from dippm.decide.exploration import NoFeasibleDesignError
+        from dippm.decide.exploration import explore as answer
+        from dippm.decide.exploration.space_file import read_space
 
         asked = read_space(space)
         try:
@@ -91,18 +91,18 @@ def explore(
 
 def _write(found: Exploration, csv: Path | None, html: Path | None) -> None:
     if csv is not None:
-        from dippm.report.files import write_text
+        from dippm.show.report.files import write_text
 
         write_text(csv, found.to_csv())
     if html is not None:
-        from dippm.report.exploration_page import write_exploration_page
+        from dippm.show.report.exploration_page import write_exploration_page
 
         write_exploration_page(html, found)
 
 
 def _show(found: Exploration) -> None:
-    from dippm.report.console import console
-    from dippm.report.tables import Column, Fitted
+    from dippm.show.report.console import console
+    from dippm.show.report.tables import Column, Fitted
 
     columns, cells = found.table()
     console().print(Fitted([Column(name) for name in columns], cells, f" {found.title}"))

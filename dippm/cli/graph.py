@@ -25,13 +25,13 @@ def graph(
         from dippm.api import graph_at
 
         found = graph_at(model, framework, input=input, batch=batch, trust=trust)
-    from dippm.module_tree import module_tree
+    from dippm.estimate.module_tree import module_tree
 
     modules = module_tree(found, name=model) if tree else None
     if json:
         print_json("graph", _document(found) | ({"tree": modules.to_dict()} if modules else {}))
         return
-    from dippm.report.console import console, graph_table, tree_table
+    from dippm.show.report.console import console, graph_table, tree_table
 
     console().print(graph_table(found, model))
     if modules:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.base.printable import printable
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
-from dippm.printable import printable
 
 if TYPE_CHECKING:
     from dippm.umlaut.importing import Imported

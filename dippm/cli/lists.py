@@ -30,7 +30,7 @@ def devices(
     from dippm.devices import all_cpus, all_devices, read_device
     from dippm.devices.device_file import is_device_file
     from dippm.devices.imported import all_imported
-    from dippm.report.console import console, device_table, print_text
+    from dippm.show.report.console import console, device_table, print_text
 
     given = [word for word in words or () if is_device_file(word)]
     if given:
@@ -56,7 +56,7 @@ def devices(
 def hosts(json: options.Json = False) -> None:
     """List the classes of machines that launch kernels, with how much they differ."""
     from dippm.devices import all_hosts, assumed_hosts
-    from dippm.report.console import console, host_table
+    from dippm.show.report.console import console, host_table
 
     assumed = tuple(assumed_hosts().values())
     if json:
@@ -68,8 +68,8 @@ def hosts(json: options.Json = False) -> None:
 
 def models(json: options.Json = False) -> None:
     """List the checkpoints that are shipped."""
-    from dippm.pretrained.store import DEFAULT, available
-    from dippm.report.console import checkpoint_table, console
+    from dippm.estimate.pretrained.store import DEFAULT, available
+    from dippm.show.report.console import checkpoint_table, console
 
     shipped = available()
     if json:

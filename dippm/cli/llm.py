@@ -56,7 +56,7 @@ def llm(
 ) -> None:
     """Predict what serving a language model costs, from its configuration alone."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
-        from dippm.language import language_model
+        from dippm.decide.language import language_model
 
         arguments: dict[str, Any] = {
             "device": device,
@@ -75,14 +75,14 @@ def llm(
         }
         found = language_model(config, **arguments)
         if html:
-            from dippm.report.language import write_language_page
+            from dippm.show.report.language import write_language_page
 
             write_language_page(html, found)
     if json:
         print_json("llm", found.to_dict())
         return
-    from dippm.report.console import console
-    from dippm.report.language import figures_table, steps_table
+    from dippm.show.report.console import console
+    from dippm.show.report.language import figures_table, steps_table
 
     console().print(figures_table(found))
     console().print(steps_table(found))

@@ -11,11 +11,11 @@ from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
+    from dippm.estimate.prediction import Prediction
     from dippm.measure.measurement import Measurement
+    from dippm.measure.operator_verification import OperatorVerification
     from dippm.measure.protocol import Regime
-    from dippm.operator_verification import OperatorVerification
-    from dippm.prediction import Prediction
-    from dippm.verification import Verification
+    from dippm.measure.verification import Verification
 
 
 def measure(
@@ -57,8 +57,8 @@ def measure(
     operators, that was asked for is absent, with its reason.
     """
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
-        from dippm.conditions import precision_of
         from dippm.errors import DippmError
+        from dippm.estimate.conditions import precision_of
         from dippm.measure.measurement import measure_model
         from dippm.measure.protocol import Regime, Settings
 
@@ -102,8 +102,8 @@ def measure(
     if json:
         print_json("measure-compare" if compare else "measure", document)
     else:
-        from dippm.report.console import console, print_text
-        from dippm.report.operator_checks import operator_check_table
+        from dippm.show.report.console import console, print_text
+        from dippm.show.report.operator_checks import operator_check_table
 
         print_text(str(answer))
         if parts:
@@ -121,10 +121,10 @@ def _foretold(model: str, *, checkpoint: str | None, **asked: Any) -> tuple[Pred
     Raises:
         DippmError: if the checkpoint that was named, or the model, cannot be what was meant.
     """
-    from dippm import pretrained
     from dippm.errors import DippmError
+    from dippm.estimate import pretrained
     from dippm.measure.sessions import runtime_of
-    from dippm.verification import why_other_framework
+    from dippm.measure.verification import why_other_framework
 
     runtime = runtime_of(model)
     if checkpoint:
@@ -140,7 +140,7 @@ def _foretold(model: str, *, checkpoint: str | None, **asked: Any) -> tuple[Pred
 
 def _compared(prediction: Prediction | None, measured: Measurement, reason: str) -> Verification:
     from dippm.errors import DippmError
-    from dippm.verification import not_compared, verify
+    from dippm.measure.verification import not_compared, verify
 
     if prediction is None or reason:
         return not_compared(measured, reason, prediction)
@@ -161,8 +161,8 @@ def _operators(
     """Join the kernels of a measurement with the model's graph, and predict its operators."""
     from dippm.api import predict
     from dippm.errors import DippmError
-    from dippm.operator_verification import verify_operators
-    from dippm.reading import read_graph
+    from dippm.measure.operator_verification import verify_operators
+    from dippm.model.convert import read_graph
 
     graph = read_graph(model, input=input, trust=trust)
     regime, columns = measured.regime, measured.columns

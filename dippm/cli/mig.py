@@ -9,7 +9,7 @@ from dippm.cli.choose import MaxMemory, SloAt, SloMs, answer_choice
 from dippm.cli.output import print_remarks
 
 if TYPE_CHECKING:
-    from dippm.choice import Choice
+    from dippm.decide.choice import Choice
 
 
 def mig(
@@ -47,7 +47,7 @@ def mig(
     arguments = options.passed_on(locals())
 
     def ask() -> Choice:
-        from dippm.choice import smallest_slice
+        from dippm.decide.choice import smallest_slice
 
         return smallest_slice(
             model,
@@ -59,8 +59,8 @@ def mig(
         )
 
     def show(choice: Choice) -> None:
-        from dippm.report.choice import advice, remarks, slice_table
-        from dippm.report.console import console
+        from dippm.show.report.choice import advice, remarks, slice_table
+        from dippm.show.report.console import console
 
         console().print(slice_table(choice))
         print_remarks((*advice(choice), *remarks(choice, len(choice.contenders))))

@@ -59,8 +59,8 @@ def mig_plan(
     if not models and models_from is None:
         raise typer.BadParameter("no model: give files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
-        from dippm.candidates import Candidate, candidates_of
-        from dippm.choice import pack
+        from dippm.decide.choice import pack
+        from dippm.estimate.model_list import Candidate, candidates_of
 
         cases = [Candidate(model) for model in models or ()]
         if models_from is not None:
@@ -80,8 +80,8 @@ def mig_plan(
         ]
         print_json("mig-plan", packing.to_dict() | {"models": rows})
     else:
-        from dippm.report.console import console
-        from dippm.report.packing import packing_table, remarks
+        from dippm.show.report.console import console
+        from dippm.show.report.packing import packing_table, remarks
 
         console().print(packing_table(packing))
         print_remarks(remarks(packing))

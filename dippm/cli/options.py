@@ -27,13 +27,13 @@ def _devices() -> Iterable[str]:
 
 
 def _checkpoints() -> Iterable[str]:
-    from dippm.pretrained.store import available
+    from dippm.estimate.pretrained.store import available
 
     return (info.name for info in available())
 
 
 def _precisions() -> Iterable[str]:
-    from dippm.conditions import PRECISIONS
+    from dippm.estimate.conditions import PRECISIONS
 
     return PRECISIONS
 
@@ -45,7 +45,7 @@ def _hosts() -> Iterable[str]:
 
 
 def _software_classes() -> Iterable[str]:
-    from dippm.conditions import SOFTWARE_CLASSES
+    from dippm.estimate.conditions import SOFTWARE_CLASSES
 
     return SOFTWARE_CLASSES
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dippm.base.printable import json_text, legible, printable
 from dippm.cli.spelling import on_command_line
 from dippm.errors import DippmError, DoesNotFitError
-from dippm.printable import json_text, legible, printable
 
 if TYPE_CHECKING:
-    from dippm.prediction import Prediction
+    from dippm.estimate.prediction import Prediction
 
 
 SCHEMA_VERSION = 1
@@ -59,7 +59,7 @@ def report_error(error: DippmError, *, as_json: bool) -> None:
     if as_json:
         print_json("error", {"error": document})
         return
-    from dippm.report.console import console
+    from dippm.show.report.console import console
 
     talk = console(sys.stderr)
     talk.print("error:", style="bold red", end=" ")
@@ -89,7 +89,7 @@ def check_fit(predictions: Sequence[Prediction]) -> None:
 
 def print_warnings(warnings: Iterable[str]) -> None:
     """Show warnings on stderr, each once."""
-    from dippm.report.console import print_text
+    from dippm.show.report.console import print_text
 
     for warning in dict.fromkeys(warnings):
         print_text(f" ! {legible(warning)}", sys.stderr)
@@ -97,7 +97,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def print_remarks(remarks: Iterable[str]) -> None:
     """Show lines below a table: warnings, which begin with " !", on stderr."""
-    from dippm.report.console import print_text
+    from dippm.show.report.console import print_text
 
     for remark in remarks:
         if remark.startswith(" !"):

@@ -12,6 +12,6 @@ def ready_to_plot(html: Path | None) -> None:
         ReportNotInstalledError: if a library of reports is missing.
     """
     if html is not None:
-        from dippm.report.plotted import require_libraries
+        from dippm.show.report.plotted import require_libraries
 
         require_libraries()

@@ -77,18 +77,18 @@ def parallel(
         "one_process": one_process,
     }
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
-        from dippm.parallel.estimate import parallelize
+        from dippm.decide.parallel.estimate import parallelize
 
         found = parallelize(model, framework, **arguments)
         if html:
-            from dippm.report.parallel import write_parallel_page
+            from dippm.show.report.parallel import write_parallel_page
 
             write_parallel_page(html, found)
     if json:
         print_json("parallel", found.to_dict())
         return
-    from dippm.report.console import console
-    from dippm.report.parallel import parallel_table
+    from dippm.show.report.console import console
+    from dippm.show.report.parallel import parallel_table
 
     console().print(parallel_table(found))
     print_warnings(found.warnings)

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import typer
 
+from dippm.base.printable import printable
 from dippm.errors import DippmError
-from dippm.printable import printable
-from dippm.report.runs.catalogue import Entry, chosen
-from dippm.report.runs.listing import when
-from dippm.store.stored import StoredRun
+from dippm.runs.store.stored import StoredRun
+from dippm.show.report.runs.catalogue import Entry, chosen
+from dippm.show.report.runs.listing import when
 
 Item = TypeVar("Item")
 

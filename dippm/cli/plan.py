@@ -12,10 +12,10 @@ from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
 
 if TYPE_CHECKING:
-    from dippm.plans.assumed import AssumedBoards
-    from dippm.plans.row import Row
-    from dippm.plans.status import Status
-    from dippm.plans.terms import Terms
+    from dippm.runs.plans.assumed import AssumedBoards
+    from dippm.runs.plans.row import Row
+    from dippm.runs.plans.status import Status
+    from dippm.runs.plans.terms import Terms
 
 plan = typer.Typer(help="Carry out runs that a table or a sweep names.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def run(
     once. Exit code 1 if a row is not finished then, 128 + n after signal n.
     """
     with errors_reported(as_json=json):
-        from dippm.plans.terms import Terms
+        from dippm.runs.plans.terms import Terms
 
         terms = Terms(rerun_failed=rerun_failed, timeout_s=timeout_s, hz=hz, store=store, ray=ray)
         if dry_run:
@@ -74,8 +74,8 @@ def check(
 ) -> None:
     """Check a plan and show what would be run, also for a machine with other GPUs."""
     with errors_reported(as_json=json):
-        from dippm.plans.assumed import AssumedBoards
-        from dippm.plans.terms import Terms
+        from dippm.runs.plans.assumed import AssumedBoards
+        from dippm.runs.plans.terms import Terms
 
         assumed = AssumedBoards.parse(assume) if assume else None
         show_what_would_be_run(file, Terms(rerun_failed=rerun_failed), assumed, as_json=json)
@@ -85,9 +85,9 @@ def check(
 def show(file: PlanFile, json: options.Json = False) -> None:
     """Show the rows of a plan and what became of them."""
     with errors_reported(as_json=json):
-        from dippm.plans.reading import read_plan
-        from dippm.report.console import console
-        from dippm.report.plans import counted, plan_document, plan_table
+        from dippm.runs.plans.reading import read_plan
+        from dippm.show.report.console import console
+        from dippm.show.report.plans import counted, plan_document, plan_table
 
         found = read_plan(file)
         if json:
@@ -107,8 +107,8 @@ def recover(
 ) -> None:
     """Undo what a scheduler left that was killed: processes, MPS, MIG slices, rows that "run"."""
     with errors_reported(as_json=json):
-        from dippm.plans.recovery import recover, recover_all
-        from dippm.report.console import print_text
+        from dippm.runs.plans.recovery import recover, recover_all
+        from dippm.show.report.console import print_text
 
         said = recover_all() if file is None else recover(file)
     if json:
@@ -120,9 +120,9 @@ def recover(
 
 def carry_out(file: Path, terms: Terms, *, as_json: bool, quiet: bool) -> None:
     """Run a plan, and exit with its code unless all went well."""
-    from dippm.plans.reading import read_plan
-    from dippm.plans.scheduler import run_plan
-    from dippm.report.plans import outcome_document, outcome_line
+    from dippm.runs.plans.reading import read_plan
+    from dippm.runs.plans.scheduler import run_plan
+    from dippm.show.report.plans import outcome_document, outcome_line
 
     outcome = run_plan(file, terms, _Shown(as_json=as_json, quiet=quiet))
     if as_json:
@@ -139,10 +139,10 @@ def show_what_would_be_run(
     file: Path, terms: Terms, assumed: AssumedBoards | None, *, as_json: bool
 ) -> None:
     """Check a plan and show what would be run, on these GPUs or on assumed ones."""
-    from dippm.plans.reading import read_plan
-    from dippm.plans.scheduler import choose
-    from dippm.report.console import console
-    from dippm.report.plans import commands_table, plan_document
+    from dippm.runs.plans.reading import read_plan
+    from dippm.runs.plans.scheduler import choose
+    from dippm.show.report.console import console
+    from dippm.show.report.plans import commands_table, plan_document
 
     found = read_plan(file)
     chosen = choose(found, terms, _Shown(as_json=as_json, quiet=False), assumed)
@@ -164,21 +164,21 @@ class _Shown:
 
     def line(self, name: str, text: str) -> None:
         if not self._quiet:
-            from dippm.printable import printable
+            from dippm.base.printable import printable
 
             self._lines.write(f"[{printable(name)}] {text}\n")
             self._lines.flush()
 
     def say(self, text: str) -> None:
-        from dippm.report.console import print_text
+        from dippm.show.report.console import print_text
 
         print_text(f" ! {text}", sys.stderr)
 
     def became(self, row: Row, status: Status, seconds: float) -> None:
         if self._quiet:
             return
-        from dippm.figures import show as figure
-        from dippm.report.console import print_text
+        from dippm.base.numbers import show as figure
+        from dippm.show.report.console import print_text
 
         name = f"{row.experiment}/{row.workload}"
         print_text(f"row {row.number} ({name}): {status} after {figure(seconds)} s", sys.stderr)

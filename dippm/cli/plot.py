@@ -16,7 +16,7 @@ from dippm.cli.progress import progress_shown
 from dippm.cli.runs import Store
 
 if TYPE_CHECKING:
-    from dippm.report.runs.charts import Drawn
+    from dippm.show.report.runs.charts import Drawn
 
 
 class BackEnd(StrEnum):
@@ -61,9 +61,9 @@ def plot(
         raise typer.BadParameter("name runs, `dippm runs` lists them", param_hint="--uuids")
     with errors_reported(as_json=False):
         with progress_shown(quiet=quiet):
-            from dippm.report.runs.catalogue import chosen
-            from dippm.report.runs.drawing import draw
-            from dippm.store.runs import open_store
+            from dippm.runs.store.runs import open_store
+            from dippm.show.report.runs.catalogue import chosen
+            from dippm.show.report.runs.drawing import draw
 
             opened = open_store(store)
             runs = [opened.run(uuid) for uuid in listed(uuids)] if uuids else opened.runs(limit=200)
@@ -83,15 +83,15 @@ def plot(
 
 def give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
     """Write the file, or show the text."""
-    from dippm.printable import printable
-    from dippm.report.files import write_text
+    from dippm.base.printable import printable
+    from dippm.show.report.files import write_text
 
     if back_end is BackEnd.MATPLOTLIB and out is not None:
-        from dippm.report.runs.picture import write_picture
+        from dippm.show.report.runs.picture import write_picture
 
         write_picture(drawn, out)
     elif back_end is BackEnd.PLOTLY and out is not None:
-        from dippm.report.runs.page import html_page
+        from dippm.show.report.runs.page import html_page
 
         write_text(out, html_page(drawn, "Runs"))
     elif out is None:
@@ -103,9 +103,9 @@ def give(drawn: Drawn, back_end: BackEnd, out: Path | None) -> None:
 
 
 def _text(drawn: Drawn, back_end: BackEnd) -> str:
-    from dippm.printable import json_text
-    from dippm.report.runs.plain import plain_text
-    from dippm.report.runs.tabular import csv_text, document
+    from dippm.base.printable import json_text
+    from dippm.show.report.runs.plain import plain_text
+    from dippm.show.report.runs.tabular import csv_text, document
 
     if back_end is BackEnd.JSON:
         return json_text(document(drawn))

@@ -11,9 +11,9 @@ from dippm.cli.output import check_fit, error_document, errors_reported, print_j
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
-    from dippm.comparison import Comparison
-    from dippm.epoch import Epoch
-    from dippm.prediction import Prediction
+    from dippm.estimate.comparison import Comparison
+    from dippm.estimate.epoch import Epoch
+    from dippm.estimate.prediction import Prediction
 
 
 def predict(
@@ -74,7 +74,7 @@ def predict(
         from dippm import api
 
         if several:
-            from dippm.candidates import Candidate
+            from dippm.estimate.model_list import Candidate
 
             case = Candidate(model, framework=framework)
             table = api.compare([case], strict=True, **arguments | {"precision": precisions})
@@ -85,7 +85,7 @@ def predict(
                 asked: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}
                 epoch = prediction.epoch(dataset_size, **asked)
         if html:
-            from dippm.report.html import write_comparison, write_report
+            from dippm.show.report.html import write_comparison, write_report
 
             if several:
                 write_comparison(html, table)
@@ -101,7 +101,7 @@ def predict(
 
         show_comparison(table)
     else:
-        from dippm.report.console import console, operator_table, print_text, tree_table
+        from dippm.show.report.console import console, operator_table, print_text, tree_table
 
         print_text(str(prediction))
         if epoch is not None:

@@ -25,9 +25,9 @@ def progress_shown(*, quiet: bool = False, still: bool = False) -> Iterator[None
     from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from dippm.printable import printable
-    from dippm.progress import listening
-    from dippm.report.console import console
+    from dippm.base.printable import printable
+    from dippm.base.progress import listening
+    from dippm.show.report.console import console
 
     moving = () if still else (SpinnerColumn(), TimeElapsedColumn())
     line = Progress(

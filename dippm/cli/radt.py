@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dippm.interrupt import end_at_once
+from dippm.base.interrupt import end_at_once
 
 
 def main() -> None:

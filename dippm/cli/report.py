@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from dippm.base.printable import printable
 from dippm.cli import options
 from dippm.cli.output import errors_reported, print_json, say
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
-from dippm.printable import printable
 
 
 def report(
@@ -33,7 +33,7 @@ def report(
     """Sum up a collected set: coverage, noise, failures, predicted against measured."""
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
-        from dippm.report.collected.page import report_of, write_page
+        from dippm.show.report.collected.page import report_of, write_page
 
         found = report_of(folder, joined=joined, checkpoint=checkpoint, predict=predict)
         if html:
@@ -41,8 +41,8 @@ def report(
     if json:
         print_json("report", found.to_dict())
         return
-    from dippm.report.collected.terminal import tables
-    from dippm.report.console import console
+    from dippm.show.report.collected.terminal import tables
+    from dippm.show.report.console import console
 
     for part in tables(found):
         console().print(part)

@@ -62,12 +62,12 @@ def run(
     The exit code is the command's; 128 + n if signal n ended it.
     """
     with errors_reported(as_json=json):
-        from dippm.tracking.command import become
-        from dippm.tracking.order import RunOrder, checked
+        from dippm.runs.tracking.command import become
+        from dippm.runs.tracking.order import RunOrder, checked
 
         prediction = None
         if model is not None:
-            from dippm.tracking.expectation import expectation_beside
+            from dippm.runs.tracking.expectation import expectation_beside
 
             prediction = expectation_beside(
                 model,

@@ -46,13 +46,13 @@ def runs(
     quiet: options.Quiet = False,
 ) -> None:
     """List runs, newest first, or show one; runs that wait in the spool are attached first."""
-    from dippm.report.runs.listing import details, runs_table, short_document, whole_document
+    from dippm.show.report.runs.listing import details, runs_table, short_document, whole_document
 
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
-        from dippm.store.attach import attach_all
-        from dippm.store.place import place_of
-        from dippm.store.query import Condition
-        from dippm.store.runs import open_store
+        from dippm.runs.store.attach import attach_all
+        from dippm.runs.store.place import place_of
+        from dippm.runs.store.query import Condition
+        from dippm.runs.store.runs import open_store
 
         replayed = attach_all(store=store)
         schema = "runs"
@@ -85,7 +85,7 @@ def runs(
     elif shown is None:
         _say_replayed(document)
     else:
-        from dippm.report.console import console
+        from dippm.show.report.console import console
 
         for part in parts:
             console().print(part)
@@ -94,7 +94,7 @@ def runs(
 
 
 def _say_replayed(document: dict[str, Any]) -> None:
-    from dippm.printable import printable
+    from dippm.base.printable import printable
 
     for word, found in document.items():
         if isinstance(found, dict):

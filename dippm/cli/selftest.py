@@ -32,11 +32,11 @@ def overhead(
     quiet: options.Quiet = False,
 ) -> None:
     """Run workloads with and without the sampler; exit code 1 if it costs more than it may."""
+    from dippm.base.progress import tell
     from dippm.measure.selftest import FULL, Plan
     from dippm.measure.selftest import overhead as run
-    from dippm.progress import tell
-    from dippm.report.console import console
-    from dippm.report.overhead import others_table, overhead_table
+    from dippm.show.report.console import console
+    from dippm.show.report.overhead import others_table, overhead_table
 
     if full:
         sleep_s, sort_mb, matmul = FULL.sleep_s, FULL.sort_mb, FULL.matmul
@@ -64,10 +64,10 @@ def tracking(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a command alone and tracked; exit code 1 if tracking costs more than it may."""
-    from dippm.progress import tell
-    from dippm.report.console import console
-    from dippm.report.overhead import run_cost_table
-    from dippm.tracking.run_cost import run_cost
+    from dippm.base.progress import tell
+    from dippm.runs.tracking.run_cost import run_cost
+    from dippm.show.report.console import console
+    from dippm.show.report.overhead import run_cost_table
 
     progress = tell if quiet or sys.stderr.isatty() else _say
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dippm.base.written import whole_number
 from dippm.cli import options
 from dippm.cli.output import check_fit, errors_reported, print_json, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
-from dippm.written import whole_number
 
 if TYPE_CHECKING:
-    from dippm.batch_sweep import BatchSweep
-    from dippm.power_sweep import PowerSweep
+    from dippm.decide.batch_sweep import BatchSweep
+    from dippm.decide.power_sweep import PowerSweep
 
 
 def sweep(
@@ -70,17 +70,17 @@ def sweep(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         if power_limit is None:
-            from dippm.batch_sweep import DEFAULT_BATCHES
-            from dippm.batch_sweep import sweep as answer
+            from dippm.decide.batch_sweep import DEFAULT_BATCHES
+            from dippm.decide.batch_sweep import sweep as answer
 
             found: Any = answer(model, framework, batch=batch or DEFAULT_BATCHES, **arguments)
         else:
-            from dippm.power_sweep import sweep_power
+            from dippm.decide.power_sweep import sweep_power
 
             size = _one(batch or "1")
             found = sweep_power(model, framework, limits_w=power_limit, batch=size, **arguments)
         if html:
-            from dippm.report import sweep_page
+            from dippm.show.report import sweep_page
 
             write: Any = sweep_page.write_power_page if power_limit else sweep_page.write_batch_page
             write(html, found)
@@ -95,9 +95,9 @@ def sweep(
 
 
 def _show_batches(found: BatchSweep) -> None:
-    from dippm.report.comparison import remarks
-    from dippm.report.console import console, print_text
-    from dippm.report.sweep import batch_table, fitting
+    from dippm.show.report.comparison import remarks
+    from dippm.show.report.console import console, print_text
+    from dippm.show.report.sweep import batch_table, fitting
 
     console().print(batch_table(found))
     for line in fitting(found):
@@ -107,8 +107,8 @@ def _show_batches(found: BatchSweep) -> None:
 
 
 def _show_limits(found: PowerSweep) -> None:
-    from dippm.report.console import console
-    from dippm.report.sweep import power_table
+    from dippm.show.report.console import console
+    from dippm.show.report.sweep import power_table
 
     console().print(power_table(found))
     print_warnings(found.warnings)

@@ -28,8 +28,8 @@ def export_trace(
     """Write a run as a trace: spans and samples, for ui.perfetto.dev or chrome://tracing."""
     with errors_reported(as_json=False), progress_shown(quiet=quiet):
         from dippm.errors import RunError
-        from dippm.report.runs.trace import trace, verify
-        from dippm.store.runs import open_store
+        from dippm.runs.store.runs import open_store
+        from dippm.show.report.runs.trace import trace, verify
 
         document = trace(open_store(store).run(uuid), listed(listeners.replace("+", ",")))
         found = verify(document)
@@ -48,7 +48,7 @@ def verify_trace(
     """Check that a viewer can draw a trace: every event whole, times that nest."""
     with errors_reported(as_json=json):
         from dippm.errors import RunError
-        from dippm.report.runs.trace import verify
+        from dippm.show.report.runs.trace import verify
 
         try:
             document = json_.loads(file.read_bytes())
@@ -63,7 +63,7 @@ def verify_trace(
 
 
 def _line(file: str, found: dict[str, int]) -> str:
-    from dippm.printable import printable
+    from dippm.base.printable import printable
 
     told = f"{found['spans']} spans, {found['counters']} counters with {found['values']} values"
     return f"{printable(file)}: {told}, {found['absences']} absences"

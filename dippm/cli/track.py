@@ -12,7 +12,7 @@ from dippm.cli.output import errors_reported
 from dippm.cli.plan import carry_out
 
 if TYPE_CHECKING:
-    from dippm.tracking.order import RunOrder
+    from dippm.runs.tracking.order import RunOrder
 
 
 def track(
@@ -51,11 +51,11 @@ def track(
     Options come before FILE; what follows it are its own arguments. The exit code is the command's.
     """
     with errors_reported(as_json=json):
-        from dippm.plans.plan import is_plan
+        from dippm.runs.plans.plan import is_plan
 
         if is_plan(command[0]) and Path(command[0]).exists():
-            from dippm.plans.row import of_a_plan_only
-            from dippm.plans.terms import Terms
+            from dippm.runs.plans.row import of_a_plan_only
+            from dippm.runs.plans.terms import Terms
 
             of_a_plan_only(
                 experiment=experiment,
@@ -68,8 +68,8 @@ def track(
             terms = Terms(rerun_failed=rerun, timeout_s=timeout_s, hz=hz, store=store)
             carry_out(Path(command[0]), terms, as_json=json, quiet=False)
             return
-        from dippm.plans.command_line import order_of_words
-        from dippm.plans.row import read_devices, read_sharing
+        from dippm.runs.plans.command_line import order_of_words
+        from dippm.runs.plans.row import read_devices, read_sharing
 
         chosen, sharing = read_devices(devices), read_sharing(collocation)
         order = order_of_words(
@@ -93,8 +93,8 @@ def _run(order: RunOrder, devices: tuple[str, ...], sharing: str) -> int:
     """Become the command's runner; only where something is to be undone, stay beside it."""
     import os
 
-    from dippm.plans.single import environment_on, run_seated
-    from dippm.tracking.command import become
+    from dippm.runs.plans.single import environment_on, run_seated
+    from dippm.runs.tracking.command import become
 
     if sharing:
         return run_seated(order, devices or ("0",), sharing)

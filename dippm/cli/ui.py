@@ -30,8 +30,8 @@ def ui(
     The token of a page that others reach is that of $DIPPM_UI_TOKEN, else it is made and printed.
     """
     with errors_reported(as_json=False):
-        from dippm.ui.library import Library
-        from dippm.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, Served
+        from dippm.show.ui.library import Library
+        from dippm.show.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, Served
 
         library = Library(store)
         served = Served(library, host, port, os.environ.get(TOKEN_VARIABLE, ""))

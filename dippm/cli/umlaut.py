@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dippm.interrupt import end_at_once
+from dippm.base.interrupt import end_at_once
 
 if TYPE_CHECKING:
-    from dippm.store.stored import StoredRun
+    from dippm.runs.store.stored import StoredRun
 
 BACK_ENDS = ("matplotlib", "plotly", "text", "csv")
 
@@ -39,8 +39,8 @@ def show(given: argparse.Namespace) -> None:
     """
     from dippm.cli.picker import pick
     from dippm.cli.plot import BackEnd, give
-    from dippm.report.runs.catalogue import chosen
-    from dippm.report.runs.drawing import draw
+    from dippm.show.report.runs.catalogue import chosen
+    from dippm.show.report.runs.drawing import draw
 
     runs = _runs(given.file, given.uuids)
     if given.uuids:
@@ -59,8 +59,8 @@ def show(given: argparse.Namespace) -> None:
 
 def _runs(file: str, uuids: Sequence[str]) -> list[StoredRun]:
     from dippm.errors import RunError
-    from dippm.store.attach import attach_all
-    from dippm.store.runs import open_store
+    from dippm.runs.store.attach import attach_all
+    from dippm.runs.store.runs import open_store
     from dippm.umlaut.database import is_umlaut
     from dippm.umlaut.importing import import_database
     from dippm.umlaut.stored import attach_again, attach_now

@@ -36,18 +36,18 @@ def what_if(
     """Say what one change at a time would make of a model: bandwidth, layout, batch, ..."""
     arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
-        from dippm.explanation import what_if as answer
+        from dippm.decide.explanation import what_if as answer
 
         found = answer(model, framework, **arguments)
         if html:
-            from dippm.report.explanation_page import write_what_if
+            from dippm.show.report.explanation_page import write_what_if
 
             write_what_if(html, found)
     if json:
         print_json("what-if", found.to_dict())
         return
-    from dippm.report.console import console
-    from dippm.report.explanation import what_if_table
+    from dippm.show.report.console import console
+    from dippm.show.report.explanation import what_if_table
 
     console().print(what_if_table(found))
     print_warnings(found.baseline.warnings)

@@ -46,7 +46,8 @@ class CalibratedModel:
     Attributes:
         name: of the model; its rows are left out together.
         log_error: root mean square log error of its rows while it was left out.
-        distance: to the nearest other of these models, 0 to 1, as of `dippm.models.novelty`.
+        distance: to the nearest other of these models, 0 to 1, as of
+            `dippm.estimate.models.novelty`.
         shares: of its time by kernel class, as predicted without the calibration; they sum to 1.
     """
 
@@ -72,7 +73,7 @@ class Calibration:
         log_error: root mean square log error on models left out; None if there were too few.
         log_error_before: the same without the calibration; None in files made before it was kept.
         novelty: mean distance of a measured model to the nearest other, 0 to 1, as of
-            `dippm.models.novelty`; None if there is no other.
+            `dippm.estimate.models.novelty`; None if there is no other.
         launch_log_sd: what the measurements leave open of `log_launch`, standard deviation; None in
             files made before it was kept.
         models: that were measured, each with its error while it was left out; empty if they are too

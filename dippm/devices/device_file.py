@@ -12,11 +12,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from dippm.base.files import open_regular, shown
 from dippm.devices.catalog import device_from, is_catalogued
 from dippm.devices.check import check_table
 from dippm.devices.device import Device
 from dippm.errors import DeviceError, ModelFileError, UnknownNameError, shortened
-from dippm.files import open_regular, shown
 
 MOST_BYTES = 64 << 10
 ENDING = ".toml"

@@ -14,9 +14,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from dippm.base.written import decimal_number
 from dippm.devices.device import Device
 from dippm.errors import HostError, UnknownNameError, shortened
-from dippm.written import decimal_number
 
 SHORTEST_US, LONGEST_US = 0.1, 10_000.0
 _DESKTOP_BOARD = re.compile(

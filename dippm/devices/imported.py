@@ -9,10 +9,10 @@ import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from dippm.base.files import shown
 from dippm.devices.device import Device
 from dippm.devices.device_file import ENDING, read_device, write_device
 from dippm.errors import DeviceError, shortened
-from dippm.files import shown
 
 LONGEST_NAME = 100
 """Characters of an imported device's name: it becomes the name of a file."""

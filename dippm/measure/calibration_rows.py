@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dippm.conditions import Precision, supported_precisions
+from dippm.base.progress import tell
 from dippm.devices import Device
 from dippm.errors import DippmError, FrameworkNotInstalledError, MeasurementError, shortened
+from dippm.estimate.conditions import Precision, supported_precisions
 from dippm.measure.protocol import Regime, Settings
-from dippm.progress import tell
 
 if TYPE_CHECKING:
     from dippm.measure.run import Bench
@@ -169,9 +169,9 @@ def measure_rows(
 
 
 def _measured(bench: Bench, point: Point) -> dict[str, Any]:
-    from dippm.frontends import InputSpec
     from dippm.measure.run import Wanted
     from dippm.measure.subject import load_subject
+    from dippm.model.frontends import InputSpec
 
     subject = load_subject(
         point.model, InputSpec.parse(None), batch=point.batch, device=bench.device

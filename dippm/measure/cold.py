@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from dippm.base.progress import tell
 from dippm.measure.readings import Absent
 from dippm.measure.timers import NO_EVENTS
 from dippm.measure.timing import Step, Stopwatch
-from dippm.progress import tell
 
 if TYPE_CHECKING:
     import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+from dippm.base.progress import tell
 from dippm.measure import energy
 from dippm.measure.columns import ENERGY
 from dippm.measure.counters import ON_A_CPU, Counters
@@ -12,7 +13,6 @@ from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
 from dippm.measure.state import BUSY, StateWatch
 from dippm.measure.timing import Step, Stopwatch
-from dippm.progress import tell
 
 PHASE = "energy_"
 GPM = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")

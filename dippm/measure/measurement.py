@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dippm import __version__
-from dippm.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
+from dippm.base.files import expanded
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.base.progress import tell
 from dippm.errors import ConditionsError, DippmError, MeasurementError, OutOfMemoryError
-from dippm.figures import show
-from dippm.files import expanded
-from dippm.frontends import InputSpec, registry
+from dippm.estimate.conditions import MAX_BATCH, MODES, PRECISIONS, spelt
 from dippm.measure import sessions
 from dippm.measure.columns import SCHEMA_VERSION
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import PHASES, Regime, Settings
 from dippm.measure.state import LoadWatch, MachineLoad
-from dippm.printable import printable
-from dippm.progress import tell
+from dippm.model.frontends import InputSpec, registry
 
 if TYPE_CHECKING:
-    from dippm.frontends.registry import Entry
     from dippm.measure.run import Bench
+    from dippm.model.frontends.registry import Entry
 
 NO_MEMORY = ("out of memory", "can't allocate memory")
 """How torch says that a device, or the host, has no memory left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from dippm.conditions import Mode, Precision
+from dippm.estimate.conditions import Mode, Precision
 
 Phase = Literal["inference", "train"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -20,7 +20,7 @@ class Regime:
     """Under which conditions the module runs.
 
     Attributes:
-        precision: as in `dippm.conditions`.
+        precision: as in `dippm.estimate.conditions`.
         mode: "eager" or "compiled".
         phase: "inference", or "train": forward, backward and optimiser step (SGD with momentum).
         channels_last: memory layout of images.

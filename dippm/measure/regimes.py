@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from dippm.conditions import Precision
 from dippm.errors import ConditionsError
+from dippm.estimate.conditions import Precision
 from dippm.measure.protocol import Regime
 from dippm.measure.timing import Step
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dippm.boot import boot
+from dippm.base.boot import boot
 
 
 class SamplerProcess:

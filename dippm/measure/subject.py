@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ConditionsError
-from dippm.frontends import InputSpec
+from dippm.model.frontends import InputSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from dippm.frontends.torch_export import Accepted
+    from dippm.model.frontends.torch_export import Accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def load_subject(
     """
     import torch
 
-    from dippm.frontends.torch_export import accepted_inputs
+    from dippm.model.frontends.torch_export import accepted_inputs
 
     module, own_shapes, name = _module(source, trust=trust, device=device)
     module = module.to(device)
@@ -68,7 +68,7 @@ def _module(
 ) -> tuple[Any, Mapping[str, Any], str]:
     import torch
 
-    from dippm.frontends import named
+    from dippm.model.frontends import named
 
     if isinstance(source, torch.nn.Module):
         return source, {}, type(source).__name__
@@ -82,9 +82,9 @@ def _module(
 def _from_file(path: Path, *, trust: bool) -> Any:
     import torch
 
-    from dippm.frontends import pytorch
-    from dippm.frontends.torch_archive import archive_kind, load_pickled
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.model.frontends import pytorch
+    from dippm.model.frontends.torch_archive import archive_kind, load_pickled
+    from dippm.model.vision_operators import declare_vision_operators
 
     kind = archive_kind(path)
     if kind in ("torchscript", "pt2"):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, cast
 
+from dippm.base.progress import tell
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent
-from dippm.progress import tell
 
 AGREEMENT = 0.01
 """Two warm-up windows that differ by less have settled (design: 1 %)."""

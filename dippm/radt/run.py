@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from dippm.tracking.run import Run, current
+from dippm.runs.tracking.run import Run, current
 
 
 class RADTBenchmark:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dippm.tracking.run import span
+from dippm.runs.tracking.run import span
 
 __all__ = ["span"]

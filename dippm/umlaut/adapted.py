@@ -18,7 +18,7 @@ def is_of_umlaut(metric: Any) -> bool:
 
 
 class AdaptedMetric:
-    """A metric of UMLAUT's as one of `dippm.tracking.metrics`; what it logs is a value of the run.
+    """A metric of UMLAUT's as one of `tracking.metrics`; what it logs is a value of the run.
 
     Args:
         metric: of UMLAUT's shape; only `measure_type` and one of `STEPS` have to be there.

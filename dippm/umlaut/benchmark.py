@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dippm.errors import RunError
-from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Start
-from dippm.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
-from dippm.tracking.keeper_words import ATTACH_VARIABLE
-from dippm.tracking.metrics import CallMetric
-from dippm.tracking.order import new_start
-from dippm.tracking.run import Run
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, Start
+from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE
+from dippm.runs.tracking.metrics import CallMetric
+from dippm.runs.tracking.order import new_start
+from dippm.runs.tracking.run import Run
 from dippm.umlaut.adapted import AdaptedMetric, is_of_umlaut
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames, described
 from dippm.umlaut.metric import Metric, Sampled
@@ -279,7 +279,7 @@ def _warn(text: str) -> None:
 
 
 def _is_stored(folder: Path) -> bool:
-    from dippm.store.attach import attached_to
+    from dippm.runs.store.attach import attached_to
 
     return bool(attached_to(folder))
 

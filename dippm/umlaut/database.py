@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dippm.base.files import is_regular
 from dippm.errors import RunError, shortened
-from dippm.files import is_regular
 from dippm.umlaut.pickled import plain_pickle
 from dippm.umlaut.plain_data import Allowance
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dippm.store.record import Start, ValueKind
+from dippm.runs.store.record import Start, ValueKind
 from dippm.umlaut.metric import Metric, Sampled
 
 DESCRIPTIONS = "umlaut.descriptions"

@@ -14,8 +14,8 @@ from typing import Any
 from dippm.errors import RunError, shortened
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
-from dippm.store.folder import RunFolder, spool
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.runs.store.folder import RunFolder, spool
+from dippm.runs.store.record import End, Moment, Span, Start, Value
 from dippm.umlaut.database import LONGEST_TEXT, Measured, moment, read_database
 from dippm.umlaut.descriptions import DESCRIPTIONS, KINDS, TYPES, LoggedNames
 from dippm.umlaut.stored import DATABASE

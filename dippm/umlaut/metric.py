@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from dippm.measure.readings import Absent
-from dippm.tracking.metrics import Measuring
+from dippm.runs.tracking.metrics import Measuring
 
 
 class Metric:
-    """One quantity of each call; a `CallMetric` of `dippm.tracking.metrics`.
+    """One quantity of each call; a `CallMetric` of `dippm.runs.tracking.metrics`.
 
     Attributes:
         measure_type: the kind of row, as UMLAUT names it: "time", "memory".

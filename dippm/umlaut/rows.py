@@ -11,8 +11,8 @@ from typing import Any
 
 from dippm.errors import MeasurementError
 from dippm.measure.readings import Absent
-from dippm.store.folder import read_folder
-from dippm.store.record import Span, Start, Value
+from dippm.runs.store.folder import read_folder
+from dippm.runs.store.record import Span, Start, Value
 from dippm.umlaut.descriptions import BEFORE, Logged, descriptions_of, logged_types
 
 HELD_NS = 2_000_000_000

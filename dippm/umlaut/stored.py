@@ -10,7 +10,7 @@ from dippm.errors import RunError
 
 if TYPE_CHECKING:
     from dippm.measure.readings import Absent
-    from dippm.store.stored import StoredRun
+    from dippm.runs.store.stored import StoredRun
     from dippm.umlaut.rows import Readings, Row
 
 MOST_RUNS = 1000
@@ -20,7 +20,7 @@ DATABASE = "umlaut.database"
 
 def attach_now(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
     """Bring folders into a store; return how many are there, and why the others wait."""
-    from dippm.store.attach import attach
+    from dippm.runs.store.attach import attach
 
     count = 0
     for folder in folders:
@@ -38,9 +38,9 @@ def attach_again(folders: Iterable[Path], store: str | None) -> tuple[int, str]:
     A run that waits for another store goes there first. One of this uuid that no import made is
     left as it is.
     """
-    from dippm.store.attach import attached_to
-    from dippm.store.folder import read_folder
-    from dippm.store.place import place_of
+    from dippm.runs.store.attach import attached_to
+    from dippm.runs.store.folder import read_folder
+    from dippm.runs.store.place import place_of
 
     count = 0
     for folder in folders:
@@ -71,8 +71,8 @@ def stored_rows(store: str, uuid: str = "") -> list[Row]:
         StoreError: if the store cannot be read.
         RunError: if there is no such run.
     """
-    from dippm.store.attach import attach_all
-    from dippm.store.runs import open_store
+    from dippm.runs.store.attach import attach_all
+    from dippm.runs.store.runs import open_store
     from dippm.umlaut.rows import rows_of
 
     attach_all()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from dippm.tracking.decorator import tracked
-from dippm.tracking.run import SpanBlock
+from dippm.runs.tracking.decorator import tracked
+from dippm.runs.tracking.run import SpanBlock
 from dippm.umlaut.benchmark import Benchmark
 from dippm.umlaut.metric import Metric
 

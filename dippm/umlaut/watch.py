@@ -106,7 +106,7 @@ class Watch:
 
 
 class Sampling:
-    """The sampled metrics of one function, as one metric of `dippm.tracking.metrics`."""
+    """The sampled metrics of one function, as one metric of `dippm.runs.tracking.metrics`."""
 
     name = "samples"
 

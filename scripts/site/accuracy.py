@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dippm.pretrained.model_card import table
-from dippm.pretrained.store import DEFAULT, CheckpointInfo, available, read_metrics
+from dippm.estimate.pretrained.model_card import table
+from dippm.estimate.pretrained.store import DEFAULT, CheckpointInfo, available, read_metrics
 from scripts.accuracy_table import QUESTIONS, Line, rows, shipped
 from scripts.site.links import copy_of
 

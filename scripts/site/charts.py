@@ -82,7 +82,7 @@ def _markup(name: str) -> str:
 
 def _sweep() -> Any:
     import dippm
-    from dippm.report.sweep_page import batch_figure
+    from dippm.show.report.sweep_page import batch_figure
     from scripts.sample_models import vgg16_pt
 
     return batch_figure(dippm.sweep(vgg16_pt(), batch="1:256", input=SHAPE["input"], device="A100"))
@@ -90,20 +90,20 @@ def _sweep() -> Any:
 
 def _front() -> Any:
     import dippm
-    from dippm.report.choice_page import front_figure
+    from dippm.show.report.choice_page import front_figure
     from scripts.sample_models import vgg16_pt
 
     return front_figure(dippm.choose(vgg16_pt(), devices="all", by="latency", **SHAPE))
 
 
 def _roofline() -> Any:
-    from dippm.report.explanation_page import roofline_figure
+    from dippm.show.report.explanation_page import roofline_figure
 
     return roofline_figure(_explained())
 
 
 def _flame() -> Any:
-    from dippm.report.explanation_page import flame_figure
+    from dippm.show.report.explanation_page import flame_figure
 
     return flame_figure(_explained())
 

@@ -13,7 +13,7 @@ GROUPS = {
     "many": (
         "Compare and sweep",
         "Many models, batches, precisions, devices and power limits.",
-        ("candidates", "comparison", "batch_sweep", "power_sweep"),
+        ("model_list", "comparison", "batch_sweep", "power_sweep"),
     ),
     "choose": ("Choose", "GPUs and MIG slices, ranked under limits and prices.", ("choice",)),
     "explain": (
@@ -26,7 +26,7 @@ GROUPS = {
     "measure": (
         "Measure and calibrate",
         "Measured beside predicted, and predictions that fit your GPU.",
-        ("measure", "verification", "calibration"),
+        ("measurement", "verification", "calibration"),
     ),
     "errors": (
         "Errors and the rest",
@@ -34,9 +34,9 @@ GROUPS = {
         ("errors", "vision_operators"),
     ),
 }
-"""Page → title, what it is about, stages of the package. A new stage has a page of its own."""
+"""Page → title, what it is about, parts of wings. A new part has a page of its own."""
 
-EXTRA = {"errors": ["dippm.errors"], "explore": ["dippm.exploration"]}
+EXTRA = {"errors": ["dippm.errors"], "explore": ["dippm.decide.exploration"]}
 """Modules that are shown whole beside the public names, with what they offer."""
 
 
@@ -57,11 +57,12 @@ def names_by_page() -> dict[str, list[str]]:
     """Return the names of `dippm.__all__` by page, functions first."""
     import dippm
 
-    of_stage = {stage: page for page, (_, _, stages) in GROUPS.items() for stage in stages}
+    of_part = {part: page for page, (_, _, parts) in GROUPS.items() for part in parts}
     found = defaultdict(list)
     for name in sorted(dippm.__all__, key=lambda name: (name[:1].isupper(), name)):
-        stage = _home(name).split(".")[1]
-        found[of_stage.get(stage, stage)].append(name)
+        _, *home = _home(name).split(".")  # the wing, and what of it; or what is no wing's
+        part = home[min(1, len(home) - 1)]
+        found[of_part.get(part, part)].append(name)
     return dict(found)
 
 

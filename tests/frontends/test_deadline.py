@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dippm.frontends import deadline
-from dippm.frontends.deadline import OutOfTimeError, within
+from dippm.model.frontends import deadline
+from dippm.model.frontends.deadline import OutOfTimeError, within
 
 PROFILED = """
 import sys
-from dippm.frontends.deadline import OutOfTimeError, within
+from dippm.model.frontends.deadline import OutOfTimeError, within
 
 with within(60.0):
     pass

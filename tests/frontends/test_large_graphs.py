@@ -6,16 +6,16 @@ import textwrap
 
 import pytest
 
-from dippm import frontends
+from dippm.base.progress import counted, listening, sized
 from dippm.errors import ConversionError, ModelFileError
-from dippm.frontends.limits import times
-from dippm.frontends.worker import WorkerPool
-from dippm.progress import counted, listening, sized
+from dippm.model import frontends
+from dippm.model.frontends.limits import times
+from dippm.model.frontends.worker import WorkerPool
 
 FRONTEND = """
     import time
-    from dippm.progress import counted
-    from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+    from dippm.base.progress import counted
+    from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
     NAME = "large"
 

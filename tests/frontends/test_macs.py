@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dippm.frontends import load
-from dippm.graph import ModelGraph, build
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.frontends import load
+from dippm.model.graph import ModelGraph, build
+from dippm.model.vision_operators import declare_vision_operators
 
 Make = Callable[[], nn.Module]
 IMAGE = (3, 224, 224)

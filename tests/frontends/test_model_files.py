@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from dippm import files, frontends
+from dippm.base import files
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
-from dippm.frontends import cache, paddle, registry, zip_names
+from dippm.model import frontends
+from dippm.model.frontends import cache, paddle, registry, zip_names
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
 

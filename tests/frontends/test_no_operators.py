@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import dippm
-from dippm.graph.builder import NO_OPERATORS
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.graph.builder import NO_OPERATORS
+from dippm.model.graph.model_graph import ModelGraph
 
 NODES = {
     "identity": helper.make_node("Identity", ["x"], ["y"]),

@@ -25,9 +25,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dippm.frontends import load
-from dippm.graph import ModelGraph, build
-from dippm.graph.operators import operator
+from dippm.model.frontends import load
+from dippm.model.graph import ModelGraph, build
+from dippm.model.graph.operators import operator
 from tests.frontends.twins.sizes import INPUTS
 from tests.frontends.twins.writers import Writers
 

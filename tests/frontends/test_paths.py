@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm.frontends import load, torch_script_paths
-from dippm.graph import ModelGraph, build
+from dippm.model.frontends import load, torch_script_paths
+from dippm.model.graph import ModelGraph, build
 from tests.frontends.test_parity import input_shape
 from tests.frontends.twins.writers import Writers
 

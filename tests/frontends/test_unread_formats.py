@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dippm import frontends
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
-from dippm.frontends import registry, unread_formats
+from dippm.model import frontends
+from dippm.model.frontends import registry, unread_formats
 
 BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}  # fmt: skip

@@ -82,7 +82,7 @@ def _onnx(folder: Path) -> list[bytes]:
 
 
 def _read_onnx(path: Path) -> None:
-    from dippm.frontends import InputSpec, onnx
+    from dippm.model.frontends import InputSpec, onnx
 
     onnx.accepts(path)
     onnx.load(path, InputSpec.parse(None))
@@ -109,8 +109,8 @@ def _torch(folder: Path) -> list[bytes]:
 
 
 def _read_torch(path: Path) -> None:
-    from dippm.frontends import InputSpec, pytorch
-    from dippm.frontends.torch_archive import archive_kind, load_pickled
+    from dippm.model.frontends import InputSpec, pytorch
+    from dippm.model.frontends.torch_archive import archive_kind, load_pickled
 
     pytorch.accepts(path)
     if archive_kind(path) in ("pt2", "torchscript"):  # refused without trust
@@ -168,7 +168,7 @@ def _keras(folder: Path) -> list[bytes]:
 
 
 def _read_keras(path: Path) -> None:
-    from dippm.frontends import keras, keras_allowed
+    from dippm.model.frontends import keras, keras_allowed
 
     keras.accepts(path)
     keras_allowed.check(keras._read_config(path), path)
@@ -188,7 +188,7 @@ def _hdf5(folder: Path) -> list[bytes]:
 
 
 def _read_hdf5(path: Path) -> None:
-    from dippm.frontends import keras
+    from dippm.model.frontends import keras
 
     keras.HDF5_CPU_S = 1
     keras.accepts(path)
@@ -204,7 +204,7 @@ def _savedmodel(folder: Path) -> list[bytes]:
 
 
 def _read_savedmodel(path: Path) -> None:
-    from dippm.frontends import savedmodel
+    from dippm.model.frontends import savedmodel
 
     where = path.parent / "saved_model.pb"
     shutil.copyfile(path, where)
@@ -223,7 +223,7 @@ def _paddle(folder: Path) -> list[bytes]:
 
 
 def _read_paddle(path: Path) -> None:
-    from dippm.frontends import paddle
+    from dippm.model.frontends import paddle
 
     paddle.accepts(path)
     paddle._check(path)
@@ -252,14 +252,14 @@ def _hf_config(folder: Path) -> list[bytes]:
 
 
 def _read_hf_config(path: Path) -> None:
-    from dippm.language import read_decoder
+    from dippm.decide.language import read_decoder
 
     repr(read_decoder(path))
 
 
 def _read_hf_config_folder(path: Path) -> None:
     """Convert a folder of a configuration whole, in the worker."""
-    from dippm import frontends
+    from dippm.model import frontends
 
     folder = path.parent / "folder"
     folder.mkdir(exist_ok=True)
@@ -326,8 +326,8 @@ def _run(folder: Path, name: str) -> list[bytes]:
 
 def _read_run(name: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
-        from dippm.store.gathered import gather
-        from dippm.store.logged import logged_metrics, logged_params, logged_tags
+        from dippm.runs.store.gathered import gather
+        from dippm.runs.store.logged import logged_metrics, logged_params, logged_tags
         from dippm.umlaut.rows import rows_of_folder
         from tests.run_folders import make_run
 
@@ -345,8 +345,8 @@ def _read_run(name: str) -> Callable[[Path], None]:
 
 
 def _parquet(folder: Path) -> list[bytes]:
-    from dippm.store.columns import read_columns
-    from dippm.store.parquet import write_samples
+    from dippm.runs.store.columns import read_columns
+    from dippm.runs.store.parquet import write_samples
     from tests.run_folders import make_run
 
     run = make_run(folder / "spool")
@@ -357,7 +357,7 @@ def _parquet(folder: Path) -> list[bytes]:
 
 
 def _read_parquet(path: Path) -> None:
-    from dippm.store.parquet import read_samples
+    from dippm.runs.store.parquet import read_samples
 
     alone = path.parent / "alone"
     shutil.rmtree(alone, ignore_errors=True)
@@ -395,7 +395,7 @@ def _read_shard(path: Path) -> None:
 
 
 def _cache_entry(folder: Path) -> list[bytes]:
-    from dippm.frontends import InputSpec, onnx
+    from dippm.model.frontends import InputSpec, onnx
 
     _onnx(folder)
     return [onnx.load(folder / "small.onnx", InputSpec.parse(None)).to_json().encode()]
@@ -403,9 +403,9 @@ def _cache_entry(folder: Path) -> list[bytes]:
 
 def _read_cache_entry(path: Path) -> None:
     """Read the bytes as an entry, and as a graph in an entry that somebody sealed."""
-    from dippm.frontends import cache as graphs
-    from dippm.graph import build
-    from dippm.relax.packed import pack
+    from dippm.model.frontends import cache as graphs
+    from dippm.model.graph import build
+    from dippm.model.relax.packed import pack
 
     os.environ["DIPPM_CACHE_DIR"], before = str(path.parent), os.environ.get("DIPPM_CACHE_DIR")
     try:
@@ -423,8 +423,8 @@ def _read_cache_entry(path: Path) -> None:
 
 
 def _journals(folder: Path) -> list[bytes]:
-    from dippm.plans.journal import JOURNAL, Journal
-    from dippm.plans.status import Process
+    from dippm.runs.plans.journal import JOURNAL, Journal
+    from dippm.runs.plans.status import Process
 
     here = str(Process.of(os.getpid()))
     journal = Journal(folder / "plan")
@@ -438,7 +438,7 @@ def _journals(folder: Path) -> list[bytes]:
 
 def _read_journal(path: Path) -> None:
     """Read what a recovery reads; nothing that the journal names is ended."""
-    from dippm.plans.journal import JOURNAL, is_left, left_open
+    from dippm.runs.plans.journal import JOURNAL, is_left, left_open
 
     folder = path.parent / "plan"
     folder.mkdir(exist_ok=True)
@@ -451,10 +451,10 @@ def _read_journal(path: Path) -> None:
 
 def _study(path: Path) -> Any:
     """Open a search as `explore` does; its models are never built."""
-    from dippm.exploration import Space
-    from dippm.exploration.objectives import objectives_of
-    from dippm.exploration.question import Question
-    from dippm.exploration.study import Study
+    from dippm.decide.exploration import Space
+    from dippm.decide.exploration.objectives import objectives_of
+    from dippm.decide.exploration.question import Question
+    from dippm.decide.exploration.study import Study
 
     space = Space({"small": lambda: None}, batch=[1, 4])
     question = Question(space, objectives_of(["latency_ms"]), (), None)  # type: ignore[arg-type]
@@ -463,7 +463,7 @@ def _study(path: Path) -> Any:
 
 
 def _studies(folder: Path) -> list[bytes]:
-    from dippm.exploration.question import Outcome
+    from dippm.decide.exploration.question import Outcome
 
     study = _study(folder / "search.db")
     for number in study.ask(2):
@@ -483,7 +483,7 @@ def _read_study(path: Path) -> None:
 
 
 def _outcomes(folder: Path) -> list[bytes]:
-    from dippm.exploration.question import Outcome
+    from dippm.decide.exploration.question import Outcome
 
     found = Outcome("infeasible", {"latency_ms": 1.5}, {"memory_mb": 0.5}, "too large", ("a",))
     return [json.dumps(found.to_dict()).encode()]
@@ -512,7 +512,7 @@ def _read_outcome(path: Path) -> None:
 
 def _checkpoint(name: str, file: str) -> Callable[[Path], list[bytes]]:
     def seeds(folder: Path) -> list[bytes]:
-        from dippm.pretrained import store
+        from dippm.estimate.pretrained import store
 
         return [(store.find(name).path / file).read_bytes()]
 
@@ -531,7 +531,7 @@ def _graph() -> Any:
 def _read_checkpoint(name: str, file: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         import dippm
-        from dippm.pretrained import store
+        from dippm.estimate.pretrained import store
 
         folder = path.parent / "name" / "1"
         shutil.rmtree(folder, ignore_errors=True)
@@ -555,45 +555,45 @@ def _read_device(path: Path) -> None:
 
 
 def _read_prices(path: Path) -> None:
-    from dippm.choice.prices import read_prices
+    from dippm.decide.choice.prices import read_prices
 
     for price in read_prices(path).per_hour.values():
         assert 0 < 1 / price < 1e9
 
 
 def _spaces(folder: Path) -> list[bytes]:
-    from dippm.exploration.space_file import EXAMPLE
+    from dippm.decide.exploration.space_file import EXAMPLE
 
     return [EXAMPLE.encode()]
 
 
 def _read_space(path: Path) -> None:
-    from dippm.exploration.space_file import read_space
+    from dippm.decide.exploration.space_file import read_space
 
     read_space(path)
 
 
 def _read_plan(path: Path) -> None:
-    from dippm.plans.reading import read_plan
+    from dippm.runs.plans.reading import read_plan
 
     plan = read_plan(path)
     assert len(plan.rows) <= 200_000
 
 
 def _read_rows(path: Path) -> None:
-    from dippm.calibration import _table
+    from dippm.measure.calibration import _table
 
     _table(path)
 
 
 def _read_list(path: Path) -> None:
-    from dippm.candidates import candidates_of
+    from dippm.estimate.model_list import candidates_of
 
     candidates_of(_text(path))
 
 
 def _read_condition(path: Path) -> None:
-    from dippm.store.query import Condition
+    from dippm.runs.store.query import Condition
 
     condition = Condition.parse(_text(path))
     assert condition.clause().text().startswith("metrics.`")
@@ -601,15 +601,15 @@ def _read_condition(path: Path) -> None:
 
 
 def _read_input(path: Path) -> None:
-    from dippm.frontends import InputSpec
+    from dippm.model.frontends import InputSpec
 
     spec = InputSpec.parse(_text(path))
     assert all(size > 0 for shape in spec.shapes.values() for size in shape)
 
 
 def _read_exploration(path: Path) -> None:
-    from dippm.ui.exploration import exploration_of
-    from dippm.ui.selection import filtered
+    from dippm.show.ui.exploration import exploration_of
+    from dippm.show.ui.selection import filtered
 
     found = exploration_of(path.read_bytes())
     filtered([], found.search, found.status, found.condition)
@@ -617,7 +617,7 @@ def _read_exploration(path: Path) -> None:
 
 
 def _explorations(folder: Path) -> list[bytes]:
-    from dippm.ui.exploration import ChartView, Exploration
+    from dippm.show.ui.exploration import ChartView, Exploration
 
     chart = ChartView(stream="tree.rss_mb", log=True, x=(0.0, 9.5))
     found = Exploration(runs=("ab" * 16,), charts=(chart,), condition="loss < 3", search="a b")
@@ -625,7 +625,7 @@ def _explorations(folder: Path) -> list[bytes]:
 
 
 def _stores(folder: Path) -> list[bytes]:
-    from dippm.store.runs import open_store
+    from dippm.runs.store.runs import open_store
     from tests.run_folders import make_run
 
     open_store(str(folder / "runs.db")).attach(make_run(folder / "spool"))
@@ -635,7 +635,7 @@ def _stores(folder: Path) -> list[bytes]:
 
 
 def _read_store(path: Path) -> None:
-    from dippm.store.runs import open_store
+    from dippm.runs.store.runs import open_store
 
     for beside in path.parent.glob(f"{path.name}-*"):
         beside.unlink()
@@ -645,7 +645,7 @@ def _read_store(path: Path) -> None:
 
 
 def _record(folder: Path) -> list[bytes]:
-    from dippm.store.gathered import gather
+    from dippm.runs.store.gathered import gather
     from tests.run_folders import make_run
 
     return [json.dumps(gather(make_run(folder / "spool")).document(), default=str).encode()]
@@ -653,7 +653,7 @@ def _record(folder: Path) -> list[bytes]:
 
 def _read_record(path: Path) -> None:
     """Read each part of a run of a store, whatever became of the others."""
-    from dippm.store.stored import RECORD, StoredRun
+    from dippm.runs.store.stored import RECORD, StoredRun
 
     def fetch(name: str) -> Path | None:
         return path if name == RECORD else None

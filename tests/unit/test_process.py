@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dippm.process import (
+from dippm.base.process import (
     BadFrameError,
     TimedOutError,
     WorkerDiedError,
@@ -18,7 +18,7 @@ from dippm.process import (
 
 SERVER = """
 import os, subprocess, sys, time
-from dippm.process import own_pipes, read_frame, write_frame
+from dippm.base.process import own_pipes, read_frame, write_frame
 requests, answers = own_pipes()
 while True:
     try:

@@ -12,15 +12,16 @@ import textwrap
 import pytest
 import torch
 
-from dippm import frontends, process
+from dippm.base import process
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.worker import Worker
+from dippm.model import frontends
+from dippm.model.frontends.worker import Worker
 
 FRONTEND = """
     import ctypes, json, os, shutil, socket, stat, subprocess, sys, threading
     from pathlib import Path
     from dippm.errors import InputShapeError
-    from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+    from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
     NAME = "burglar"
 
@@ -224,7 +225,7 @@ def test_trusted_code_runs_inside_too(tmp_path):
 
 WITHOUT = """
 import ctypes, errno, json, os, struct, sys, warnings
-from dippm.process import sandbox
+from dippm.base.process import sandbox
 
 gone = sys.argv[1].split("+")
 machine, _ = sandbox.MACHINES[os.uname().machine]
@@ -246,8 +247,8 @@ sandbox._call("prctl", sandbox.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 sandbox._call("prctl", sandbox.PR_SET_SECCOMP, sandbox.SECCOMP_MODE_FILTER, header, 0, 0)
 
 from dippm.errors import SandboxWarning
-from dippm.frontends.worker import Worker
-from dippm.report.health import _sandbox
+from dippm.model.frontends.worker import Worker
+from dippm.show.report.health import _sandbox
 
 told = []
 with warnings.catch_warnings(record=True) as caught:
@@ -299,8 +300,8 @@ def test_what_a_kernel_refuses_is_said_once(burglar, gone, still_open):
 
 COMPILES = """
 import os, sys
-from dippm import progress
-from dippm.frontends.worker import Worker
+from dippm.base import progress
+from dippm.model.frontends.worker import Worker
 for _ in range(2):
     heard = []
     worker = Worker("burglar_frontend")
@@ -328,7 +329,7 @@ def test_bytecode_is_kept_although_a_sandbox_writes_nothing(burglar, tmp_path):
 
 
 def test_the_doctor_tries_it():
-    from dippm.report.health import _sandbox
+    from dippm.show.report.health import _sandbox
 
     finding = _sandbox()
     assert finding.state == "ok"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dippm.vision_operators import missing_libraries
+from dippm.model.vision_operators import missing_libraries
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None or not missing_libraries(),
@@ -64,7 +64,7 @@ print(*torchvision.ops.DeformConv2d(8, 4, 3).to("meta")(x, x.new_empty(1, 18, 7,
 
 
 def test_doctor_explains_it():
-    from dippm.report.health import examine
+    from dippm.show.report.health import examine
 
     (finding,) = (f for f in examine() if f.what == "torchvision")
     assert "`import dippm` before" in finding.detail

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dippm.graph.model_graph import ModelGraph, TensorSpec
+from dippm.model.graph.model_graph import ModelGraph, TensorSpec
 
 Shape = tuple[int, ...]
 Inputs = tuple[TensorSpec, ...]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.vision_operators import declare_vision_operators
 from tests.zoo.case import Case
 from tests.zoo.modules import Given, module_case
 

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dippm.frontends import InputSpec
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.frontends import InputSpec
+from dippm.model.graph.model_graph import ModelGraph
 from tests.zoo.case import Case, Inputs, Shape
 from tests.zoo.onnx_macs import macs
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import dippm
 from dippm.errors import DippmError
-from dippm.frontends.torch_defaults import ADDED, CHOSEN
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.frontends.torch_defaults import ADDED, CHOSEN
+from dippm.model.graph.model_graph import ModelGraph
 from tests.zoo.case import Case, NotBuiltError
 
 TIMEOUT_S = 60.0

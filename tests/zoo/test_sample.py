@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dippm.graph.model_graph import TensorSpec
+from dippm.model.graph.model_graph import TensorSpec
 from tests.zoo.__main__ import SUITES, cases
 from tests.zoo.case import Case
 from tests.zoo.run import run

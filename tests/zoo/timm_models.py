@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.vision_operators import declare_vision_operators
 from tests.zoo.case import Case
 from tests.zoo.torch_macs import flop_counter
 

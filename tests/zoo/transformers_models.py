@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.vision_operators import declare_vision_operators
 from tests.zoo.case import Case, NotBuiltError
 from tests.zoo.torch_macs import flop_counter, on_meta
 

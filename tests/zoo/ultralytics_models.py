@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.vision_operators import declare_vision_operators
 from tests.zoo.case import Case
 from tests.zoo.modules import module_case
 

@@ -303,7 +303,7 @@ def load_table(dataset: Path, graphs: Path, *, gpus: bool = False) -> pd.DataFra
     """
     from rich.progress import Progress
 
-    from dippm.features.kernel_classes import KERNEL_CLASSES
+    from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
     from training.evaluation.class_rooflines import class_rooflines
 
     table = pd.read_parquet(dataset / "rows.parquet")

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from dataset.join import raw_graphs
 from dippm.devices import find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView, roofline_ms
-from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import KERNEL_VERSION
-from dippm.graph import build
-from dippm.graph.model_graph import GRAPH_VERSION
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernels import KERNEL_VERSION
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import GRAPH_VERSION
 
 Floats = NDArray[np.float64]
 

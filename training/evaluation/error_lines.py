@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dataset.join.latency_splits import SPLITS
-from dippm.models.intervals import COVERAGE
+from dippm.estimate.models.intervals import COVERAGE
 from training.evaluation.held_out import BASELINE, KINDS, half_width
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dippm.report.plotted import OTHER, sized
+from dippm.show.report.plotted import OTHER, sized
 from training.evaluation.error_lines import log_error, split_name
 from training.evaluation.held_out import LEVELS, half_width
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.models.intervals import COVERAGE
+from dippm.estimate.models.intervals import COVERAGE
 
 SMALLEST = 0.003
 """Log errors below this are luck, and say nothing about the size of an error."""
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 def residuals(log_ratios: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return what turns a prediction into an interval; see `dippm.models.pmgns`."""
+    """Return what turns a prediction into an interval; see `dippm.estimate.models.pmgns`."""
     tail = (1 - COVERAGE) / 2
     low, high, upper = np.quantile(log_ratios, [tail, 1 - tail, 0.99])
     return {

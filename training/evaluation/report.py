@@ -19,9 +19,9 @@ import pandas as pd
 import typer
 
 from dippm.errors import DippmError
-from dippm.pretrained.store import read_metrics
-from dippm.report.files import write_text
-from dippm.report.plotted import OFFLINE, render
+from dippm.estimate.pretrained.store import read_metrics
+from dippm.show.report.files import write_text
+from dippm.show.report.plotted import OFFLINE, render
 from training.evaluation import figures
 from training.evaluation.error_lines import (
     disagreements,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dippm.pretrained.store import METRICS
+from dippm.estimate.pretrained.store import METRICS
 
 KEY = ("gpu", "target", "data", "split")
 ERRORS = ("n", "median_ape", "mape")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dataset.join.latency_splits import SPLITS
-from dippm.models.memory import MemoryModel
-from dippm.models.power import PowerModel
-from dippm.pretrained.checkpoint import save_checkpoint
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.power import PowerModel
+from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.fit.checkpoint_law import CheckpointLaw, configuration

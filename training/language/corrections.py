@@ -1,4 +1,4 @@
-"""Fit `dippm/language/corrections.safetensors`, and print errors on layers that were left out.
+"""Fit `dippm/decide/language/corrections.safetensors`, and print errors on layers left out.
 
     python -m training.language.corrections [--data-dir DIR] [--per-group 1500] [--write]
 
@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from dippm import pretrained
-from dippm.conditions import Conditions
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import (
+from dippm.decide.language import corrections
+from dippm.decide.language.clock import KernelClock, with_eight_bits
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import (
     KERNEL_FEATURE_VERSION,
     N_KINDS,
     DeviceView,
     kernel_features,
 )
-from dippm.features.kernel_table import KernelTable
-from dippm.language import corrections
-from dippm.language.clock import KernelClock, with_eight_bits
-from dippm.models.hybrid import Hybrid
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.hybrid import Hybrid
 from training.hybrid.fit.tree_arrays import tree_arrays
 from training.language.operators import FOLDS, OperatorRow, operator_rows
 

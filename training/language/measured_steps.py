@@ -15,7 +15,7 @@ import pandas as pd
 
 from dataset.measured.location import data_dir, table_path
 from dataset.measured.sources import read
-from dippm.language.setting import Software
+from dippm.decide.language.setting import Software
 
 NAMES = (
     ("Llama-2-7b", "llama-2-7b"), ("Llama-2-7B", "llama-2-7b"), ("LLaMa-7B", "llama-2-7b"),

@@ -1,4 +1,4 @@
-"""Measured operators of serving engines as the kernels that `dippm.language` lists.
+"""Measured operators of serving engines as the kernels that `dippm.decide.language` lists.
 
 AIConfigurator: matrix products in bf16 and fp8, attention over prompts and of single tokens against
 a cache. Vidur: projections, norms, activations, lookups and attention in fp16.
@@ -16,13 +16,13 @@ import pandas as pd
 
 from dataset.measured.operators import layer_keys
 from dataset.measured.sources import read
+from dippm.decide.language import kernels as k
+from dippm.decide.language.architecture import Attention
+from dippm.decide.language.engine import PLAIN, attended
+from dippm.decide.language.formats import format_of
+from dippm.decide.language.kernels import Pass
 from dippm.devices import Device, find
-from dippm.features.kernel import Kernel
-from dippm.language import kernels as k
-from dippm.language.architecture import Attention
-from dippm.language.engine import PLAIN, attended
-from dippm.language.formats import format_of
-from dippm.language.kernels import Pass
+from dippm.estimate.features.kernel import Kernel
 
 SHORTEST_MS = 0.004
 """Vidur counts whole microseconds: below this the rounding alone is 12 %."""

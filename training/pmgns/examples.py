@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from dataset.join.kinship import architecture_id, family_of
 from dataset.measured.location import DataNotFoundError, data_dir
 from dataset.measured.sources.timm import SOURCES
-from dippm.features import FEATURE_VERSION, GraphTensors
-from dippm.graph import GRAPH_VERSION, build
-from dippm.models.pmgns_inputs import network_inputs
-from dippm.models.pmgns_network import PmgnsConfig
-from dippm.relax.raw_graph import RawGraph
+from dippm.estimate.features import FEATURE_VERSION, GraphTensors
+from dippm.estimate.models.pmgns_inputs import network_inputs
+from dippm.estimate.models.pmgns_network import PmgnsConfig
+from dippm.model.graph import GRAPH_VERSION, build
+from dippm.model.relax.raw_graph import RawGraph
 
 GPU = "RTX-3090"
 SOFTWARE = "torch 2.4.0"

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from dataset.join.splits import Fold, Split
-from dippm.models.pmgns_network import Pmgns, PmgnsConfig
+from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
 from training.evaluation.held_out import HeldOut
 from training.pmgns.examples import Examples
 from training.pmgns.trainer import Training, TrainingConfig, predictions, train

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dippm.features import FEATURE_VERSION
-from dippm.models.pmgns_network import PmgnsConfig
+from dippm.estimate.features import FEATURE_VERSION
+from dippm.estimate.models.pmgns_network import PmgnsConfig
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import residuals
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
@@ -137,7 +137,7 @@ def config(
     command: str,
     epochs: int,
 ) -> dict[str, Any]:
-    """Return the content of `config.json`; see `dippm.models.pmgns` for what is read from it."""
+    """Return the content of `config.json`; see `models.pmgns` for what is read from it."""
     conditions = selection.conditions
     batches = [int(graph.static[0, 1]) for graph in examples.graphs]
     nodes = [graph.x.shape[0] for graph in examples.graphs]

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dataset.join.splits import Fold, Split
 from dataset.measured.location import DataNotFoundError
-from dippm.models.pmgns_network import PmgnsConfig
+from dippm.estimate.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import Examples, encoded
 
 TARGETS = ("memory_mb", "latency_ms", "energy_j")

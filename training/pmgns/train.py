@@ -22,9 +22,9 @@ import yaml
 from rich.console import Console
 
 from dataset.join.splits import by_architecture, random_split
-from dippm.features import FEATURE_VERSION
-from dippm.models.pmgns_network import PmgnsConfig
-from dippm.pretrained import save_checkpoint
+from dippm.estimate.features import FEATURE_VERSION
+from dippm.estimate.models.pmgns_network import PmgnsConfig
+from dippm.estimate.pretrained import save_checkpoint
 from training.evaluation.intervals import residuals
 from training.evaluation.since import errors_since
 from training.pmgns.examples import GPU, Examples, load_examples

@@ -26,8 +26,8 @@ from dataset.join.splits import Split
 from dataset.measured.location import DataNotFoundError
 from dippm.cli.output import errors_reported
 from dippm.devices import find
-from dippm.models.pmgns_network import PmgnsConfig
-from dippm.pretrained import Checkpoint, save_checkpoint
+from dippm.estimate.models.pmgns_network import PmgnsConfig
+from dippm.estimate.pretrained import Checkpoint, save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.evaluation.simple import run_simple
 from training.evaluation.since import errors_since

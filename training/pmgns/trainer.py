@@ -19,8 +19,8 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 
-from dippm.features import GraphTensors, collate
-from dippm.models.pmgns_network import Pmgns
+from dippm.estimate.features import GraphTensors, collate
+from dippm.estimate.models.pmgns_network import Pmgns
 from training.pmgns.lr_finder import LearningRateRange, find_learning_rate
 
 D35_LEARNING_RATE = 2.754e-5

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm import pretrained
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.gpu_effects import effect_of_kernels
-from dippm.models.hybrid import Hybrid
-from dippm.models.kernel_law import KernelLaw
+from dippm.estimate import pretrained
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.gpu_effects import effect_of_kernels
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.kernel_law import KernelLaw
 from training.steps.examples import StepExamples
 
 Floats = NDArray[np.float64]

@@ -18,18 +18,18 @@ from rich.progress import Progress
 
 from dataset.join.kinship import architecture_id
 from dippm.devices import find
-from dippm.features.kernel import PARTS
-from dippm.features.kernel_features import (
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_features import (
     N_KINDS,
     DeviceView,
     kernel_features,
     roofline_ms,
     serial_ms,
 )
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import SETTINGS, KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.gpu_effects import arithmetic_share, effect_column
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import SETTINGS, KernelTable
+from dippm.estimate.models.gpu_effects import arithmetic_share, effect_column
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.example_cache import VERSION
 from training.steps.rows import StepRow, known
 
@@ -50,7 +50,7 @@ class StepExamples:
         features: of the kernels as of inference, shape (K, N_FEATURES).
         part: index in PARTS, shape (K,).
         column: of EFFECT_UNITS, that of the arithmetic, shape (K,).
-        share: of the arithmetic in the time, see `dippm.models.gpu_effects`, shape (K,).
+        share: of the arithmetic in the time, see `dippm.estimate.models.gpu_effects`, shape (K,).
         log_roofline: in log ms, shape (K,).
         count: how many kernels it stands for, shape (K,).
         start: kernels of row r are start[r] to start[r + 1], shape (R + 1,).

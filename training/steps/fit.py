@@ -18,9 +18,9 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from dippm.features.kernel import PARTS
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.step_law import step_features
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.step_law import step_features
 from training.hybrid.fit.trees import KernelRows, TreeSettings, boosted
 from training.steps.base import Base
 from training.steps.examples import StepExamples

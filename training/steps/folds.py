@@ -12,9 +12,9 @@ import pandas as pd
 import xgboost
 from rich.progress import Progress
 
-from dippm.features.kernel import PARTS
-from dippm.models.step_memory import StepMemoryModel
-from dippm.pretrained.checkpoint import save_checkpoint
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.folds import keep_arrays
 from training.hybrid.judge.published_folds import CARD as FOLD_CARD

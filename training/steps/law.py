@@ -13,14 +13,14 @@ import xgboost
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_KINDS
-from dippm.graph.model_graph import GRAPH_VERSION
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import IntervalLaw
-from dippm.models.novelty import TENSOR
-from dippm.models.step_memory import StepMemoryModel
-from dippm.pretrained.store import WEIGHTS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import IntervalLaw
+from dippm.estimate.models.novelty import TENSOR
+from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.pretrained.store import WEIGHTS
+from dippm.model.graph.model_graph import GRAPH_VERSION
 from training.hybrid.fit.novelty import thinned
 from training.hybrid.fit.tree_arrays import tree_arrays
 from training.steps.examples import StepExamples

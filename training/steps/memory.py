@@ -19,9 +19,9 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dataset.measured.sources import read
 from dippm.devices import find
-from dippm.models.memory import MemoryModel
-from dippm.models.step_memory import StepMemoryModel
-from dippm.models.training_memory import StepUsage, TrainingFootprint
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.models.training_memory import StepUsage, TrainingFootprint
 from training.hybrid.fit.memory import (
     MOSTLY_RESERVED,
     fit_contexts,

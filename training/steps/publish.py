@@ -12,9 +12,9 @@ from typing import Any
 
 import xgboost
 
-from dippm.models.step_memory import StepMemoryModel
-from dippm.pretrained.checkpoint import save_checkpoint
-from dippm.pretrained.store import CheckpointInfo
+from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.pretrained.checkpoint import save_checkpoint
+from dippm.estimate.pretrained.store import CheckpointInfo
 from training.evaluation.held_out import HeldOut
 from training.evaluation.since import errors_since
 from training.hybrid.judge.latency_intervals import covered, fit_intervals, interval_law_rows

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
-from dippm.features.kernel_features import FEATURE_NAMES
+from dippm.estimate.features.kernel_features import FEATURE_NAMES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
 from training.hybrid.rows.examples import Row

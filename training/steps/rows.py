@@ -19,8 +19,8 @@ import pandas as pd
 
 from dataset.join.kinship import family_of
 from dataset.measured.sources import read
-from dippm.conditions import PRECISIONS, Attention, Conditions, Optimizer
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.conditions import PRECISIONS, Attention, Conditions, Optimizer
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import PARAMETER_TOLERANCE, named_migperf, row_of
 

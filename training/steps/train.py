@@ -20,10 +20,10 @@ import typer
 
 from dataset.join.graph_store import GraphStore
 from dataset.join.latency_splits import latency_splits
-from dippm import pretrained
-from dippm.models.hybrid import Hybrid
-from dippm.models.memory import MemoryModel
-from dippm.pretrained.store import read_info
+from dippm.estimate import pretrained
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.pretrained.store import read_info
 from training.hybrid.fit.folds import table_of
 from training.hybrid.judge.published_folds import publish_folds
 from training.hybrid.rows.sources import load_rows

@@ -29,13 +29,13 @@ import dippm
 from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt
 from dataset.measured.sources import read
-from dippm.conditions import PRECISIONS, Conditions
 from dippm.devices import Device
-from dippm.graph.float_type import in_float32
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.calibration import MeasuredRow, calibrate
-from dippm.models.hybrid import Hybrid
-from dippm.models.targets import Estimate
+from dippm.estimate.conditions import PRECISIONS, Conditions
+from dippm.estimate.models.calibration import MeasuredRow, calibrate
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.targets import Estimate
+from dippm.model.graph.float_type import in_float32
+from dippm.model.graph.model_graph import ModelGraph
 from training.evaluation.metrics import coverage
 from training.hybrid.rows.examples import Row
 from training.hybrid.rows.sources import RECENT_TORCH, row_of

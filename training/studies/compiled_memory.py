@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dippm.conditions import Precision
-from dippm.models.memory import MemoryFootprint
+from dippm.estimate.conditions import Precision
+from dippm.estimate.models.memory import MemoryFootprint
 from training.studies.inductor_kernels import CompiledForward
 from training.studies.inductor_trace import CACHE, schedule_of
 from training.studies.traced_kernels import TracedPrecision

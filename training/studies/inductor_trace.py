@@ -18,11 +18,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from dippm.conditions import Precision
-from dippm.features.kernel import Kernel
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels import launched
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.conditions import Precision
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernels import launched
+from dippm.model.graph.model_graph import ModelGraph
 from training.studies import options
 from training.studies.comparison import Comparison
 from training.studies.inductor_kernels import CompiledForward, CompiledKernel, compiled

@@ -17,11 +17,11 @@ from typing import Annotated, cast
 
 import typer
 
-from dippm.conditions import Precision
-from dippm.features.kernel import PARTS
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.conditions import Precision
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_table import QUANTITIES, SETTINGS, KernelTable
+from dippm.model.graph.model_graph import ModelGraph
 from training.studies import options
 from training.studies.comparison import Comparison
 from training.studies.kernel_lines import Line, sizes_of

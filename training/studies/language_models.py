@@ -2,10 +2,10 @@
 
     python -m training.studies.language_models [--data-dir DIR] [--source NAME] [--host US]
 
-Steps are composed of single kernels, see `dippm.language`. No decode step of these tables trained
-anything; the prompts of optimum-benchmark in half precision did (column "trained"). Where the host
-launches, its time per launch decides and is not recorded: it is taken from one group of rows
-(`--fit`, batch 1), which is left out of the errors, or given.
+Steps are composed of single kernels, see `dippm.decide.language`. No decode step of these tables
+trained anything; the prompts of optimum-benchmark in half precision did (column "trained"). Where
+the host launches, its time per launch decides and is not recorded: it is taken from one group of
+rows (`--fit`, batch 1), which is left out of the errors, or given.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dippm import pretrained
-from dippm.conditions import Conditions
+from dippm.decide.language.config import read_decoder
+from dippm.decide.language.corrections import shipped_corrections
+from dippm.decide.language.formats import format_of
+from dippm.decide.language.kernels import Pass
+from dippm.decide.language.passes import PassCost, Passes
+from dippm.decide.language.setting import Setting, half_precision
 from dippm.devices import find, host_of
 from dippm.errors import DippmError
-from dippm.language.config import read_decoder
-from dippm.language.corrections import shipped_corrections
-from dippm.language.formats import format_of
-from dippm.language.kernels import Pass
-from dippm.language.passes import PassCost, Passes
-from dippm.language.setting import Setting, half_precision
-from dippm.models.hybrid import Hybrid
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.hybrid import Hybrid
 from training.language.measured_steps import SOURCES, MeasuredStep
 from training.language.shapes import SHAPES
 

@@ -40,12 +40,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dataset.join import raw_graphs
-from dippm.conditions import Precision, precision_of
 from dippm.errors import DippmError
-from dippm.frontends import named
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.memory import MemoryFootprint
+from dippm.estimate.conditions import Precision, precision_of
+from dippm.estimate.models.memory import MemoryFootprint
+from dippm.model.frontends import named
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import ModelGraph
 from training.studies.cuda_fakes import autocast, cuda_device
 
 BLOCK = 512
@@ -219,8 +219,8 @@ def module_of(spec: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]
 def graph_of(spec: str, graphs: Path) -> ModelGraph:
     """Return the graph of a model, converting it if the folder has none."""
     if not raw_graphs.path_of(spec, graphs).is_file():
-        from dippm.frontends.frontend import InputSpec
-        from dippm.frontends.pytorch import convert_module
+        from dippm.model.frontends.frontend import InputSpec
+        from dippm.model.frontends.pytorch import convert_module
 
         module, inputs = module_of(spec, 1)
         shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}

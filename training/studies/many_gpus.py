@@ -23,14 +23,14 @@ import dippm
 from dataset.families.language_models import module_of
 from dataset.measured.location import table_path
 from dataset.measured.sources import pytorch_gpu_benchmark
-from dippm.conditions import Conditions, supported_precisions
+from dippm.base.numbers import show
+from dippm.decide.parallel.estimate import estimate
+from dippm.decide.parallel.one_process import Copied, forward_ms, reduce_ms
+from dippm.decide.parallel.plan import plan_of
 from dippm.devices import find, host_of
-from dippm.figures import show
-from dippm.graph.model_graph import ModelGraph
-from dippm.loaded import LoadedPredictor
-from dippm.parallel.estimate import estimate
-from dippm.parallel.one_process import Copied, forward_ms, reduce_ms
-from dippm.parallel.plan import plan_of
+from dippm.estimate.conditions import Conditions, supported_precisions
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.graph.model_graph import ModelGraph
 
 HOSTS = {"A100-40GB": "server-2022"}
 OTHER_HOSTS = "desktop-2019"

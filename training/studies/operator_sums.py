@@ -38,7 +38,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dippm.models.host import OVERLAP_POWER
+from dippm.estimate.models.host import OVERLAP_POWER
 from training.evaluation.held_out import read_held_out
 
 SPLITS = {"S1": "architecture never seen", "S2-10": "family never seen"}

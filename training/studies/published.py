@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 import dippm
-from dippm.graph import ModelGraph
+from dippm.model.graph import ModelGraph
 from training.studies.kernel_tables import markdown
 
 FIGURES = Path(__file__).with_name("published.csv")

@@ -21,7 +21,7 @@ import typer
 import dippm
 from dataset.join.graph_store import GraphStore
 from dippm.devices import find, seed_profile
-from dippm.prediction import Prediction
+from dippm.estimate.prediction import Prediction
 from training.hybrid.rows.memory_samples import (
     INCONSISTENT_SEED,
     SEED_DEVICE,

@@ -25,7 +25,7 @@ import pandas as pd
 import typer
 
 from dataset.join.latency_splits import SPLITS, latency_splits
-from dippm.pretrained import find
+from dippm.estimate.pretrained import find
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, grouped_errors
 from training.hybrid.fit.folds import table_of

@@ -15,8 +15,8 @@ are of
     slices      two slices of one GPU (S1)
 
 "covered" is how many ratios of the two measured times lie in the 90 % interval that the two
-predictions imply if the errors share as much as `dippm.choice.probability` says, and "apart" if
-they shared nothing. "sure" and "right" compare the probability that the place with the smaller
+predictions imply if the errors share as much as `dippm.decide.choice.probability` says, and "apart"
+if they shared nothing. "sure" and "right" compare the probability that the place with the smaller
 prediction is really the faster one with how often it is.
 """
 
@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from dippm.choice.probability import Uncertain, correlation
-from dippm.models.targets import two_sided
+from dippm.decide.choice.probability import Uncertain, correlation
+from dippm.estimate.models.targets import two_sided
 from training.evaluation.held_out import half_width, read_held_out
 
 Floats = NDArray[np.float64]

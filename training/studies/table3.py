@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from dataset.join.splits import by_architecture, random_split
-from dippm.models.pmgns_network import PmgnsConfig
+from dippm.estimate.models.pmgns_network import PmgnsConfig
 from training.pmgns.examples import GPU, Examples, load_examples, measured_rows
 from training.pmgns.folds import run_fold
 from training.pmgns.trainer import D35_LEARNING_RATE, TrainingConfig

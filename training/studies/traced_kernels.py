@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dippm.features.kernels.optimizers import launches_over
+from dippm.estimate.features.kernels.optimizers import launches_over
 from training.studies import traced_backward, traced_classes
 from training.studies.cuda_fakes import Fakes, autocast, cuda_device, replaced
 from training.studies.traced_parts import TracedKernel, parts_of

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from dataset.join import raw_graphs
-from dippm.frontends import named
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
-from dippm.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
-from dippm.vision_operators import declare_vision_operators
+from dippm.model.frontends import named
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.relax.raw_graph import RAW_GRAPH_VERSION, RawGraph
+from dippm.model.vision_operators import declare_vision_operators
 from training.studies import live_memory
 from training.studies.traced_kernels import TracedKernel, TracedPrecision, traced
 from training.studies.traced_training import Optimizer, TracedStep, traced_step
@@ -126,7 +126,7 @@ def graph_of(spec: str, cache: Path, graphs: Path | None = None) -> ModelGraph:
             graph = build(_read(made))
             shutil.copyfile(made, path)
             return graph
-    from dippm.frontends.pytorch import convert_module
+    from dippm.model.frontends.pytorch import convert_module
 
     module, inputs = module_of(spec, 1)
     shapes = {name: tuple(t.shape[1:]) for name, t in inputs.items()}

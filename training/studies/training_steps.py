@@ -23,9 +23,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dippm.conditions import Precision
-from dippm.features.kernels import TrainingStep, sequence_of, training_step
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.conditions import Precision
+from dippm.estimate.features.kernels import TrainingStep, sequence_of, training_step
+from dippm.model.graph.model_graph import ModelGraph
 from training.studies.traced_kernels import TracedPrecision
 from training.studies.traced_models import graph_of, step_of
 from training.studies.traced_training import Optimizer, TracedStep

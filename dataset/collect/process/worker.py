@@ -2,8 +2,8 @@
 
     python -m dataset.collect.process.worker --device cuda:0
 
-It reads requests from stdin and answers on what was its stdout, in the frames of `dippm.process`;
-what libraries print goes to stderr. The answers:
+It reads requests from stdin and answers on what was its stdout, in the frames of
+`dippm.base.process`; what libraries print goes to stderr. The answers:
 
 * `{"event": "ready", "machine": {...}}` once, after the device was initialised
 * `{"event": "built", ...}` to `{"do": "build", "model": "own:..."}`
@@ -29,7 +29,7 @@ import torch
 from dataset.collect.errors import classify, first_line
 from dataset.families.family import Workload
 from dataset.plan.configuration import Point
-from dippm import process
+from dippm.base import process
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.run import Wanted
 

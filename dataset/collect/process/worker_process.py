@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dataset.collect.errors import first_line
+from dippm.base.process import Message, Remaining, WorkerDiedError, WorkerPipes
 from dippm.measure.protocol import Settings
-from dippm.process import Message, Remaining, WorkerDiedError, WorkerPipes
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 LOG_BYTES = 2 * 2**20

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dippm.graph.calls import Call, CallSequence
-from dippm.graph.dialects.names import canonical_name, folded
-from dippm.graph.model_graph import ModelGraph
-from dippm.graph.operators import operator
 from dippm.measure.kernels.alignment import aligned
 from dippm.measure.kernels.record import TracedKernel
+from dippm.model.graph.calls import Call, CallSequence
+from dippm.model.graph.dialects.names import canonical_name, folded
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.operators import operator
 
 How = Literal["call", "module"]
 VIEW_WEIGHT = 0.1

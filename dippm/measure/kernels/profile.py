@@ -13,11 +13,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dippm.base.progress import tell
 from dippm.measure.kernels.paths import marked
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.kernels.trace_file import read
 from dippm.measure.timing import Step
-from dippm.progress import tell
 
 if TYPE_CHECKING:
     import torch

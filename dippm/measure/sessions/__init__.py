@@ -9,10 +9,10 @@ import importlib
 from pathlib import Path
 
 from dippm.errors import ConditionsError, UnknownFormatError
-from dippm.frontends import InputSpec, registry
-from dippm.frontends.registry import Entry
 from dippm.measure.protocol import Regime
 from dippm.measure.sessions.session import Session
+from dippm.model.frontends import InputSpec, registry
+from dippm.model.frontends.registry import Entry
 
 OPENERS = {
     "onnx": "dippm.measure.sessions.onnx",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dippm.errors import UnsafeModelError
-from dippm.frontends import InputSpec
-from dippm.frontends.tensorflow_inputs import import_tensorflow
 from dippm.measure.sessions.session import Argument, Session, random_feeds
+from dippm.model.frontends import InputSpec
+from dippm.model.frontends.tensorflow_inputs import import_tensorflow
 
 
 def open_session(path: Path, inputs: InputSpec, *, batch: int, trust: bool) -> Session:

@@ -6,8 +6,8 @@ import importlib.util
 from pathlib import Path
 
 from dippm.errors import FrameworkNotInstalledError
-from dippm.frontends import InputSpec
 from dippm.measure.sessions.session import Argument, Session, random_feeds
+from dippm.model.frontends import InputSpec
 
 TYPES = {
     "tensor(float)": "float32",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dippm.errors import InputShapeError
-from dippm.frontends import InputSpec
-from dippm.frontends.frontend import FORMS
+from dippm.model.frontends import InputSpec
+from dippm.model.frontends.frontend import FORMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def vision():
     """torchvision, beside a build of torch that lacks its operators."""
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.model.vision_operators import declare_vision_operators
 
     declare_vision_operators()
     import torchvision

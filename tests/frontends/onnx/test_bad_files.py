@@ -14,9 +14,9 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 import dippm
 from dippm.errors import ConversionError, ModelFileError, ModelNotFoundError
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
-from dippm.relax.onnx.wire import looks_like_onnx, read_without_weights, without_weights
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.relax.onnx.wire import looks_like_onnx, read_without_weights, without_weights
 
 EMPTY = InputSpec({})
 

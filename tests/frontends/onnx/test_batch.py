@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dippm.errors import InputShapeError, ModelFileError
-from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.model.frontends.frontend import MARKER_BATCHES
 
 MARKER = MARKER_BATCHES[0]
 INT64 = TensorProto.INT64

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dippm.errors import ConversionError, ModelFileError
-from dippm.graph import build
+from dippm.model.graph import build
 
 ROWS = [("x", ["N", 6])]
 ML = "ai.onnx.ml"

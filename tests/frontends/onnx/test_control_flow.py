@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.model.frontends.frontend import MARKER_BATCHES
 
 MARKER = MARKER_BATCHES[0]
 value = helper.make_tensor_value_info

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import dippm.graph
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
+import dippm.model.graph
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
 
 EXPORTERS = ["dynamo", "legacy"]
 COMPUTE = ("conv2d", "dense", "batch_matmul", "attention", "lstm", "gru", "max_pool")
@@ -48,7 +48,7 @@ class SmallCnn(nn.Module):
 
 def graph_of(path, shapes=None):
     raw = route.load(path, InputSpec(shapes or {}))
-    return raw, dippm.graph.build(raw)
+    return raw, dippm.model.graph.build(raw)
 
 
 def macs_by_torch(module, *example):
@@ -191,8 +191,8 @@ def test_language_models(export, vision, name, exporter):
 def test_torch_is_not_imported(export):
     path = export(nn.Linear(4, 4), (torch.zeros(2, 4),), exporter="legacy")
     program = (
-        "import sys, pathlib; from dippm.frontends import onnx; "
-        "from dippm.frontends.frontend import InputSpec; "
+        "import sys, pathlib; from dippm.model.frontends import onnx; "
+        "from dippm.model.frontends.frontend import InputSpec; "
         f"g = onnx.load(pathlib.Path({str(path)!r}), InputSpec({{}})); "
         "assert g.operators; print('torch' in sys.modules)"
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-import dippm.graph
+import dippm.model.graph
 
 MICROSOFT = "com.microsoft"
 STEPS, WIDTH, HEADS = 10, 64, 8
@@ -21,7 +21,7 @@ def built(convert, make):
         model = make(
             [node], inputs, [(name, None) for name in outputs], domains=[MICROSOFT], **contents
         )
-        return dippm.graph.build(convert(model, shapes)).at_batch(1)
+        return dippm.model.graph.build(convert(model, shapes)).at_batch(1)
 
     return build
 

@@ -11,10 +11,10 @@ import torch
 from onnx import helper
 from torch import nn
 
-import dippm.graph
+import dippm.model.graph
 from dippm.errors import ConversionError
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
 
 COMPUTE = ("conv2d", "dense", "batch_matmul", "attention", "layer_norm", "gelu", "relu", "add")
 
@@ -54,7 +54,7 @@ def test_an_optimized_file_has_the_same_operators(export, optimized, module, sha
     domains = {node.domain for node in onnx.load(rewritten).graph.node}
     assert "com.microsoft" in domains, "the optimizer fused nothing: this tests nothing"
     before, after = (
-        dippm.graph.build(route.load(path, InputSpec({}))) for path in (plain, rewritten)
+        dippm.model.graph.build(route.load(path, InputSpec({}))) for path in (plain, rewritten)
     )
     assert not after.unknown_ops
     assert before.macs == after.macs
@@ -72,7 +72,7 @@ def test_packed_attention_is_a_projection_and_an_attention(convert, make):
         [node], [("x", ["N", 10, 32])], [("y", None)], weights={"w": (32, 96), "b": (96,)},
         domains=["com.microsoft"],
     )  # fmt: skip
-    graph = dippm.graph.build(convert(model)).at_batch(1)
+    graph = dippm.model.graph.build(convert(model)).at_batch(1)
     assert graph.macs == 10 * 32 * 96 + 2 * 10 * 10 * 32
     assert not graph.unknown_ops
 
@@ -99,7 +99,7 @@ def test_a_fused_product(convert, make):
     model = make([node], [("x", ["N", 6, 8])], [("y", None)], domains=["com.microsoft"])
     raw = convert(model)
     assert raw.values[raw.outputs[0]].shape[1:] == (6, 6)
-    assert dippm.graph.build(raw).at_batch(1).macs == 6 * 6 * 8
+    assert dippm.model.graph.build(raw).at_batch(1).macs == 6 * 6 * 8
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Clip"])

@@ -9,9 +9,9 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-import dippm.graph
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
+import dippm.model.graph
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 BYTES = {"int8", "uint8"}
@@ -50,7 +50,7 @@ class Samples(quantization.CalibrationDataReader):
 
 
 def graph(path):
-    return dippm.graph.build(route.load(path, InputSpec({}))).at_batch(1)
+    return dippm.model.graph.build(route.load(path, InputSpec({}))).at_batch(1)
 
 
 def products(found):
@@ -111,7 +111,7 @@ def test_weights_of_four_bits_are_priced_as_stored(make, convert):
         constants={"packed": np.ones((32, 2, 16), np.uint8)}, domains=["com.microsoft"],
     )  # fmt: skip
     raw = convert(model)
-    found = dippm.graph.build(raw).at_batch(1)
+    found = dippm.model.graph.build(raw).at_batch(1)
     assert found.macs == 10 * 64 * 32
     assert products(found)[0].param_bytes == 32 * 2 * 16
     assert "4 bits" in raw.notes[0]
@@ -131,7 +131,7 @@ def test_zero_points_may_be_absent_or_there(make, convert, operator, extra):
         constants={"w": np.ones((4, 3, 3, 3), np.uint8), "scale": np.float32(0.1),
                    "zero": np.uint8(3)},
     )  # fmt: skip
-    found = dippm.graph.build(convert(model)).at_batch(1)
+    found = dippm.model.graph.build(convert(model)).at_batch(1)
     assert found.histogram() == {"conv2d": 1}
     assert found.macs == 8 * 8 * 4 * 27
     assert found.nodes[0].param_bytes == 4 * 27

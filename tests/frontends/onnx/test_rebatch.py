@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import dippm.graph
-from dippm.frontends import onnx as route
-from dippm.frontends.frontend import InputSpec
+import dippm.model.graph
+from dippm.model.frontends import onnx as route
+from dippm.model.frontends.frontend import InputSpec
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ MODELS = {
 def graph(path, batch):
     raw = route.load(path, InputSpec({}))
     assert raw.batch_is_symbolic, raw.notes
-    return dippm.graph.build(raw).at_batch(batch)
+    return dippm.model.graph.build(raw).at_batch(batch)
 
 
 EXPORTERS = ["script", "dynamo"]
@@ -119,4 +119,4 @@ def test_time_steps_in_front_are_found(export, exporter, batch):
     path = export(layer, (torch.zeros(7, batch, 8),), exporter=exporter, is_dynamic=False)
     raw = route.load(path, InputSpec({}))
     assert [raw.values[i].shape for i in raw.inputs] == [(7, 1009, 8)]
-    assert dippm.graph.build(raw).at_batch(1).macs == 7 * 4 * 16 * (8 + 16)
+    assert dippm.model.graph.build(raw).at_batch(1).macs == 7 * 4 * 16 * (8 + 16)

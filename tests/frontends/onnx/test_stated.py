@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from dippm.errors import ConversionError
-from dippm.graph import build
+from dippm.model.graph import build
 
 IMAGE = [("x", ["N", 3, 8, 8])]
 WEIGHTS = {"w": (6, 3, 3, 3), "dense": (6, 5)}

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import dippm.frontends
-import dippm.graph
+import dippm.model.frontends
+import dippm.model.graph
 from dippm.errors import ConversionError, InputShapeError, ModelFileError, ModelNotFoundError
-from dippm.frontends import paddle as route
-from dippm.frontends.frontend import MARKER_BATCHES
+from dippm.model.frontends import paddle as route
+from dippm.model.frontends.frontend import MARKER_BATCHES
 
 pytestmark = pytest.mark.paddle
 MARKER = MARKER_BATCHES[0]
@@ -44,7 +44,7 @@ def models(tmp_path_factory):
 
 
 def convert(path, inputs=None):
-    return dippm.frontends.load(path, inputs, cache=False)
+    return dippm.model.frontends.load(path, inputs, cache=False)
 
 
 def names(raw):
@@ -75,7 +75,9 @@ def test_the_parameter_file_is_not_needed(models, tmp_path):
 
 
 def test_weight_values_do_not_change_the_graph(models):
-    plain, zeros = (dippm.graph.build(convert(models / f"{n}.json")) for n in ("cnn", "zeros"))
+    plain, zeros = (
+        dippm.model.graph.build(convert(models / f"{n}.json")) for n in ("cnn", "zeros")
+    )
     assert plain == zeros
 
 
@@ -84,24 +86,24 @@ def test_recurrent_layers_stay_whole(models, kind, gates):
     raw = convert(models / f"{kind}.json")
     assert names(raw)[f"onnx.{kind}"] == 2
     cells = 10 * 2 * gates * 32 * ((16 + 32) + (64 + 32))
-    assert dippm.graph.build(raw).at_batch(1).macs == cells + 64 * 5
+    assert dippm.model.graph.build(raw).at_batch(1).macs == cells + 64 * 5
 
 
 def test_a_batch_that_is_not_first(models):
     raw = convert(models / "time_major.json", "10,N,16")
     assert raw.values[raw.inputs[0]].shape == (10, MARKER, 16)
-    assert dippm.graph.build(raw).at_batch(3).macs == 3 * 10 * 2 * 3 * 24 * (16 + 24)
+    assert dippm.model.graph.build(raw).at_batch(3).macs == 3 * 10 * 2 * 3 * 24 * (16 + 24)
     with pytest.raises(InputShapeError):
         convert(models / "time_major.json")
 
 
 def test_a_decoder_keeps_its_encoder(models):
-    graph = dippm.graph.build(convert(models / "encoder_decoder.json")).at_batch(1)
+    graph = dippm.model.graph.build(convert(models / "encoder_decoder.json")).at_batch(1)
     assert graph.macs == (10 + 7) * 4 * 24 * (16 + 24)
 
 
 def test_a_loop_reads_its_weights_and_is_counted_by_steps(models):
-    graph = dippm.graph.build(convert(models / "loop.json")).at_batch(1)
+    graph = dippm.model.graph.build(convert(models / "loop.json")).at_batch(1)
     assert graph.macs == 3 * 16 * 16
     assert not graph.unknown_ops
 
@@ -113,7 +115,7 @@ def test_lists_of_tensors_are_refused_before_the_exporter_aborts(models):
 
 
 def test_a_transformer_encoder(models):
-    graph = dippm.graph.build(convert(models / "encoder.json")).at_batch(1)
+    graph = dippm.model.graph.build(convert(models / "encoder.json")).at_batch(1)
     assert graph.macs == 10 * 32 * (4 * 32 + 2 * 64) + 2 * 10 * 10 * 32
     assert not graph.unknown_ops
 
@@ -198,7 +200,7 @@ ZOO = {
 @pytest.mark.parametrize("name", ZOO)
 def test_vision_models(writers, tmp_path, name):
     writers.write(tmp_path, "paddle", name, "random")
-    graph = dippm.graph.build(convert(tmp_path))
+    graph = dippm.model.graph.build(convert(tmp_path))
     macs, counts = ZOO[name]
     assert graph.at_batch(1).macs == pytest.approx(macs, rel=0.01)
     assert counts.items() <= dict(graph.histogram()).items()
@@ -219,7 +221,7 @@ MENDED = {
 def test_what_paddle2onnx_fails_on_is_written_in_words_that_it_knows(models, prefix):
     for name, (operator, macs, shape) in MENDED.items():
         raw = convert(models / prefix.format(name))
-        graph = dippm.graph.build(raw)
+        graph = dippm.model.graph.build(raw)
         assert graph.histogram()[operator] == 1, name
         assert not graph.unknown_ops
         assert graph.at_batch(1).macs == macs, name
@@ -246,4 +248,6 @@ def test_the_ways_out_of_recurrent_cells_work(models):
             convert(models / f"{name}.json")
         assert "LSTM" in caught.value.hint
         assert "SimpleRNN " not in caught.value.hint + " "
-    assert dippm.graph.build(convert(models / "stepped_rnn.json")).at_batch(1).macs == 4 * 28 * 8
+    assert (
+        dippm.model.graph.build(convert(models / "stepped_rnn.json")).at_batch(1).macs == 4 * 28 * 8
+    )

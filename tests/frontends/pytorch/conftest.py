@@ -28,7 +28,7 @@ def vision():
     """torchvision, beside a build of torch that lacks its operators."""
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    from dippm.vision_operators import declare_vision_operators
+    from dippm.model.vision_operators import declare_vision_operators
 
     declare_vision_operators()
     import torchvision

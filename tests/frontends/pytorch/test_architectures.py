@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import build
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
 
 IMAGE = (3, 224, 224)
 VISION = {

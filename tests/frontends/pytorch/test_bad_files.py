@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dippm import frontends
 from dippm.errors import (
     ModelFileError,
     ModelNotFoundError,
@@ -17,9 +16,10 @@ from dippm.errors import (
     UnknownNameError,
     UnsafeModelError,
 )
-from dippm.frontends import pytorch, registry
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_archive import archive_kind, load_pickled
+from dippm.model import frontends
+from dippm.model.frontends import pytorch, registry
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_archive import archive_kind, load_pickled
 
 SHAPE = "3,32,32"
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends import deadline, pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_export import accepted_inputs
-from dippm.frontends.torch_weights import keeping_attributes
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends import deadline, pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_export import accepted_inputs
+from dippm.model.frontends.torch_weights import keeping_attributes
+from dippm.model.graph import build
 
 
 class PerSample(nn.Module):

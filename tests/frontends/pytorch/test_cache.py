@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
-from dippm.frontends import cache, registry
-from dippm.frontends.frontend import InputSpec
+from dippm.model import frontends
+from dippm.model.frontends import cache, registry
+from dippm.model.frontends.frontend import InputSpec
 
 SHAPE = "3,32,32"
 

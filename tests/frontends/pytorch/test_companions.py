@@ -10,8 +10,8 @@ from torch import nn
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_export import export
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_export import export
 
 OWN = InputSpec({})
 
@@ -216,7 +216,7 @@ class Layers(nn.Module):
 
 
 def test_many_layers_of_many_steps_are_no_loop_over_samples(monkeypatch):
-    from dippm.frontends import torch_attempt
+    from dippm.model.frontends import torch_attempt
 
     batches = []
     original = torch_attempt.Attempt.at

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import dippm
-from dippm.features.kernels import launched
-from dippm.graph import ModelGraph
-from dippm.graph.float_type import in_float32
-from dippm.models.footprint import MemoryFootprint
+from dippm.estimate.features.kernels import launched
+from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.model.graph import ModelGraph
+from dippm.model.graph.float_type import in_float32
 
 FORMS = {
     "matmul": (lambda x, w: torch.matmul(x, w), (8, 4)),

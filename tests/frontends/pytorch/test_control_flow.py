@@ -12,10 +12,10 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
-from dippm import frontends
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import ModelGraph, build
+from dippm.model import frontends
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import ModelGraph, build
 
 ONE = 32 * 32
 """MACs of one layer over one row."""
@@ -104,7 +104,7 @@ def test_programs_in_files_are_read_alike(tmp_path):
 
 
 def test_a_loop_that_is_too_long_is_named(monkeypatch):
-    monkeypatch.setattr("dippm.frontends.torch_control_flow.MAX_STEPS", 4)
+    monkeypatch.setattr("dippm.model.frontends.torch_control_flow.MAX_STEPS", 4)
     module, given, *_ = CASES["rows"]
     graph = build(pytorch.convert_module(module.eval(), InputSpec.parse(given)))
     assert list(graph.unknown_ops) == ["aten.map_impl"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.graph import ModelGraph
+from dippm.model.graph import ModelGraph
 
 
 def read(module: nn.Module, shape: str) -> ModelGraph:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from dippm.errors import InputShapeError
-from dippm.frontends import named, pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_input_shapes import input_shape
-from dippm.graph import build
+from dippm.model.frontends import named, pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_input_shapes import input_shape
+from dippm.model.graph import build
 
 OWN = InputSpec({})
 CONFIGURATIONS = [

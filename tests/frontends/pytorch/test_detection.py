@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import ConversionError
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
 
 PUBLISHED = [  # at the size to which the model brings an image, in GMACs, as torchvision gives them
     ("fasterrcnn_mobilenet_v3_large_320_fpn", 2.873),  # published: 0.719, with few proposals of 150

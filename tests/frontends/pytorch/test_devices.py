@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import build
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
 
 
 class Places(nn.Module):

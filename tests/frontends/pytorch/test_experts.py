@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.graph import ModelGraph
+from dippm.model.graph import ModelGraph
 
 WIDTH, INNER, EXPERTS, CHOICES = 8, 16, 4, 2
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownNameError, UnsafeModelError
-from dippm.frontends.torch_archive import archive_kind
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends.torch_archive import archive_kind
+from dippm.model.graph import build
 
 SHAPE = "3,32,32"
 KINDS = {

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dippm import read_graph
-from dippm.frontends import load
-from dippm.graph import build
+from dippm.model.frontends import load
+from dippm.model.graph import build
 
 
 @torch.library.custom_op("dippm_tests::scaled", mutates_args=())

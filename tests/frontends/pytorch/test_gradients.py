@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dippm
 from dippm.errors import ConversionError
-from dippm.graph.dialects.names import folded
-from dippm.graph.operators import operator
+from dippm.model.graph.dialects.names import folded
+from dippm.model.graph.operators import operator
 
 
 class Potential(nn.Module):

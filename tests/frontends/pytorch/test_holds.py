@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.pytorch import convert_module, export_bytes, load_program
-from dippm.graph import build
-from dippm.models.footprint import MemoryFootprint
-from dippm.relax.raw_graph import HELD_UNTIL, RawGraph
+from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.pytorch import convert_module, export_bytes, load_program
+from dippm.model.graph import build
+from dippm.model.relax.raw_graph import HELD_UNTIL, RawGraph
 from training.studies.live_memory import torch_peak
 
 WIDTH = 1024

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends import InputSpec
-from dippm.frontends.frontend import MARKER_BATCHES, marker_batch
+from dippm.model.frontends import InputSpec
+from dippm.model.frontends.frontend import MARKER_BATCHES, marker_batch
 
 
 @pytest.mark.parametrize(

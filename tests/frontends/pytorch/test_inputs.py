@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import ConversionError, InputShapeError
+from dippm.model import frontends
 
 
 class Tokens(nn.Module):

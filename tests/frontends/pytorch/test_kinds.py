@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm import frontends
 from dippm.errors import ConversionError, InputShapeError
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_companions import with_known_masks
-from dippm.graph import ModelGraph, build
+from dippm.model import frontends
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_companions import with_known_masks
+from dippm.model.graph import ModelGraph, build
 
 ROWS = 12 * 16 * 16
 """MACs of the layer over all 12 rows."""

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dippm.errors import ConversionError
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_export import Exported
-from dippm.graph import ModelGraph, build
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_export import Exported
+from dippm.model.graph import ModelGraph, build
 from tests.frontends.pytorch.cases import CASES, Shape
 
 BATCH = 3

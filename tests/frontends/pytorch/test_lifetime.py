@@ -16,17 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from dippm import frontends, progress
+from dippm.base import progress
 from dippm.errors import ConditionsError, ConversionError
-from dippm.frontends.worker import WorkerPool
+from dippm.model import frontends
+from dippm.model.frontends.worker import WorkerPool
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 
 FRONTEND = """
     import json, os, sys, time
     from pathlib import Path
-    from dippm.progress import tell
-    from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+    from dippm.base.progress import tell
+    from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
     NAME = "lingering"
 
@@ -63,8 +64,8 @@ FRONTEND = """
 
 ASK = """
 import sys
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.worker import POOL
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.worker import POOL
 request = {"source": sys.argv[1], "inputs": InputSpec({}).to_dict(), "trust": False}
 with POOL.borrow("lingering_frontend", 2048) as worker:
     worker.convert(request, timeout_s=float(sys.argv[2]))
@@ -209,7 +210,9 @@ def test_a_command_that_is_ended_says_so(home, start, number):
     package = home / "lingering-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: lingering\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[dippm.frontends]\nx = lingering_frontend:NAME\n")
+    (package / "entry_points.txt").write_text(
+        "[dippm.model.frontends]\nx = lingering_frontend:NAME\n"
+    )
     model = home / "lingering sleeps child"
     model.write_text("a model")
     caller, noted = start("predict", str(model), script=COMMAND)

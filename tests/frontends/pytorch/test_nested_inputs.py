@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import InputShapeError
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import build
 
 
 @dataclass

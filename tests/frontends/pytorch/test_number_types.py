@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import dippm
-from dippm import frontends
 from dippm.errors import ModelFileError
-from dippm.features.kernels.launch import launched
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.graph import ModelGraph, build
-from dippm.graph.draft import item_bytes
-from dippm.graph.float_type import float_type, in_float32
-from dippm.graph.model_graph import OpNode
+from dippm.estimate.features.kernels.launch import launched
+from dippm.model import frontends
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.graph import ModelGraph, build
+from dippm.model.graph.draft import item_bytes
+from dippm.model.graph.float_type import float_type, in_float32
+from dippm.model.graph.model_graph import OpNode
 from tests.frontends.pytorch.cases import CASES
 from tests.frontends.pytorch.number_types import NETWORKS, example
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import dippm
-from dippm import frontends
 from dippm.errors import InputShapeError
-from dippm.frontends import named
-from dippm.frontends.torch_known import kept_numbers
+from dippm.model import frontends
+from dippm.model.frontends import named
+from dippm.model.frontends.torch_known import kept_numbers
 
 WIDTH = 3 * 14 * 14
 

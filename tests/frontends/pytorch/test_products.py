@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dippm import frontends
-from dippm.graph import ModelGraph, build
+from dippm.model import frontends
+from dippm.model.graph import ModelGraph, build
 
 
 class Einsum(nn.Module):

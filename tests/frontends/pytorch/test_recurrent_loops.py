@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm.frontends import load
-from dippm.graph import build
+from dippm.model.frontends import load
+from dippm.model.graph import build
 
 STEPS, CHANNELS, HIDDEN, SIZE = 5, 3, 4, 8
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import FrameworkNotInstalledError, ModelFileError, UnknownNameError
-from dippm.frontends import registry
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends import registry
+from dippm.model.graph import build
 
 
 @pytest.mark.parametrize("entry", registry.BUILT_IN, ids=lambda e: e.framework)
@@ -50,7 +50,7 @@ def test_wrappers_are_taken_off():
 
 def test_the_caller_imports_no_framework(files):
     code = (
-        "import sys; from dippm import frontends;"
+        "import sys; from dippm.model import frontends;"
         f"frontends.load({str(files / 'pickle.pt')!r}, '3,32,32');"
         "print([m for m in ('torch', 'tvm', 'onnx', 'tensorflow', 'paddle') if m in sys.modules])"
     )

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from dippm.errors import ConversionError, UnsafeModelError
-from dippm.frontends import load
-from dippm.graph import build
+from dippm.model.frontends import load
+from dippm.model.graph import build
 
 SHAPE = "3,32,32"
 

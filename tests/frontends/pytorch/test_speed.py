@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dippm.frontends import pytorch
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.torch_recurrent import whole_recurrent_layers
-from dippm.graph import build
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.frontends import pytorch
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.model.graph import build
+from dippm.model.relax.raw_graph import RawGraph
 
 
 @pytest.fixture

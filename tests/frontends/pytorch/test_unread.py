@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dippm import frontends
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.graph import build
 
 
 class Unread(nn.Module):

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from dippm import frontends
 from dippm.errors import ConversionError, FrameworkNotInstalledError, UnsafeModelError
-from dippm.frontends.torch_archive import allowed_global, load_pickled
-from dippm.graph import build
+from dippm.model import frontends
+from dippm.model.frontends.torch_archive import allowed_global, load_pickled
+from dippm.model.graph import build
 
 
 class Trap:

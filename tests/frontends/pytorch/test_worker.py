@@ -13,21 +13,22 @@ import textwrap
 import pytest
 import torch
 
-from dippm import frontends, process
+from dippm.base import process
+from dippm.base.progress import listening
 from dippm.errors import (
     ConversionError,
     FrameworkNotInstalledError,
     InputShapeError,
 )
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.worker import Worker, WorkerPool
-from dippm.progress import listening
+from dippm.model import frontends
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.worker import Worker, WorkerPool
 
 FRONTEND = """
     import ctypes, os, signal, time
     from dippm.errors import InputShapeError
-    from dippm.frontends.worker import step
-    from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+    from dippm.model.frontends.worker import step
+    from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
     NAME = "moody"
 
@@ -61,8 +62,8 @@ FRONTEND = """
                 os.posix_fallocate(file.fileno(), 0, 300 << 20)
         if mood.startswith("{"):
             import json
-            from dippm import process
-            from dippm.frontends import worker
+            from dippm.base import process
+            from dippm.model.frontends import worker
             process.write_frame(worker._answers, json.loads(mood))
             time.sleep(600)
         if mood == "deep":
@@ -128,9 +129,9 @@ LIMITED = """
 import resource, sys
 limit = getattr(resource, "RLIMIT_" + sys.argv[1])
 resource.setrlimit(limit, (int(sys.argv[2]),) * 2)
-from dippm import frontends
+from dippm.model import frontends
 from dippm.errors import ConversionError
-from dippm.frontends.worker import WorkerPool
+from dippm.model.frontends.worker import WorkerPool
 try:
     if sys.argv[3] == "module":
         import torch
@@ -174,8 +175,8 @@ import os, sys
 from pathlib import Path
 os.umask(0o777)
 import torch
-from dippm import frontends
-from dippm.frontends.worker import WorkerPool
+from dippm.model import frontends
+from dippm.model.frontends.worker import WorkerPool
 with WorkerPool().borrow("moody_frontend", 2048) as worker:
     inputs = {"shapes": {}, "batch_axes": {}, "values": {}}
     request = {"source": "writes", "inputs": inputs, "trust": False}
@@ -202,8 +203,8 @@ REFUSED = """
 import ctypes, errno, os, struct, sys
 import torch, dippm.api
 from dippm.errors import ConversionError
-from dippm.frontends.worker import Worker
-from dippm.process import sandbox
+from dippm.model.frontends.worker import Worker
+from dippm.base.process import sandbox
 THREAD = 0x10000
 machine, _ = sandbox.MACHINES[os.uname().machine]
 later = sandbox._line(sandbox.RETURN, 0x00050000 | errno.EAGAIN)
@@ -302,7 +303,7 @@ def test_a_timeout_ends_the_process(pool):
 
 SLOW_PARTS = """
     from torch import nn
-    from dippm.frontends.worker import step
+    from dippm.model.frontends.worker import step
 
     class Endless(nn.Module):
         def forward(self, x):
@@ -326,7 +327,7 @@ def test_a_timeout_names_the_module_and_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr(frontends.worker, "PLACE_S", 600.0)
     slow_parts = importlib.import_module("slow_parts")
     torch.save(slow_parts.Holds(slow_parts.Endless()), tmp_path / "slow.pt")
-    worker = Worker("dippm.frontends.pytorch")
+    worker = Worker("dippm.model.frontends.pytorch")
 
     def end_its_time(stage):
         if stage == "within":
@@ -414,7 +415,7 @@ def test_closing_ends_the_process(pool):
 def test_a_script_without_a_main_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch\nfrom dippm import frontends\n"
+        "import torch\nfrom dippm.model import frontends\n"
         "print(len(frontends.load(torch.nn.ReLU(), '4').operators))\n"
     )
     path = os.pathsep.join(p for p in sys.path if p)

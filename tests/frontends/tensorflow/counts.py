@@ -1,11 +1,11 @@
-"""Arithmetic on raw graphs, independent of `dippm.graph`."""
+"""Arithmetic on raw graphs, independent of `dippm.model.graph`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from math import prod
 
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.relax.raw_graph import RawGraph
 
 GATES = {"tf.LSTM": 4, "tf.GRU": 3, "tf.RNN": 1}
 
@@ -21,7 +21,7 @@ def histogram(graph: RawGraph) -> Counter:
 
 
 def macs(graph: RawGraph) -> int:
-    """Count multiply-accumulates for one sample, independently of `dippm.graph`."""
+    """Count multiply-accumulates for one sample, independently of `dippm.model.graph`."""
     return sum(_macs(graph, operator) for operator in graph.operators) // graph.batch
 
 

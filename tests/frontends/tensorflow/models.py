@@ -17,8 +17,8 @@ KINDS = {"keras": "model.keras", "h5": "model.h5", "savedmodel": "folder"}
 def convert(path: Path, given: Any = None, trust: bool = False):
     """Return the raw graph as JSON, or (error type, message, hint); `given` is what users write."""
     from dippm.errors import DippmError
-    from dippm.frontends import keras, savedmodel
-    from dippm.frontends.frontend import InputSpec
+    from dippm.model.frontends import keras, savedmodel
+    from dippm.model.frontends.frontend import InputSpec
 
     frontend = keras if keras.accepts(path) or path.suffix in (".keras", ".h5") else savedmodel
     try:
@@ -33,7 +33,7 @@ def places_while_called(path: Path) -> list[str]:
 
     import keras
 
-    from dippm.frontends import worker
+    from dippm.model.frontends import worker
 
     places, whole = [], keras.layers.Dense.call
 
@@ -325,7 +325,7 @@ def unlisted_parts() -> list[str]:
 
     import keras
 
-    from dippm.frontends import keras_allowed as allowed
+    from dippm.model.frontends import keras_allowed as allowed
 
     layers = {n for n, o in vars(keras.layers).items() if inspect.isclass(o)}
     bases = {"InputSpec", "Layer", "Wrapper"}

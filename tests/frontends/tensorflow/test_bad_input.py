@@ -9,8 +9,8 @@ import zipfile
 import pytest
 
 from dippm.errors import ModelFileError, UnknownFormatError
-from dippm.frontends import keras, registry, savedmodel
-from dippm.graph import build
+from dippm.model.frontends import keras, registry, savedmodel
+from dippm.model.graph import build
 from tests.frontends.tensorflow import models
 from tests.frontends.tensorflow.counts import read
 
@@ -179,7 +179,7 @@ def test_several_inputs_are_named(kind, files, child):
 
 
 def test_a_fixed_batch_is_kept(files, child, tmp_path):
-    from dippm.relax.raw_graph import RawGraph
+    from dippm.model.relax.raw_graph import RawGraph
 
     kept = files("fixed_batch", ("keras", "h5"))
     paths = [*kept.values(), child(models.save_module, tmp_path / "f", "fixed")]

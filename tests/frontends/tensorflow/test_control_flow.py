@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.graph import build
+from dippm.model.graph import build
 from tests.frontends.tensorflow import loops, models
 from tests.frontends.tensorflow.counts import histogram, macs, read
 

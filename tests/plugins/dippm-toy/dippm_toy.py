@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from dippm.errors import ConversionError
-from dippm.frontends.frontend import MARKER_BATCHES, InputSpec
-from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+from dippm.model.frontends.frontend import MARKER_BATCHES, InputSpec
+from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
 NAME = "toy"
 

@@ -9,7 +9,7 @@ import pytest
 
 import dippm
 from dippm import devices
-from dippm.choice import Choice, Contender
+from dippm.decide.choice import Choice, Contender
 from dippm.errors import (
     ConditionsError,
     ConstraintError,
@@ -17,9 +17,9 @@ from dippm.errors import (
     PriceError,
     UnknownNameError,
 )
-from dippm.largest_batch import memory_bound_mb
-from dippm.models.targets import Interval
-from dippm.report.choice import remarks
+from dippm.estimate.largest_batch import memory_bound_mb
+from dippm.estimate.models.targets import Interval
+from dippm.show.report.choice import remarks
 
 GPUS = ("T4", "A100-40GB", "RTX-4090", "H100")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.choice.front import front
-from dippm.conditions import MAX_BATCH
-from dippm.largest_batch import largest_batch
+from dippm.decide.choice.front import front
+from dippm.estimate.conditions import MAX_BATCH
+from dippm.estimate.largest_batch import largest_batch
 
 SMALL = st.integers(0, 6).map(float)
 

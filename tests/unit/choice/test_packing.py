@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import dippm
-from dippm.candidates import Candidate
-from dippm.choice import pack
 from dippm.cli.app import app
+from dippm.decide.choice import pack
 from dippm.devices import arrangements, find
 from dippm.errors import ConditionsError, ConstraintError
+from dippm.estimate.model_list import Candidate
 
 A100 = find("A100-40GB")
 VALID = [sorted(place.profile for place in found) for found in arrangements(A100)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dippm import devices
-from dippm.choice import Prices, read_prices
-from dippm.choice.prices import prices_of
+from dippm.decide.choice import Prices, read_prices
+from dippm.decide.choice.prices import prices_of
 from dippm.errors import PriceError
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "prices.toml"

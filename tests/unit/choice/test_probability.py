@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from dippm.choice import probability
-from dippm.choice.probability import (
+from dippm.decide.choice import probability
+from dippm.decide.choice.probability import (
     Uncertain,
     correlation,
     log_sd,
     probabilities_first,
     probability_below,
 )
-from dippm.models.targets import Estimate, Interval
+from dippm.estimate.models.targets import Estimate, Interval
 
 
 def place(name, value, sd=0.1, **rest):

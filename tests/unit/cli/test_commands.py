@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.pretrained import store
+from dippm.estimate.pretrained import store
 
 
 @pytest.fixture

@@ -62,9 +62,9 @@ def test_while_modules_are_imported(interrupted, onnx_file):
         ("dippm.cli.run", ("run", "true")),
         ("dippm.cli.crash", predict),
         ("numpy", predict),
-        ("dippm.graph.builder", compare),
+        ("dippm.model.graph.builder", compare),
         ("rich.table", predict),
-        ("dippm.tracking.command", ("run", "true")),
+        ("dippm.runs.tracking.command", ("run", "true")),
     ):
         done = interrupted(moment, *words)
         assert done.returncode in (130, -signal.SIGINT), (moment, done)
@@ -82,7 +82,7 @@ def test_before_a_command_is_started_there_is_no_run(interrupted, tmp_path):
 
 
 FINALISER = """
-from dippm import interrupt
+from dippm.base import interrupt
 import signal
 class Ends:
     def __del__(self):
@@ -107,7 +107,7 @@ def test_where_nothing_can_be_raised():
 
 
 def test_it_stays_ignored_and_a_host_keeps_its_own(monkeypatch):
-    from dippm import interrupt
+    from dippm.base import interrupt
 
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import dippm.cli.graph
 from dippm import errors
+from dippm.base.printable import json_text, printable
 from dippm.cli import spelling
 from dippm.cli.app import app
 from dippm.cli.spelling import Option, on_command_line
 from dippm.errors import DippmError
-from dippm.printable import json_text, printable
 
 PACKAGE = Path(inspect.getfile(errors)).parent
 HIDDEN = "a\x1b[31m\x9b\u202e\u2066\n\r\udcff\u2028b"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.cli.commands import _check_numbers
 from dippm.errors import RunError
-from dippm.tracking.order import RunOrder, checked
+from dippm.runs.tracking.order import RunOrder, checked
 
 
 def test_numbers_before_the_command_are_read_as_people_write_them() -> None:

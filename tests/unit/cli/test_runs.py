@@ -10,7 +10,7 @@ import sys
 import pexpect
 import pytest
 
-from dippm.store.runs import open_store
+from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 
 DOWN, SPACE, ENTER, CTRL_C = "\x1b[B", " ", "\r", "\x03"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from dippm.cli.app import app
 from dippm.measure import selftest
-from dippm.store.folder import RunFolder
-from dippm.store.record import Span
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import Span
 from tests import collected_rows
 from tests.run_folders import START_NS, make_run
 from tests.unit.colocation.test_slowdown import SHARED, SOLO, kept

@@ -12,10 +12,10 @@ import pexpect
 import pytest
 from rich.console import Console
 
+from dippm.base.progress import listening, stage, tell
 from dippm.devices import all_devices
-from dippm.progress import listening, stage, tell
-from dippm.report.console import console, device_table, print_text
-from dippm.report.tables import PIPE_FOLD, Column, Fitted
+from dippm.show.report.console import console, device_table, print_text
+from dippm.show.report.tables import PIPE_FOLD, Column, Fitted
 
 NAMES = [device.name for device in all_devices()]
 
@@ -222,8 +222,8 @@ def test_devices_are_filtered(monkeypatch):
 
 
 def test_what_is_absent_for_the_same_reason_shares_a_row():
-    from dippm.report.console import findings_table
-    from dippm.report.health import Finding
+    from dippm.show.report.console import findings_table
+    from dippm.show.report.health import Finding
 
     findings = [
         Finding("source nvml", "absent", "absent: no driver"),

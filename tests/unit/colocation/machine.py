@@ -16,8 +16,8 @@ PATIENCE_S = 60.0
 HEAD = """
 import sys, signal, warnings
 from pathlib import Path
-from dippm import colocation
-from dippm.colocation import mps, removal, seated, undo
+from dippm.runs import colocation
+from dippm.runs.colocation import mps, removal, seated, undo
 removal.PATIENCE_S, mps.QUIT_S, mps.PATIENCE_S = 0.3, 2.0, 20.0
 journal = Path(sys.argv[1])
 """

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
-from dippm.colocation import Sharing
+from dippm.runs.colocation import Sharing
 from tests.unit.colocation.machine import ROOT
 from tests.unit.colocation.test_slowdown import SHARED, SOLO, kept
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from dippm.colocation import undo
-from dippm.colocation.journal import Entry, Owner, started
+from dippm.runs.colocation import undo
+from dippm.runs.colocation.journal import Entry, Owner, started
 
 ON = "mig_mode 1"
 OURS = ["gi 0 2 9 4 4", "ci 0 2 0 2 0 3"]

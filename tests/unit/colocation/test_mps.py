@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.colocation.mps import Server
+from dippm.runs.colocation.mps import Server
 from tests.fake_nvml import GPU_UUID, SECOND_GPU_UUID
 from tests.unit.colocation.machine import REFUSED
 from tests.unit.tracking.commands import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.colocation import CollocationError, Sharing, seated
+from dippm.runs.colocation import CollocationError, Sharing, seated
 from tests.fake_nvml import GPU_UUID, SECOND_GPU_UUID
 
 

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
-from dippm.colocation.shared_energy import BY_BUSY, EQUAL
-from dippm.colocation.slowdown import slowdown
 from dippm.errors import RunError
 from dippm.measure.readings import Absent
-from dippm.store.columns import Column
-from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Span, Start
+from dippm.runs.colocation.shared_energy import BY_BUSY, EQUAL
+from dippm.runs.colocation.slowdown import slowdown
+from dippm.runs.store.columns import Column
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, Span, Start
 
 MS, S = 1_000_000, 1_000_000_000
 WALL_NS = 1_790_000_000 * S
@@ -246,7 +246,7 @@ def test_the_command_finds_them_in_a_store_and_keeps_the_answer(store_file, tmp_
     assert "0_B" in answer.stdout
     document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [run["slowdown"] for run in document["runs"]] == pytest.approx([2.0, 2.0])
-    from dippm.store.runs import open_store
+    from dippm.runs.store.runs import open_store
 
     stored = open_store(str(store_file)).run(asked)
     assert stored.document("slowdown")["runs"] == document["runs"]

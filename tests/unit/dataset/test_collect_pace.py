@@ -8,7 +8,7 @@ import pytest
 
 from dataset.collect.errors import Stop, classify, first_line
 from dataset.collect.pace import FINISH_S, OVERRUN_S, Pace, seconds
-from dippm.process import describe_exit
+from dippm.base.process import describe_exit
 
 
 class Clock:

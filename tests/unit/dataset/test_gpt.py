@@ -12,7 +12,7 @@ import pytest
 from dataset.join import raw_graphs
 from dataset.measured import gpt, sources
 from dataset.measured.sources import hwgpt
-from dippm.graph import ModelGraph, build
+from dippm.model.graph import ModelGraph, build
 
 GPUS = ("a100", "v100")
 WIDTH, HEADS, RATIOS = 128, (2, 4, 2), (2, 3, 4)

@@ -6,7 +6,7 @@ import pytest
 
 from dataset.join.kinship import architecture_id, family_of
 from dippm.errors import UnknownNameError
-from dippm.graph.model_graph import ModelGraph, OpNode, TensorSpec
+from dippm.model.graph.model_graph import ModelGraph, OpNode, TensorSpec
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from dataset.families import language_models as families
 from dataset.join import raw_graphs
 from dataset.measured import language_models
-from dippm.graph import build
+from dippm.model.graph import build
 
 ROW = {
     "task": "forward", "quantization": "none", "precision": "fp16", "seq_len": 256.0,

@@ -10,8 +10,8 @@ import pytest
 from dataset.join import raw_graphs
 from dataset.measured import nasbench101, sources
 from dataset.measured.location import DataNotFoundError
-from dippm.features.kernel_table import KernelTable
-from dippm.graph import build
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.model.graph import build
 
 PUBLISHED = (
     ("0110|0010|0001|0000", "maxpool3x3|maxpool3x3", 1_756_298),

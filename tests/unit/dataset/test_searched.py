@@ -6,8 +6,8 @@ import pytest
 
 from dataset.families.registry import FAMILIES
 from dataset.families.searched import architecture
-from dippm.exploration import ExploreError, Space, explore
-from dippm.exploration.study import every
+from dippm.decide.exploration import ExploreError, Space, explore
+from dippm.decide.exploration.study import every
 
 
 def test_a_family_has_an_axis_for_each_parameter():

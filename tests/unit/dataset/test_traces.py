@@ -9,7 +9,7 @@ import pytest
 
 from dataset.join import raw_graphs
 from dataset.measured.traces import why_not
-from dippm.graph import ModelGraph, build
+from dippm.model.graph import ModelGraph, build
 
 TRACE: dict[str, Any] = {
     "problems": ["v0/level2/1_made_up"],

@@ -23,7 +23,7 @@ from dippm.devices import (
     unknown_host_log_sd,
 )
 from dippm.errors import ConditionsError, DippmError, HostError, UnknownNameError
-from dippm.pretrained import load
+from dippm.estimate.pretrained import load
 
 
 def test_every_class_says_what_it_is_and_where_it_comes_from() -> None:

@@ -151,7 +151,7 @@ def test_the_command_in_every_form(onnx_file, fixed_batch_file, tmp_path):
 
 
 def test_the_waterfall_ends_where_the_second_side_is():
-    from dippm.report.explanation_page import waterfall_figure
+    from dippm.show.report.explanation_page import waterfall_figure
 
     found = dippm.diff(network(), network(width=256, extra=True), **SIZES)
     (trace,) = waterfall_figure(found).data
@@ -176,7 +176,7 @@ def test_shares_have_one_base_and_say_nothing_where_there_is_nothing_to_say():
     """A model that the host decides takes as long on both GPUs, though its kernels do not."""
     import torch
 
-    from dippm.report.explanation import difference_table
+    from dippm.show.report.explanation import difference_table
 
     layers = [torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU()] * 20
     small = {"input": "8,16,16", "batch": 1}

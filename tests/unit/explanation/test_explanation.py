@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
+from dippm.decide.explanation.explanation import ancestors
+from dippm.decide.explanation.parts import PARTS
+from dippm.decide.explanation.roofline import Roofline
 from dippm.errors import ConditionsError
-from dippm.explanation.explanation import ancestors
-from dippm.explanation.parts import PARTS
-from dippm.explanation.roofline import Roofline
-from dippm.models.memory import MIB
+from dippm.estimate.models.memory import MIB
 from tests.browser import NEEDS_CHROMIUM, browse
 
 
@@ -220,7 +220,7 @@ def test_the_command_in_every_form(block_file, tmp_path):
 
 
 def test_the_flame_chart_is_as_wide_as_the_latency(block):
-    from dippm.report.explanation_page import flame_figure
+    from dippm.show.report.explanation_page import flame_figure
 
     found = dippm.explain(block, batch=16)
     (trace,) = flame_figure(found).data
@@ -233,7 +233,7 @@ def test_the_flame_chart_is_as_wide_as_the_latency(block):
 
 
 def test_the_roofline_plot_has_the_roofs(block):
-    from dippm.report.explanation_page import roofline_figure
+    from dippm.show.report.explanation_page import roofline_figure
 
     figure = roofline_figure(dippm.explain(block, batch=64))
     lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
@@ -249,7 +249,7 @@ def test_the_roofline_plot_has_the_roofs(block):
 def test_hostile_names_do_no_harm_on_the_page():
     import torch
 
-    from dippm.report.explanation_page import flame_figure
+    from dippm.show.report.explanation_page import flame_figure
 
     layers = {"<script>alert(1)</script>": torch.nn.Linear(512, 512), "b": torch.nn.Linear(512, 8)}
     module = torch.nn.Sequential()

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 import dippm
-from dippm.conditions import Conditions
+from dippm.decide.explanation import Difference, Explanation
+from dippm.decide.parallel.estimate import estimate
+from dippm.decide.parallel.plan import plan_of
 from dippm.devices import find
-from dippm.explanation import Difference, Explanation
-from dippm.parallel.estimate import estimate
-from dippm.parallel.plan import plan_of
-from dippm.prediction import Prediction, Provenance
-from dippm.report.explanation import difference_table, explained_table, module_table
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.prediction import Prediction, Provenance
+from dippm.show.report.explanation import difference_table, explained_table, module_table
 from tests.unit.models.test_step_law import predictor
 from tests.unit.parallel.test_estimate import transformer
 from tests.unit.prediction.test_physics import convolutional

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from dippm.exploration import Space, explore
-from dippm.exploration.study import key_of
+from dippm.decide.exploration import Space, explore
+from dippm.decide.exploration.study import key_of
 from tests.unit.exploration.networks import build_and_wait
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from dippm.exploration import Space, explore
+from dippm.decide.exploration import Space, explore
 from tests.unit.exploration.networks import build, build_and_die_once
 
 pytest.importorskip("optuna")

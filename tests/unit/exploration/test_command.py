@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
-from dippm.exploration import ExploreError
-from dippm.exploration.space_file import EXAMPLE, read_space
+from dippm.decide.exploration import ExploreError
+from dippm.decide.exploration.space_file import EXAMPLE, read_space
 
 pytest.importorskip("optuna")
 SPACE = """

@@ -6,10 +6,16 @@ import math
 
 import pytest
 
+from dippm.decide.exploration import (
+    ContradictionError,
+    ExploreError,
+    Objective,
+    Space,
+    weights_proxy,
+)
+from dippm.decide.exploration.constraints import constraints_of
+from dippm.decide.exploration.objectives import objectives_of
 from dippm.errors import UnknownNameError
-from dippm.exploration import ContradictionError, ExploreError, Objective, Space, weights_proxy
-from dippm.exploration.constraints import constraints_of
-from dippm.exploration.objectives import objectives_of
 from tests.unit.exploration.networks import build, count_parameters
 
 ACCURACY = Objective("accuracy", of=count_parameters)

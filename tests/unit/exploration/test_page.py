@@ -6,8 +6,12 @@ import re
 
 import pytest
 
-from dippm.exploration import NoFeasibleDesignError, Objective, Space, explore, weights_proxy
-from dippm.report.exploration_page import exploration_page, pareto_figure, write_exploration_page
+from dippm.decide.exploration import NoFeasibleDesignError, Objective, Space, explore, weights_proxy
+from dippm.show.report.exploration_page import (
+    exploration_page,
+    pareto_figure,
+    write_exploration_page,
+)
 from tests.unit.exploration.networks import build
 
 pytest.importorskip("optuna")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dippm.exploration.pareto import front
+from dippm.decide.exploration.pareto import front
 
 POINTS = st.integers(1, 4).flatmap(
     lambda m: st.lists(st.lists(st.integers(0, 5), min_size=m, max_size=m), max_size=40)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dippm.exploration import ExploreError, ExploreNotInstalledError, StudyInUseError
-from dippm.exploration.storage import opened
+from dippm.decide.exploration import ExploreError, ExploreNotInstalledError, StudyInUseError
+from dippm.decide.exploration.storage import opened
 from tests.unit.exploration import searches
 
 optuna = pytest.importorskip("optuna")

@@ -8,7 +8,7 @@ import os
 import pytest
 
 import dippm
-from dippm.exploration import (
+from dippm.decide.exploration import (
     Architecture,
     ContradictionError,
     ExploreError,
@@ -21,9 +21,9 @@ from dippm.exploration import (
     explore,
     weights_proxy,
 )
-from dippm.exploration.evaluation import Evaluator
-from dippm.exploration.question import Task
-from dippm.exploration.study import every
+from dippm.decide.exploration.evaluation import Evaluator
+from dippm.decide.exploration.question import Task
+from dippm.decide.exploration.study import every
 from tests.fuzz import formats
 from tests.unit.exploration import searches
 from tests.unit.exploration.networks import (
@@ -118,8 +118,8 @@ def test_designs_of_one_architecture_share_its_conversion():
 
 
 def _question(space):
-    from dippm.exploration.objectives import objectives_of
-    from dippm.exploration.question import Question
+    from dippm.decide.exploration.objectives import objectives_of
+    from dippm.decide.exploration.question import Question
 
     return Question(space, objectives_of("latency_ms"), (), dippm.load())
 
@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path):
 
 
 def test_worn_out_workers_are_replaced(monkeypatch):
-    monkeypatch.setattr("dippm.exploration.crew.WORN_OUT", 2)
+    monkeypatch.setattr("dippm.decide.exploration.crew.WORN_OUT", 2)
     process = Objective("process", of=lambda parameters: float(os.getpid()))
     space = Space(build, {"width": [4, 8, 12, 16, 20]}, input=IMAGE)
     found = explore(space, ["latency_ms", process], workers=1)
@@ -357,7 +357,7 @@ def test_the_table_names_what_the_space_leaves_open_even_if_one_only_was_tried()
     """Which of two models won is in the table, the text, the CSV and the JSON."""
     import torch
 
-    from dippm.exploration import Architecture
+    from dippm.decide.exploration import Architecture
 
     models = [
         Architecture.of(torch.nn.Conv2d(3, width, 3), name=f"of {width}") for width in (4, 4096)

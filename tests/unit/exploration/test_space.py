@@ -7,10 +7,10 @@ import functools
 import pytest
 from torch import nn
 
+from dippm.decide.exploration import Architecture, Choices, ExploreError, Floats, Ints, Space
+from dippm.decide.exploration.axes import axis_of, label_of, values_of
+from dippm.decide.exploration.study import every
 from dippm.errors import ConditionsError, UnknownNameError
-from dippm.exploration import Architecture, Choices, ExploreError, Floats, Ints, Space
-from dippm.exploration.axes import axis_of, label_of, values_of
-from dippm.exploration.study import every
 from tests.unit.exploration.networks import build
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from dippm.graph.model_graph import Attribute, ModelGraph, OpNode, TensorSpec
+from dippm.model.graph.model_graph import Attribute, ModelGraph, OpNode, TensorSpec
 
 Build = Callable[..., ModelGraph]
 

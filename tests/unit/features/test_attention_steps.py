@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dippm.features.kernel import Kernel
-from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import launched
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernels import launched
+from dippm.model.graph.model_graph import ModelGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
 HEADS, LENGTH, WIDTH = 12, 128, 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Mode, Precision
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.conditions import Mode, Precision
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.model.graph.model_graph import ModelGraph
 
 
 def block() -> ModelGraph:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dippm.devices import find
-from dippm.features.kernel import Kernel
-from dippm.features.kernel_features import DeviceView, roofline_parts_ms
-from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import launched
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_features import DeviceView, roofline_parts_ms
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernels import launched
 from tests.unit.graph.sketch import BATCH, Sketch
 
 CUDNN, OWN = "conv_depthwise", "conv_depthwise_direct"

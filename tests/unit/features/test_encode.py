@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dippm.features import FEATURE_VERSION, collate, encode
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.features import FEATURE_VERSION, collate, encode
+from dippm.model.graph.model_graph import ModelGraph
 
 
 def test_encode_gives_what_a_network_needs(residual: ModelGraph) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.features.fusion import fuse
-from dippm.features.kernel import Kernel
+from dippm.estimate.features.fusion import fuse
+from dippm.estimate.features.kernel import Kernel
 
 SIZE = 1024.0
 

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import FEATURE_NAMES
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import FEATURE_NAMES
 
 ROOT = Path(__file__).parents[3]
 ADDED = """
 from dataclasses import replace
-from dippm.features.kernel_classes import KERNEL_CLASSES, KernelClass
-from dippm.graph.operators import OPERATORS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES, KernelClass
+from dippm.model.graph.operators import OPERATORS
 
 for op, fusible in (("sort", True), ("argsort", False)):
     KERNEL_CLASSES[op] = KernelClass(op, streams=True, fusible=fusible)
@@ -21,8 +21,8 @@ for op, fusible in (("sort", True), ("argsort", False)):
 
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
-from dippm.features.kernel_features import DeviceView, FEATURE_NAMES, kernel_features
-from dippm.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_features import DeviceView, FEATURE_NAMES, kernel_features
+from dippm.estimate.features.kernel_table import KernelTable
 
 for op in ("sort", "argsort"):
     b = GraphBuilder(batch=8)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.features.kernel_graph import KernelGraph, refined
-from dippm.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_graph import KernelGraph, refined
+from dippm.estimate.features.kernel_table import KernelTable
 from tests.unit.training.test_hybrid import residual_graph
 
 

@@ -7,11 +7,11 @@ import pytest
 from torch import nn
 
 from dippm.errors import ConversionError
-from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import launched_by
-from dippm.frontends.frontend import InputSpec
-from dippm.frontends.pytorch import convert_module
-from dippm.graph import build
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernels import launched_by
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.pytorch import convert_module
+from dippm.model.graph import build
 
 
 @pytest.fixture(scope="module")

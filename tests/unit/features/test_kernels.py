@@ -10,7 +10,7 @@ import pytest
 
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
-from dippm.features.kernel_features import (
+from dippm.estimate.features.kernel_features import (
     FEATURE_NAMES,
     N_FEATURES,
     DeviceView,
@@ -18,9 +18,9 @@ from dippm.features.kernel_features import (
     roofline_ms,
     serial_ms,
 )
-from dippm.features.kernel_table import QUANTITIES, KernelTable
-from dippm.features.kernels import launched
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.features.kernels import launched
+from dippm.model.graph.model_graph import ModelGraph
 
 BATCH = 1009
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dippm.features.kernel import Kernel
-from dippm.features.kernels import launched
-from dippm.graph import build
-from dippm.relax.raw_graph import RawGraph
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels import launched
+from dippm.model.graph import build
+from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dippm.features import adjacency, node_features
-from dippm.features.feature_spec import (
+from dippm.estimate.features import adjacency, node_features
+from dippm.estimate.features.feature_spec import (
     CLASS_OF_OPERATOR,
     FIRST_ATTRIBUTE,
     FIRST_SHAPE,
     NODE_COLUMNS,
     OPERATOR_CLASSES,
 )
-from dippm.graph.model_graph import ModelGraph
-from dippm.graph.operators import OPERATORS
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.operators import OPERATORS
 
 from .conftest import Build, conv, node
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from dippm.features import adjacency, encode, node_features, static_features
-from dippm.features.feature_spec import FIRST_ATTRIBUTE
-from dippm.frontends import InputSpec, load
-from dippm.graph import ModelGraph, build
+from dippm.estimate.features import adjacency, encode, node_features, static_features
+from dippm.estimate.features.feature_spec import FIRST_ATTRIBUTE
+from dippm.model.frontends import InputSpec, load
+from dippm.model.graph import ModelGraph, build
 
 
 class Residual(nn.Module):

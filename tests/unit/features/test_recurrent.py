@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from dippm.conditions import Conditions
 from dippm.devices import find
-from dippm.features.kernel import Kernel
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernels import launched
-from dippm.frontends import InputSpec, load
-from dippm.graph import ModelGraph, build
-from dippm.pretrained import load as load_predictor
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernels import launched
+from dippm.estimate.pretrained import load as load_predictor
+from dippm.model.frontends import InputSpec, load
+from dippm.model.graph import ModelGraph, build
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 OWN = ("recurrent", "cast", "copy", "elementwise")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dippm.features import static_features, wide_static_features
-from dippm.features.static_features import WIDE_STATIC_COLUMNS
-from dippm.graph.model_graph import ModelGraph
+from dippm.estimate.features import static_features, wide_static_features
+from dippm.estimate.features.static_features import WIDE_STATIC_COLUMNS
+from dippm.model.graph.model_graph import ModelGraph
 
 from .conftest import Build, node
 

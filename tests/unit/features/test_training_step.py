@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Optimizer
-from dippm.features.kernel import PARTS, Kernel
-from dippm.features.kernel_table import QUANTITIES, KernelTable
-from dippm.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
-from dippm.features.kernels.backward.checkpointing import blocks_of
-from dippm.features.kernels.optimizers import UPDATES, launches_over, update
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.training_memory import TrainingMemory
-from dippm.relax.raw_graph import RawGraph
+from dippm.estimate.conditions import Optimizer
+from dippm.estimate.features.kernel import PARTS, Kernel
+from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.features.kernels import KERNEL_VERSION, launched, sequence_of, training_step
+from dippm.estimate.features.kernels.backward.checkpointing import blocks_of
+from dippm.estimate.features.kernels.optimizers import UPDATES, launches_over, update
+from dippm.estimate.models.training_memory import TrainingMemory
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.relax.raw_graph import RawGraph
 from training.studies.training_steps import PASSES, StepTotals, ours, ratios
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from dippm.graph import build
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.graph import build
+from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
 

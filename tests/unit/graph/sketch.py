@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dippm.graph import ModelGraph, build
-from dippm.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue
+from dippm.model.graph import ModelGraph, build
+from dippm.model.relax.raw_graph import Attribute, RawGraph, RawOperator, RawValue
 
 BATCH = 1009
 

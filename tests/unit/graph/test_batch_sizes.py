@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.features.kernel_table import KernelTable
-from dippm.graph import build
-from dippm.graph.batch_sizes import rebinding
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.model.graph import build
+from dippm.model.graph.batch_sizes import rebinding
 from tests.unit.graph.sketch import Sketch
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import dippm
-from dippm import graph
 from dippm.errors import ConversionError, InputShapeError, ModelFileError
-from dippm.graph import ModelGraph
-from dippm.graph.model_graph import GRAPH_VERSION
-from dippm.models.targets import NOTHING_RUNS
-from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
-from dippm.report.html import render_report
+from dippm.estimate.models.targets import NOTHING_RUNS
+from dippm.model import graph
+from dippm.model.graph import ModelGraph
+from dippm.model.graph.model_graph import GRAPH_VERSION
+from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
+from dippm.show.report.html import render_report
 
 KINDS = {"hybrid-gpu": "A100", "pmgns-cpu-epyc": "CPU-AMD-EPYC-2c"}
 

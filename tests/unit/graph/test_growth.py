@@ -8,8 +8,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from dippm.features.kernels import launched
-from dippm.progress import listening
+from dippm.base.progress import listening
+from dippm.estimate.features.kernels import launched
 from tests.unit.graph.growth import MODELS, lines_of_build
 from tests.unit.graph.sketch import BATCH, Sketch
 

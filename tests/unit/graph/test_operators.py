@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import dippm.graph
-from dippm.features.feature_spec import CLASS_OF_OPERATOR, OPERATOR_CLASSES
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.graph.dialects.names import NAMES, folded
-from dippm.graph.dialects.readers import READERS
-from dippm.graph.operators import OPERATORS, Operator, operator
+import dippm.model.graph
+from dippm.estimate.features.feature_spec import CLASS_OF_OPERATOR, OPERATOR_CLASSES
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.model.graph.dialects.names import NAMES, folded
+from dippm.model.graph.dialects.readers import READERS
+from dippm.model.graph.operators import OPERATORS, Operator, operator
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 _ONLY_WHILE_READING = {"identity", "matmul"}
@@ -72,7 +72,7 @@ def test_readers_stand_for_names_that_exist() -> None:
 
 
 def test_readers_and_rules_write_only_operators_of_the_table() -> None:
-    root = Path(dippm.graph.__file__).parent
+    root = Path(dippm.model.graph.__file__).parent
     unknown = {
         f"{path.relative_to(root)}: {op!r} has no row in the operator table"
         for path in root.rglob("*.py")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dippm.graph import ModelGraph
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.graph import ModelGraph
+from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
 

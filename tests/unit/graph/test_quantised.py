@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dippm.devices.catalog import find
-from dippm.features.kernel import UNITS
-from dippm.features.kernel_features import N_FEATURES, DeviceView, kernel_features
-from dippm.features.kernel_table import KernelTable
-from dippm.features.kernels import launched
+from dippm.estimate.features.kernel import UNITS
+from dippm.estimate.features.kernel_features import N_FEATURES, DeviceView, kernel_features
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.features.kernels import launched
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 

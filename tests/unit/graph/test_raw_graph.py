@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from dippm.relax import packed
-from dippm.relax.packed import pack, unpack
-from dippm.relax.raw_graph import RawGraph, RawOperator, RawValue
+from dippm.model.relax import packed
+from dippm.model.relax.packed import pack, unpack
+from dippm.model.relax.raw_graph import RawGraph, RawOperator, RawValue
 
 GRAPH = RawGraph(
     values=(

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from dippm.errors import ConditionsError
-from dippm.graph import GRAPH_VERSION, build
-from dippm.graph.liveness import peak, peak_activation_bytes
-from dippm.graph.operators import OPERATORS
-from dippm.graph.strides import view_strides
+from dippm.model.graph import GRAPH_VERSION, build
+from dippm.model.graph.liveness import peak, peak_activation_bytes
+from dippm.model.graph.operators import OPERATORS
+from dippm.model.graph.strides import view_strides
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.graph import ModelGraph, build
-from dippm.relax.raw_graph import RawGraph
+from dippm.model.graph import ModelGraph, build
+from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch, ops
 
 

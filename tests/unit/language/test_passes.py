@@ -6,18 +6,18 @@ from itertools import pairwise
 
 import pytest
 
+from dippm.decide.language import read_decoder
+from dippm.decide.language.cache import cache_bytes
+from dippm.decide.language.eager import eager_kernels
+from dippm.decide.language.engine import PLAIN, attended, engine_kernels
+from dippm.decide.language.formats import format_of
+from dippm.decide.language.kernels import Pass
+from dippm.decide.language.memory import weight_bytes
+from dippm.decide.language.ordered import OrderedSurface
+from dippm.decide.language.parallel import exchange_ms, group_of, part_of
+from dippm.decide.language.routing import busy_experts
 from dippm.devices import find
 from dippm.errors import ConditionsError, DeviceError
-from dippm.language import read_decoder
-from dippm.language.cache import cache_bytes
-from dippm.language.eager import eager_kernels
-from dippm.language.engine import PLAIN, attended, engine_kernels
-from dippm.language.formats import format_of
-from dippm.language.kernels import Pass
-from dippm.language.memory import weight_bytes
-from dippm.language.ordered import OrderedSurface
-from dippm.language.parallel import exchange_ms, group_of, part_of
-from dippm.language.routing import busy_experts
 from training.language.shapes import SHAPES
 
 DENSE = ("llama-2-7b", "llama-3.1-8b", "gpt2", "falcon-40b", "bloom-7b1", "opt-350m", "phi-2")

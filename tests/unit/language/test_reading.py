@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from dippm.decide.language import read_decoder
+from dippm.decide.language.families import CHECKED
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownArchitectureError
-from dippm.language import read_decoder
-from dippm.language.families import CHECKED
 from training.language.shapes import SHAPES
 
 COUNTED = (

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
+from dippm.decide.language import language_model
 from dippm.errors import (
     CheckpointError,
     ConditionsError,
     DoesNotFitError,
     UnsupportedPrecisionError,
 )
-from dippm.language import language_model
 from training.language.shapes import SHAPES
 
 LLAMA = {**SHAPES["llama-3.1-8b"], "_name_or_path": "llama"}

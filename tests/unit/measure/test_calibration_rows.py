@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 import dippm
-from dippm.calibration import calibrate_here
 from dippm.cli.app import app
 from dippm.devices import find, read_device
 from dippm.errors import ConditionsError, DeviceError, MeasurementError
 from dippm.measure import calibration_rows, subject
+from dippm.measure.calibration import calibrate_here
 from dippm.measure.calibration_rows import Point, measure_rows, points_for
 from dippm.measure.protocol import Settings
 from dippm.measure.run import Bench
@@ -110,7 +110,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(calibration_rows, "MODELS", SMALL)
     monkeypatch.setattr(calibration_rows, "BATCHES", (2, 1))
     monkeypatch.setattr(calibration_rows, "IDLE_S", 0.05)
-    monkeypatch.setattr("dippm.calibration.QUICK", QUICK)
+    monkeypatch.setattr("dippm.measure.calibration.QUICK", QUICK)
     with cuda_stand_in.gpu() as made:
         yield made
 

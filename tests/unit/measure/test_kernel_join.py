@@ -8,9 +8,6 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
-from dippm.frontends import InputSpec
-from dippm.frontends.pytorch import convert_module
-from dippm.graph import ModelGraph, build
 from dippm.measure.kernels.alignment import aligned
 from dippm.measure.kernels.join import Place, joined
 from dippm.measure.kernels.profile import profiled
@@ -18,6 +15,9 @@ from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.kernels.table import encoded, read
 from dippm.measure.protocol import Regime
 from dippm.measure.regimes import prepared
+from dippm.model.frontends import InputSpec
+from dippm.model.frontends.pytorch import convert_module
+from dippm.model.graph import ModelGraph, build
 
 CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dippm import pretrained
 from dippm.cli.app import app
 from dippm.errors import ConditionsError, InputShapeError, UnsafeModelError
+from dippm.estimate import pretrained
 from dippm.measure.columns import CONFIGURATION, IDENTITY, MEASURED, OUTCOME, PROVENANCE
 from dippm.measure.measurement import measure_model
 from dippm.measure.protocol import Regime, Settings

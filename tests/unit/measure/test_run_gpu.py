@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dippm.conditions import PRECISIONS
+from dippm.estimate.conditions import PRECISIONS
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.run import Bench, Wanted
 

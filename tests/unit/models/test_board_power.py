@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dippm import pretrained
-from dippm.conditions import Conditions
 from dippm.devices import Device, find
-from dippm.models.targets import Estimates
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.targets import Estimates
 from tests.unit.prediction.test_physics import dense
 
 BATCH = 16384

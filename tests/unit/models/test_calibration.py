@@ -8,8 +8,8 @@ import pytest
 
 from dippm.devices import Calibration, find, read_device, write_device
 from dippm.errors import DeviceError
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.models.calibration import LAUNCH_SD, MeasuredRow, calibrate, log_ms
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.models.calibration import LAUNCH_SD, MeasuredRow, calibrate, log_ms
 from tests.unit.models.test_hybrid import conditions, perceptron, predictor
 
 CLASSES = list(KERNEL_CLASSES)
@@ -117,7 +117,7 @@ def test_each_model_has_its_error_while_it_was_left_out():
 
 
 def test_of_very_many_models_those_farthest_from_one_another_are_kept(monkeypatch):
-    monkeypatch.setattr("dippm.models.calibration.MOST_MODELS", 3)
+    monkeypatch.setattr("dippm.estimate.models.calibration.MOST_MODELS", 3)
     shares = [0.0, 0.02, 0.5, 0.52, 1.0]
     some = []
     for i, share in enumerate(shares):

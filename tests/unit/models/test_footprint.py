@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Mode
-from dippm.graph import build
-from dippm.graph.lifetimes import eager
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.allocator import MIB, CachingAllocator, reserved_bytes
-from dippm.models.footprint import MemoryFootprint
-from dippm.relax.raw_graph import RawGraph
+from dippm.estimate.conditions import Mode
+from dippm.estimate.models.allocator import MIB, CachingAllocator, reserved_bytes
+from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.model.graph import build
+from dippm.model.graph.lifetimes import eager
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.relax.raw_graph import RawGraph
 from tests.unit.graph.sketch import BATCH, Sketch
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "live_memory"

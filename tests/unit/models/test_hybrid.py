@@ -11,24 +11,24 @@ import pytest
 import torch
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Conditions
 from dippm.devices import Calibration, Device, find
 from dippm.errors import CheckpointError, ConditionsError
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView, roofline_ms
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
-from dippm.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN
-from dippm.models.kernel_law import Place
-from dippm.models.kernel_network import ROUNDS, member_shapes
-from dippm.models.law_kernels import LawKernels
-from dippm.models.novelty import TENSOR, MeasuredModels, shares_of
-from dippm.models.order import HALF, WIDE
-from dippm.models.targets import TARGETS
-from dippm.prediction import Prediction, Provenance
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
+from dippm.estimate.models.intervals import LEAST_NOVELTY, SEEN, UNSEEN
+from dippm.estimate.models.kernel_law import Place
+from dippm.estimate.models.kernel_network import ROUNDS, member_shapes
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.novelty import TENSOR, MeasuredModels, shares_of
+from dippm.estimate.models.order import HALF, WIDE
+from dippm.estimate.models.targets import TARGETS
+from dippm.estimate.prediction import Prediction, Provenance
+from dippm.model.graph.model_graph import ModelGraph
 from tests.unit.graph.sketch import Sketch
 
 LOG_SLOWDOWN = 0.5

@@ -6,7 +6,7 @@ import threading
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dippm.models.kernel_network import _one_blas_thread
+from dippm.estimate.models.kernel_network import _one_blas_thread
 
 
 def blas_threads() -> set[int]:

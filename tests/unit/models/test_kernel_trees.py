@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dippm.errors import CheckpointError
-from dippm.features.kernel_features import N_FEATURES, N_KINDS
-from dippm.models.kernel_trees import ROWS_AT_ONCE, KernelTrees
+from dippm.estimate.features.kernel_features import N_FEATURES, N_KINDS
+from dippm.estimate.models.kernel_trees import ROWS_AT_ONCE, KernelTrees
 
 COLUMN = N_KINDS + 5
 

@@ -11,8 +11,8 @@ import pytest
 from dippm.devices import find
 from dippm.devices.device import Calibration
 from dippm.errors import CheckpointError
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.models.intervals import (
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.models.intervals import (
     FEATURES,
     LEAST_NOVELTY,
     MOST_GPU_NOVELTY,
@@ -23,7 +23,7 @@ from dippm.models.intervals import (
     interval_features,
     interval_group,
 )
-from dippm.models.novelty import (
+from dippm.estimate.models.novelty import (
     GPUS_TENSOR,
     MOST_ROWS,
     TENSOR,

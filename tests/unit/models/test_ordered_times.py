@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm import pretrained
-from dippm.conditions import Conditions
 from dippm.devices import find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
-from dippm.graph import ModelGraph
-from dippm.models.kernel_law import Place
-from dippm.models.kernel_network import ROUNDS
-from dippm.models.law_kernels import LawKernels
-from dippm.models.ordered_times import OrderedTimes
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.kernel_law import Place
+from dippm.estimate.models.kernel_network import ROUNDS
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.ordered_times import OrderedTimes
+from dippm.model.graph import ModelGraph
 from tests.unit.prediction.test_physics import convolutional, dense
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import CalibratedModel, Calibration, Device, find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.models.intervals import (
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.models.intervals import (
     MOST_GPU_NOVELTY,
     NOVELTY_POWER,
     SEEN,

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.errors import CheckpointError, ConditionsError, UnknownNameError
-from dippm.features import FEATURE_VERSION, collate, encode
-from dippm.graph import ModelGraph, OpNode
-from dippm.models.encoders import ENCODERS, find_encoder
-from dippm.models.pmgns import PmgnsPredictor
-from dippm.models.pmgns_inputs import network_inputs
-from dippm.models.pmgns_network import Pmgns, PmgnsConfig
-from dippm.models.predictor import PREDICTORS
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features import FEATURE_VERSION, collate, encode
+from dippm.estimate.models.encoders import ENCODERS, find_encoder
+from dippm.estimate.models.pmgns import PmgnsPredictor
+from dippm.estimate.models.pmgns_inputs import network_inputs
+from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
+from dippm.estimate.models.predictor import PREDICTORS
+from dippm.model.graph import ModelGraph, OpNode
 
 MAPS = (2, 8, 16, 16)
 RESIDUAL = {"coverage": 0.9, "low": -0.1, "high": 0.2, "upper_99": 0.5}

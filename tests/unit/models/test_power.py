@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from dippm.devices import Device, all_devices, check_device, find
 from dippm.errors import DeviceError
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_table import KernelTable
-from dippm.models.checkpoint_schemas import PowerPart
-from dippm.models.power import SHARES, PowerModel, achieved_shares, idle_power_w, silicon
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.checkpoint_schemas import PowerPart
+from dippm.estimate.models.power import SHARES, PowerModel, achieved_shares, idle_power_w, silicon
 from tests.unit.models.test_hybrid import perceptron
 
 share = st.floats(0, 1)

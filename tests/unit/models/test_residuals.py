@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.errors import CheckpointError
-from dippm.features.kernel_features import N_FEATURES
-from dippm.models.residuals import (
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_features import N_FEATURES
+from dippm.estimate.models.residuals import (
     LENGTH,
     N_COORDINATES,
     POINTS,

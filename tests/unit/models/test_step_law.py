@@ -12,23 +12,23 @@ import pytest
 import torch
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.errors import CheckpointError, ConditionsError
-from dippm.features.kernel import PARTS
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView, roofline_ms
-from dippm.features.kernel_table import KernelTable
-from dippm.graph import build
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import FEATURES as INTERVAL_FEATURES
-from dippm.models.intervals import SEEN, UNSEEN
-from dippm.models.novelty import TENSOR
-from dippm.models.order import HALF, WIDE
-from dippm.models.step_law import N_STEP_FEATURES
-from dippm.models.training_memory import TrainingFootprint, TrainingMemory
-from dippm.relax.raw_graph import RawGraph
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import FEATURES as INTERVAL_FEATURES
+from dippm.estimate.models.intervals import SEEN, UNSEEN
+from dippm.estimate.models.novelty import TENSOR
+from dippm.estimate.models.order import HALF, WIDE
+from dippm.estimate.models.step_law import N_STEP_FEATURES
+from dippm.estimate.models.training_memory import TrainingFootprint, TrainingMemory
+from dippm.model.graph import build
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.relax.raw_graph import RawGraph
 
 LOG_SLOWDOWN, STEP = 0.5, 0.1
 MULTIPLIERS = {"forward": 0.0, "backward_input": 0.2, "backward_weight": 0.3, "optimizer": -0.1}

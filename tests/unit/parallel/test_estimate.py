@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
+from dippm.decide.parallel.shards import shards
+from dippm.decide.parallel.work import work_of
 from dippm.errors import ConditionsError, DippmError
-from dippm.parallel.shards import shards
-from dippm.parallel.work import work_of
 
 
 def run(*words):
@@ -226,8 +226,8 @@ def test_one_process_launches_for_all_and_copies_every_step(graph):
 def test_parts_of_kernels_add_up_to_the_kernels(graph):
     import numpy as np
 
-    from dippm.features.kernel_table import QUANTITIES, KernelTable
-    from dippm.parallel.sharded_kernels import sharded
+    from dippm.decide.parallel.sharded_kernels import sharded
+    from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
 
     found = shards(graph.at_batch(8), 4)
     whole = KernelTable.of(graph, "fp16")
@@ -253,9 +253,9 @@ def test_parts_of_kernels_add_up_to_the_kernels(graph):
 def test_parts_take_at_least_their_share(graph):
     """Smaller products are less efficient, and columns still read the whole input."""
     from dippm.api import load
-    from dippm.conditions import Conditions
+    from dippm.decide.parallel.sharded_kernels import shard_times_ms
     from dippm.devices import find
-    from dippm.parallel.sharded_kernels import shard_times_ms
+    from dippm.estimate.conditions import Conditions
 
     conditions = Conditions(find("A100"), 64, "fp16")
     loaded = load()
@@ -272,7 +272,7 @@ def test_parts_take_at_least_their_share(graph):
 
 def test_no_part_of_a_kernel_takes_less_than_the_clock_allows():
     from dippm.devices import find
-    from dippm.features.kernel_features import LAUNCH_CYCLES
+    from dippm.estimate.features.kernel_features import LAUNCH_CYCLES
 
     small = dippm.read_graph(transformer(2, 256, 8), input=(64, 256))
     found = at(small, gpus=8, strategy="tensor", batch=1, timer="kernel")

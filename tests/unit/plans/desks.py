@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dippm.plans.plan import Plan
-from dippm.plans.reading import read_plan
-from dippm.store.folder import Recorded, read_folder
+from dippm.runs.plans.plan import Plan
+from dippm.runs.plans.reading import read_plan
+from dippm.runs.store.folder import Recorded, read_folder
 from tests.unit.tracking.commands import environment, line_of, until
 
 HEADER = "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params\n"
@@ -19,8 +19,8 @@ SCHEDULER = """
 import json, sys
 from pathlib import Path
 from dippm.errors import DippmError
-from dippm.plans.scheduler import run_plan
-from dippm.plans.terms import Terms
+from dippm.runs.plans.scheduler import run_plan
+from dippm.runs.plans.terms import Terms
 
 def tell(**words):
     print(json.dumps(words), file=sys.__stdout__, flush=True)
@@ -117,7 +117,8 @@ class Desk:
 
     def recover(self) -> list[str]:
         return self.call(
-            "import json, sys; from pathlib import Path; from dippm.plans.recovery import recover;"
+            "import json, sys; from pathlib import Path;"
+            "from dippm.runs.plans.recovery import recover;"
             "print(json.dumps(recover(Path(sys.argv[1]))))"
         )
 

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from dippm.plans.cluster import on_devices
-from dippm.plans.table import read_table
-from dippm.plans.workload import workloads
+from dippm.runs.plans.cluster import on_devices
+from dippm.runs.plans.table import read_table
+from dippm.runs.plans.workload import workloads
 from tests.unit.plans.desks import HEADER, interrupt, lines, told
 from tests.unit.tracking import commands
 from tests.unit.tracking.commands import alive, until

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from dippm.plans.book import Book
-from dippm.plans.journal import is_left, left_open
-from dippm.plans.place import state_folder
-from dippm.plans.reading import read_plan
-from dippm.plans.status import Process, Status
-from dippm.plans.workload_processes import processes_of
+from dippm.runs.plans.book import Book
+from dippm.runs.plans.journal import is_left, left_open
+from dippm.runs.plans.place import state_folder
+from dippm.runs.plans.reading import read_plan
+from dippm.runs.plans.status import Process, Status
+from dippm.runs.plans.workload_processes import processes_of
 from tests.unit.plans.desks import HEADER, interrupt, lines, next_line, told
 from tests.unit.tracking.commands import alive, line_of, until
 
@@ -243,7 +243,7 @@ def test_the_plan_is_removed_while_it_runs(desk):
 
 def test_a_status_that_cannot_be_written_harms_no_run(desk, monkeypatch):
     """A full disk, for one: it is said once, and the old plan stays whole."""
-    import dippm.plans.book as book
+    import dippm.runs.plans.book as book
 
     desk.rows("1,1,,,-,-,true,-,")
     before = desk.plan.read_bytes()
@@ -267,9 +267,9 @@ def test_a_crash_while_the_plan_is_written_leaves_the_old_one(desk):
     code = """
 import os, sys
 from pathlib import Path
-from dippm.plans.book import Book
-from dippm.plans.reading import read_plan
-from dippm.plans.status import Status
+from dippm.runs.plans.book import Book
+from dippm.runs.plans.reading import read_plan
+from dippm.runs.plans.status import Status
 book = Book(read_plan(Path("plan.csv")), print)
 print("ready", flush=True)
 while True:
@@ -304,7 +304,7 @@ def test_the_store_dies_in_mid_plan(desk, store_file):
     for run in runs:
         assert desk.recorded(run).end.status == "finished"
 
-    from dippm.store.attach import attach_all
+    from dippm.runs.store.attach import attach_all
 
     assert {path.name for path in attach_all(desk.spool).waiting} == runs
     store_file.rmdir()

@@ -91,7 +91,7 @@ def test_no_run_of_a_workload_starts_before_all_are_prepared(desk):
     """The second row's process is held up while it prepares; the first waits at the gate."""
     desk.rows("1,1,,,-,-,echo,-,first", "1,1,,,-,-,echo,-,second")
     held = (
-        "import dippm.plans.carried_out as c; original = c.CarriedOut._start\n"
+        "import dippm.runs.plans.carried_out as c; original = c.CarriedOut._start\n"
         "def start(self, row, seat, gate):\n"
         "    original(self, row, seat, gate)\n"
         "    if row.number == 2:\n"
@@ -115,7 +115,7 @@ def test_no_run_starts_without_those_that_it_was_to_start_with(desk):
     """The process of the second row is killed while it prepares: the first is sent away."""
     desk.rows("1,1,,,-,-,echo,-,first", "1,1,,,-,-,echo,-,second", "1,2,,,-,-,echo,-,third")
     killed = (
-        "import os, dippm.plans.carried_out as c; original = c.CarriedOut._start\n"
+        "import os, dippm.runs.plans.carried_out as c; original = c.CarriedOut._start\n"
         "def start(self, row, seat, gate):\n"
         "    original(self, row, seat, gate)\n"
         "    if row.number == 2: os.kill(self._running[1].process.pid, 9)\n"
@@ -284,8 +284,8 @@ def test_every_row_that_cannot_be_run_is_named(desk):
 def test_a_plan_that_runs_itself_ends(desk):
     """A cycle: the row waits for a scheduler that waits for nobody, for the plan is locked."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom dippm.plans.scheduler import run_plan\n"
-        "from dippm.plans.terms import Terms\nrun_plan(Path('plan.csv'), Terms(), None)\n"
+        "import sys\nfrom pathlib import Path\nfrom dippm.runs.plans.scheduler import run_plan\n"
+        "from dippm.runs.plans.terms import Terms\nrun_plan(Path('plan.csv'), Terms(), None)\n"
     )
     desk.script("again.py", code)
     desk.rows("1,1,,,-,-,again.py,-,")

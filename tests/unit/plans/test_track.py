@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from dippm.measure.sampler_file import read
-from dippm.store.folder import read_folder
+from dippm.runs.store.folder import read_folder
 from tests import fake_mps, fake_nvml
 from tests.unit.tracking.commands import line_of, until
 

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dippm
-from dippm.calibration import MeasuredRowsError, calibrate
 from dippm.cli.app import app
 from dippm.devices import find, read_device, write_device
 from dippm.errors import DeviceError
+from dippm.measure.calibration import MeasuredRowsError, calibrate
 from tests.unit.models.test_hybrid import perceptron
 from tests.unit.models.test_own_errors import deep_perceptron
 

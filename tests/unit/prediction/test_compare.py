@@ -11,10 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dippm
-from dippm.batches import batches_of
-from dippm.candidates import Candidate, ModelListError, candidates_of
 from dippm.cli.app import app
-from dippm.conditions import Conditions, same_arithmetic, supported_precisions
 from dippm.devices import find
 from dippm.errors import (
     ConditionsError,
@@ -22,6 +19,9 @@ from dippm.errors import (
     UnknownNameError,
     UnsupportedPrecisionError,
 )
+from dippm.estimate.batches import batches_of
+from dippm.estimate.conditions import Conditions, same_arithmetic, supported_precisions
+from dippm.estimate.model_list import Candidate, ModelListError, candidates_of
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_wrong_for_every_model_is_raised(onnx_file, wrong, error):
 
 
 def test_a_fault_of_ours_in_one_model_does_not_lose_the_rest(onnx_file, monkeypatch):
-    from dippm import loaded
+    from dippm.estimate import predictor as loaded
 
     read = loaded.read_graph
 
@@ -369,7 +369,7 @@ def test_fp32_is_ieee_where_there_is_no_tf32():
 
 
 def test_a_slice_that_is_not_known_is_not_said_to_be_too_small():
-    from dippm.prediction import _advise
+    from dippm.estimate.prediction import _advise
 
     mig, reason = _advise(107_553.0, Conditions(find("B200")))
     assert mig is None

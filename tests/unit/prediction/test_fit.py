@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
-from dippm.models.targets import Estimates
-from dippm.prediction import Prediction
+from dippm.estimate.models.targets import Estimates
+from dippm.estimate.prediction import Prediction
 
 
 def run(*words):

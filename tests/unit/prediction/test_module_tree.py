@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from dippm import devices
-from dippm.conditions import Conditions
-from dippm.graph import ModelGraph
-from dippm.models.targets import Estimate, Estimates, Interval, MemoryParts, OperatorCost
-from dippm.module_tree import HOST, MAX_DEPTH, ModuleCost, module_tree
-from dippm.prediction import Prediction, Provenance
-from dippm.report.html import render_report
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.targets import Estimate, Estimates, Interval, MemoryParts, OperatorCost
+from dippm.estimate.module_tree import HOST, MAX_DEPTH, ModuleCost, module_tree
+from dippm.estimate.prediction import Prediction, Provenance
+from dippm.model.graph import ModelGraph
+from dippm.show.report.html import render_report
 from tests.unit.graph.sketch import BATCH, Sketch
 
 PROVENANCE = Provenance("net.onnx", "test 1.0.0", "test", "ab" * 32, "1", "0.1.0")

@@ -9,8 +9,8 @@ import dippm
 from dippm.errors import ConditionsError
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.measurement import Measurement
+from dippm.measure.operator_verification import verify_operators
 from dippm.measure.protocol import Regime, Settings
-from dippm.operator_verification import verify_operators
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks import physics_sweep as physics
 from dataset.measured.nodes import GraphBuilder
-from dippm import pretrained
-from dippm.conditions import PRECISIONS, Conditions
 from dippm.devices import all_devices, find
-from dippm.graph import ModelGraph
-from dippm.models.order import neighbours
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import PRECISIONS, Conditions
+from dippm.estimate.models.order import neighbours
+from dippm.model.graph import ModelGraph
 
 BATCHES = (1, 64, 1024)
 SLACK = {"compiled recurrent = eager": 1.03}

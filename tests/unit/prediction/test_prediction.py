@@ -3,13 +3,13 @@ import json
 import pytest
 
 from dippm import devices
-from dippm.comparison import Comparison
-from dippm.conditions import Conditions
-from dippm.figures import show
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.targets import Estimate, Estimates, Interval
-from dippm.prediction import Prediction, Provenance
-from dippm.report.html import render_report
+from dippm.base.numbers import show
+from dippm.estimate.comparison import Comparison
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.targets import Estimate, Estimates, Interval
+from dippm.estimate.prediction import Prediction, Provenance
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.show.report.html import render_report
 
 GRAPH = ModelGraph((), (), (), (), 0, {}, "1", 1, False)
 PROVENANCE = Provenance("net.onnx", "roofline-test 1.0.0", "test-roofline", "ab" * 32, "1", "0.1.0")

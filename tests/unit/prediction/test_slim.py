@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dippm.errors import UntestedVersionWarning
-from dippm.frontends import registry
+from dippm.model.frontends import registry
 
 CODE = """
 import sys, dippm

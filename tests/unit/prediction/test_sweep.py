@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import dippm
 from dippm.cli.app import app
+from dippm.decide.power_sweep import limits_of
 from dippm.errors import ConditionsError
-from dippm.models.power_limit import fitted
-from dippm.power_sweep import limits_of
-from dippm.report.sweep import bar
+from dippm.estimate.models.power_limit import fitted
+from dippm.show.report.sweep import bar
 from tests.browser import NEEDS_CHROMIUM, browse
 
 
@@ -109,7 +109,7 @@ def test_the_command_in_every_form(wide_file, tmp_path):
 
 
 def test_the_plot_shows_bands_capacities_and_what_fits(wide_file):
-    from dippm.report.sweep_page import batch_figure
+    from dippm.show.report.sweep_page import batch_figure
 
     found = dippm.sweep(wide_file, batch="1:1024", input="3,128,128")
     figure = batch_figure(found)
@@ -251,7 +251,7 @@ def test_bars_have_their_length():
 
 
 def test_bars_on_a_terminal_of_ascii():
-    from dippm.printable import PLAIN
+    from dippm.base.printable import PLAIN
 
     assert bar(5, 10).encode("ascii", PLAIN) == b"########"
     assert {len(bar(n, 128).encode("ascii", PLAIN)) - len(bar(n, 128)) for n in range(129)} == {0}

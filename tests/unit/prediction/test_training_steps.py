@@ -14,7 +14,7 @@ import dippm
 from dippm.cli.app import app
 from dippm.devices import all_devices, find
 from dippm.errors import ConditionsError
-from dippm.pretrained import for_device
+from dippm.estimate.pretrained import for_device
 from tests.unit.prediction.test_physics import convolutional, dense
 
 NAME = "hybrid-gpu-train"

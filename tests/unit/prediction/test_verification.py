@@ -9,7 +9,7 @@ from dippm.measure import state
 from dippm.measure.measurement import Measurement
 from dippm.measure.protocol import Regime, Settings
 from dippm.measure.state import LoadWatch, MachineLoad
-from dippm.verification import verify
+from dippm.measure.verification import verify
 
 
 @pytest.fixture(scope="module")

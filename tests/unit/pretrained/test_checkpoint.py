@@ -4,9 +4,9 @@ import shutil
 import pytest
 import torch
 
-from dippm import pretrained
 from dippm.errors import CheckpointError, UnknownNameError
-from dippm.pretrained import checkpoint, store
+from dippm.estimate import pretrained
+from dippm.estimate.pretrained import checkpoint, store
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from dippm.store.runs import open_store
+from dippm.runs.store.runs import open_store
 from tests.unit.tracking import commands
 from tests.unit.tracking.commands import ROOT
 

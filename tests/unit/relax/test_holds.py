@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.relax.holds import held_until, joined
+from dippm.model.relax.holds import held_until, joined
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dippm
-from dippm.choice import pack
+from dippm.decide.choice import pack
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from dippm.cli.app import app
 from dippm.errors import DippmError
 from dippm.measure.collected.joined import Joined, read_joined
 from dippm.measure.collected.rows import collected
-from dippm.report.collected import predictions, summary
-from dippm.report.collected.page import report_of, write_page
+from dippm.show.report.collected import predictions, summary
+from dippm.show.report.collected.page import report_of, write_page
 from tests import collected_rows
 from tests.browser import NEEDS_CHROMIUM, browse
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dippm.cli.app import app
-from dippm.models.targets import Interval
-from dippm.report.bars import Bar, bars
-from dippm.report.shell import is_numeric, listed, page
+from dippm.estimate.models.targets import Interval
+from dippm.show.report.bars import Bar, bars
+from dippm.show.report.shell import is_numeric, listed, page
 from tests.browser import NEEDS_CHROMIUM
 from tests.chromium import chromium
 

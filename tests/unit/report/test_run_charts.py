@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dippm.base.printable import json_text
 from dippm.errors import DippmError, UnknownNameError
-from dippm.printable import json_text
-from dippm.report.runs.catalogue import Entry, chosen, entries
-from dippm.report.runs.charts import Bars, Drawn, Heat, Line, Lines, Parallel
-from dippm.report.runs.drawing import draw, labels
-from dippm.report.runs.listing import details, runs_table, short_document, whole_document
-from dippm.report.runs.page import html_page
-from dippm.report.runs.picture import write_picture
-from dippm.report.runs.plain import plain_text
-from dippm.report.runs.tabular import csv_text, document
-from dippm.store.gathered import gather
-from dippm.store.parquet import write_samples
-from dippm.store.stored import RECORD, SAMPLES, StoredRun
+from dippm.runs.store.gathered import gather
+from dippm.runs.store.parquet import write_samples
+from dippm.runs.store.stored import RECORD, SAMPLES, StoredRun
+from dippm.show.report.runs.catalogue import Entry, chosen, entries
+from dippm.show.report.runs.charts import Bars, Drawn, Heat, Line, Lines, Parallel
+from dippm.show.report.runs.drawing import draw, labels
+from dippm.show.report.runs.listing import details, runs_table, short_document, whole_document
+from dippm.show.report.runs.page import html_page
+from dippm.show.report.runs.picture import write_picture
+from dippm.show.report.runs.plain import plain_text
+from dippm.show.report.runs.tabular import csv_text, document
 from dippm.umlaut import Benchmark, BenchmarkSupervisor, CPUMetric, MemoryMetric, TimeMetric
 from tests.run_folders import REASON, make_run
 

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from dippm.cli.app import app
 from dippm.errors import ListenerError, RunError
-from dippm.report.runs.trace import trace, verify
-from dippm.store.folder import RunFolder
-from dippm.store.record import Span
-from dippm.store.runs import open_store
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import Span
+from dippm.runs.store.runs import open_store
+from dippm.show.report.runs.trace import trace, verify
 from tests.run_folders import REASON, START_NS, make_run
 
 MS = 1_000_000

@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from dippm.errors import StoreError
-from dippm.store.attach import attach_all
-from dippm.store.runs import open_store
+from dippm.runs.store.attach import attach_all
+from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 
-ATTACH = [sys.executable, "-m", "dippm.store.attach"]
+ATTACH = [sys.executable, "-m", "dippm.runs.store.attach"]
 
 
 def test_an_unreachable_database_that_comes_back(store_file, tmp_path):
@@ -97,7 +97,7 @@ def test_without_mlflow_the_run_waits(tmp_path):
     folder = make_run(tmp_path / "spool", ticks=0)
     program = (
         "import sys; sys.modules['mlflow'] = None\n"
-        "from dippm.store.attach import main; sys.exit(main(sys.argv[1:]))"
+        "from dippm.runs.store.attach import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", program, folder, "--store", tmp_path / "runs.db"]
     held = {**os.environ, "DIPPM_CACHE_DIR": str(tmp_path / "cache")}  # no tables of before

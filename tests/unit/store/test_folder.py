@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dippm.errors import RunError
-from dippm.store.folder import EVENTS, START, RunFolder, read_folder
-from dippm.store.record import End, Moment, Span, Start, Value
+from dippm.runs.store.folder import EVENTS, START, RunFolder, read_folder
+from dippm.runs.store.record import End, Moment, Span, Start, Value
 from dippm.umlaut.rows import rows_of_folder
 
 

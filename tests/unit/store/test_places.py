@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dippm.errors import StoreError
-from dippm.store.folder import read_folder
-from dippm.store.runs import open_store
+from dippm.runs.store.folder import read_folder
+from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +39,7 @@ def test_runs_in_postgresql_with_samples_in_s3(postgres_address, s3_bucket, monk
 OPEN = """
 import sys
 import mlflow.tracking, sqlalchemy
-from dippm.store.runs import open_store
+from dippm.runs.store.runs import open_store
 print("ready", flush=True)
 sys.stdin.readline()
 print(len(open_store(sys.argv[1]).runs()))

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from dippm.errors import RunError, StoreError, UnknownNameError
-from dippm.store.attach import MARK, attach_all
-from dippm.store.columns import Column
-from dippm.store.folder import read_folder
-from dippm.store.gathered import MOST_POINTS, points
-from dippm.store.parquet import read_samples, write_samples
-from dippm.store.place import place_of
-from dippm.store.query import ABOUT
-from dippm.store.runs import open_store
-from dippm.store.stored import RECORD
-from dippm.store.summary import summarise
+from dippm.runs.store.attach import MARK, attach_all
+from dippm.runs.store.columns import Column
+from dippm.runs.store.folder import read_folder
+from dippm.runs.store.gathered import MOST_POINTS, points
+from dippm.runs.store.parquet import read_samples, write_samples
+from dippm.runs.store.place import place_of
+from dippm.runs.store.query import ABOUT
+from dippm.runs.store.runs import open_store
+from dippm.runs.store.stored import RECORD
+from dippm.runs.store.summary import summarise
 from tests.run_folders import REASON, START_NS, make_run
 from tests.run_folders import write_samples as sample
 
@@ -114,7 +114,7 @@ def test_an_attach_that_was_killed_goes_on_where_it_was(store, store_file, tmp_p
     folder = make_run(tmp_path)
     program = """
 import os, pathlib, signal, sys
-from dippm.store.runs import open_store
+from dippm.runs.store.runs import open_store
 store = open_store(sys.argv[1])
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -136,7 +136,7 @@ store.attach(pathlib.Path(sys.argv[2]))
 
 def test_attachers_of_one_folder_at_once(store, store_file, tmp_path):
     folder = make_run(tmp_path)
-    words = [sys.executable, "-m", "dippm.store.attach", folder, "--store", store_file]
+    words = [sys.executable, "-m", "dippm.runs.store.attach", folder, "--store", store_file]
     started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(p.wait(), p.stderr.read()) for p in started] == [(0, b"")] * 2
     assert len(store.runs()) == 1
@@ -338,9 +338,9 @@ def test_a_place_is_understood(tmp_path, monkeypatch):
 
 def test_telemetry_is_off_and_importing_the_store_imports_no_mlflow():
     program = (
-        "import sys, dippm.store.runs, dippm.store.attach, json;"
+        "import sys, dippm.runs.store.runs, dippm.runs.store.attach, json;"
         "print([name for name in ('mlflow', 'pyarrow', 'numpy', 'torch') if name in sys.modules]);"
-        "from dippm.store.client import SETTINGS;"
+        "from dippm.runs.store.client import SETTINGS;"
         "print(json.dumps(SETTINGS))"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
@@ -352,7 +352,7 @@ def test_telemetry_is_off_and_importing_the_store_imports_no_mlflow():
 def test_two_make_the_same_new_store_at_once(tmp_path):
     folders = [make_run(tmp_path / "spool", ticks=0, number=n) for n in range(2)]
     new = tmp_path / "new" / "runs.db"
-    words = [sys.executable, "-m", "dippm.store.attach"]
+    words = [sys.executable, "-m", "dippm.runs.store.attach"]
     started = [
         subprocess.Popen([*words, folder, "--store", new], stderr=subprocess.PIPE)
         for folder in folders
@@ -363,14 +363,14 @@ def test_two_make_the_same_new_store_at_once(tmp_path):
 
 PAUSED = """
 import sys
-from dippm.store import client
+from dippm.runs.store import client
 make = client._make_tables
 def make_when_told(uri, artifacts):
     print("making", flush=True)
     sys.stdin.readline()
     make(uri, artifacts)
 client._make_tables = make_when_told
-from dippm.store.attach import main
+from dippm.runs.store.attach import main
 sys.exit(main(sys.argv[1:]))
 """
 WORKLOAD = """

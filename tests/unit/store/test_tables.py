@@ -11,12 +11,12 @@ import sys
 import pytest
 
 from dippm.errors import StoreError
-from dippm.store import client, tables
-from dippm.store.logged import Metric
-from dippm.store.place import place_of
-from dippm.store.runs import open_store
-from dippm.store.tables import Tables
-from dippm.store.through_mlflow import ThroughMlflow
+from dippm.runs.store import client, tables
+from dippm.runs.store.logged import Metric
+from dippm.runs.store.place import place_of
+from dippm.runs.store.runs import open_store
+from dippm.runs.store.tables import Tables
+from dippm.runs.store.through_mlflow import ThroughMlflow
 from tests.run_folders import make_run
 
 ODD = {"a" * 400: "b" * 9000, "x/../y": "1", "é'\"`": "\x1b[31m'; DROP TABLE runs; --"}
@@ -110,7 +110,7 @@ def test_the_tables_of_a_new_store_are_made_by_mlflow_once(monkeypatch, tmp_path
 def test_runs_are_attached_and_listed_without_mlflow(store_file, tmp_path):
     folder = make_run(tmp_path / "spool", ticks=10)
     program = (
-        "import sys; from pathlib import Path; from dippm.store.runs import open_store\n"
+        "import sys; from pathlib import Path; from dippm.runs.store.runs import open_store\n"
         "store = open_store(sys.argv[1]); run = store.attach(Path(sys.argv[2]))\n"
         "store.keep(run, 'comparison', {}, {'error': 0.5})\n"
         "print(store.runs()[0].name, len(run.spans))\n"

@@ -13,14 +13,15 @@ import time
 import pytest
 
 from dippm.errors import RunError
-from dippm.store import tables, turn
-from dippm.store.attach import MARK, attach_all, serve
-from dippm.store.runs import open_store
+from dippm.runs.store import tables, turn
+from dippm.runs.store.attach import MARK, attach_all, serve
+from dippm.runs.store.runs import open_store
 from tests.run_folders import make_run
 from tests.unit.tracking import commands
 
 HOLD = (
-    "import sys; from dippm.store.turn import hold_live; hold_live(); print('held', flush=True); "
+    "import sys; from dippm.runs.store.turn import hold_live; hold_live(); "
+    "print('held', flush=True); "
 )
 WAIT = "sys.stdin.readline()"
 
@@ -86,7 +87,7 @@ def test_a_place_where_nothing_can_be_written_keeps_nobody_waiting(monkeypatch, 
 
 @pytest.mark.usefixtures("live")
 def test_a_plan_goes_on_between_its_rows():
-    from dippm.plans.scheduler import _attached_later
+    from dippm.runs.plans.scheduler import _attached_later
 
     with _attached_later():
         assert turn.is_any_live()
@@ -142,9 +143,9 @@ def _is_taken(spool, key):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dippm.store import runs
-from dippm.store.attach import serve
-from dippm.store.turn import claim_turn
+from dippm.runs.store import runs
+from dippm.runs.store.attach import serve
+from dippm.runs.store.turn import claim_turn
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 runs.RunStore._log = die
@@ -191,7 +192,7 @@ def test_a_run_that_asks_while_others_are_attached_is_attached_too(spool, store_
         close(descriptor)
 
     taken = turn.claim_turn(spool, key)
-    monkeypatch.setattr("dippm.store.attach.os.close", close_after)
+    monkeypatch.setattr("dippm.runs.store.attach.os.close", close_after)
     serve(spool, key, taken)
     assert len(open_store(str(store_file)).runs()) == 3
 
@@ -220,8 +221,8 @@ from pathlib import Path
 def refuse(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = refuse
-from dippm.store.attach import serve
-from dippm.store.turn import claim_turn
+from dippm.runs.store.attach import serve
+from dippm.runs.store.turn import claim_turn
 root, key = Path(sys.argv[1]), sys.argv[2]
 taken = claim_turn(root, key)
 print("ready", flush=True)
@@ -265,7 +266,7 @@ def test_a_list_waits_for_nobody_who_attaches(spool, store_file):
 
 def test_a_disk_that_takes_no_marks_ends_in_order(spool, store_file, monkeypatch):
     folder = make_run(spool, ticks=10)
-    monkeypatch.setattr("dippm.store.attach._mark", lambda *_: None)
+    monkeypatch.setattr("dippm.runs.store.attach._mark", lambda *_: None)
     served(spool, folder)
     assert not (folder / MARK).exists()
     served(spool, folder)

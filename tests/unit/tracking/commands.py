@@ -14,14 +14,14 @@ from typing import Any
 
 from dippm.errors import MeasurementError
 from dippm.measure.sampler_file import Samples, read
-from dippm.store.folder import Recorded, read_folder
+from dippm.runs.store.folder import Recorded, read_folder
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
 START = """
 import json, sys
-from dippm.tracking.command import run_command
-from dippm.tracking.order import RunOrder
+from dippm.runs.tracking.command import run_command
+from dippm.runs.tracking.order import RunOrder
 given = json.loads(sys.argv[1])
 sys.exit(run_command(RunOrder(tuple(sys.argv[2:]), **given)))
 """

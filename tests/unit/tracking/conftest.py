@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dippm.store.folder import Recorded, RunFolder, read_folder
-from dippm.store.record import Moment, Span, Start
-from dippm.tracking.run import Run, enter, leave
+from dippm.runs.store.folder import Recorded, RunFolder, read_folder
+from dippm.runs.store.record import Moment, Span, Start
+from dippm.runs.tracking.run import Run, enter, leave
 
 
 @dataclass

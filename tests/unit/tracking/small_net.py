@@ -48,8 +48,8 @@ def tracked(order: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    from dippm.store.folder import spool
-    from dippm.tracking.block import track
+    from dippm.runs.store.folder import spool
+    from dippm.runs.tracking.block import track
 
     module, images = network(), torch.zeros(4, 3, 32, 32)
     with track("net", **json.load(sys.stdin)) as run, torch.no_grad():

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dippm.store.folder import read_folder
+from dippm.runs.store.folder import read_folder
 from tests.unit.tracking.commands import (
     PATIENCE_S,
     ended,
@@ -45,7 +45,7 @@ with dippm.track("training", experiment="e", hz=100, params={"lr": 1}, tags={"a"
         end = time.process_time() + 0.3
         while time.process_time() < end: pass
 with dippm.span("after"): pass
-assert dippm.tracking.current() is None
+assert dippm.runs.tracking.current() is None
 print(run.uuid)
 """
     code_, out, err = finish(tmp_path, code)

@@ -12,12 +12,12 @@ import pytest
 
 import dippm
 from dippm.errors import FrameworkNotInstalledError
-from dippm.store.folder import read_folder
-from dippm.tracking import callbacks
+from dippm.runs.store.folder import read_folder
+from dippm.runs.tracking import callbacks
 
 KERAS = """
 import dippm, keras, numpy
-from dippm.tracking.callbacks import keras_callback
+from dippm.runs.tracking.callbacks import keras_callback
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile(loss="mse", optimizer="sgd")
 x = numpy.zeros((8, 3), "float32")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dippm.errors import ListenerError, UnknownNameError
-from dippm.store.columns import Column, read_columns
-from dippm.tracking.listeners import LISTENERS, named_series, sources_of
-from dippm.tracking.order import RunOrder, checked
+from dippm.runs.store.columns import Column, read_columns
+from dippm.runs.tracking.listeners import LISTENERS, named_series, sources_of
+from dippm.runs.tracking.order import RunOrder, checked
 from tests import fake_nvml
 from tests.unit.tracking import commands
 
@@ -69,9 +69,9 @@ def told(library, tmp_path):
     return run
 
 
-ASK = "from dippm.tracking.listeners import sources_of\nprint(json.dumps(sources_of({})))"
+ASK = "from dippm.runs.tracking.listeners import sources_of\nprint(json.dumps(sources_of({})))"
 REFUSED = """
-from dippm.tracking.listeners import sources_of
+from dippm.runs.tracking.listeners import sources_of
 try:
     sources_of({})
 except ListenerError as error:
@@ -172,7 +172,7 @@ def test_dcgm_has_the_units_it_says_and_ends_with_us(told):
 def test_of_several_devices_each_has_series_of_its_own(told):
     first, second = fake_nvml.GPU_UUID, fake_nvml.SECOND_GPU_UUID
     code = (
-        "from dippm.tracking.listeners import sources_of\n"
+        "from dippm.runs.tracking.listeners import sources_of\n"
         f"print(json.dumps(sources_of(['smi@5'], devices=({first!r}, {second!r}))))"
     )
     words = told(code, "gpus 2")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dippm.tracking.listeners import LISTENERS
+from dippm.runs.tracking.listeners import LISTENERS
 from tests.unit.tracking.commands import ROOT, environment
 from tests.unit.tracking.test_docs import SHELL
 
@@ -26,7 +26,7 @@ print("trained")
 """
 LOOP = """
 import torch
-from dippm.tracking import iterations
+from dippm.runs.tracking import iterations
 print(sum(1 for _ in iterations(range(4))), "steps")
 """
 

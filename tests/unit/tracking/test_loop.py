@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from dippm.measure.collected.rows import collected
 from dippm.measure.provenance import cpu_device
-from dippm.store.attach import attach
-from dippm.store.folder import spool
-from dippm.tracking.expectation import expectation_beside
+from dippm.runs.store.attach import attach
+from dippm.runs.store.folder import spool
+from dippm.runs.tracking.expectation import expectation_beside
 
 from .small_net import network, tracked
 
@@ -75,9 +75,9 @@ def test_the_loop_closes(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_model_file_of_an_accepted_run_joins_its_graph(net: Path, tmp_path: Path) -> None:
     """Steps that are steady: those of a busy machine are rows, and no labels."""
     from dataset.collected.join import build
-    from dippm.tracking.accepted import accept
-    from dippm.tracking.expectation import _file_name
-    from dippm.tracking.run_comparison import compare_run
+    from dippm.runs.tracking.accepted import accept
+    from dippm.runs.tracking.expectation import _file_name
+    from dippm.runs.tracking.run_comparison import compare_run
 
     from .test_run_comparison import PREDICTION, run
 
@@ -95,10 +95,10 @@ def test_a_history_of_accepted_runs_trains_a_checkpoint(
     pytest.importorskip("torch_geometric")
     import dippm
     from dataset.collected.join import build
-    from dippm.models.pmgns_network import PmgnsConfig
-    from dippm.tracking.accepted import accept
-    from dippm.tracking.expectation import _file_name
-    from dippm.tracking.run_comparison import compare_run
+    from dippm.estimate.models.pmgns_network import PmgnsConfig
+    from dippm.runs.tracking.accepted import accept
+    from dippm.runs.tracking.expectation import _file_name
+    from dippm.runs.tracking.run_comparison import compare_run
     from training.pmgns.selection import load_selection
     from training.pmgns.train_own import train_own
     from training.pmgns.trainer import TrainingConfig

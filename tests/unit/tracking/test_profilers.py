@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 from dippm.cli.app import app
 from dippm.errors import ListenerError, ProfilerError, UnknownNameError
-from dippm.store.runs import open_store
-from dippm.tracking.listeners import split_profiler
-from dippm.tracking.order import RunOrder, checked
-from dippm.tracking.run_comparison import compare_run
+from dippm.runs.store.runs import open_store
+from dippm.runs.tracking.listeners import split_profiler
+from dippm.runs.tracking.order import RunOrder, checked
+from dippm.runs.tracking.run_comparison import compare_run
 from tests.run_folders import make_run
 from tests.unit.tracking import commands
 
 LOOP = """
 import torch
-from dippm.tracking import iterations
+from dippm.runs.tracking import iterations
 
 weight = torch.ones(64, 64)
 for number in iterations(range(4), name="step"):

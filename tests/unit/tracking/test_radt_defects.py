@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from dippm.errors import ListenerError
-from dippm.store.columns import read_columns
-from dippm.store.runs import open_store
-from dippm.tracking.listeners import sources_of
-from dippm.tracking.order import RunOrder, checked
+from dippm.runs.store.columns import read_columns
+from dippm.runs.store.runs import open_store
+from dippm.runs.tracking.listeners import sources_of
+from dippm.runs.tracking.order import RunOrder, checked
 from tests import fake_nvml
 from tests.unit.tracking import commands
 from tests.unit.tracking.commands import ROOT
@@ -146,7 +146,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.tracking import fluent
 from mlflow.utils import rest_utils
 kept = [(place, dict(vars(place))) for place in (mlflow, fluent, MlflowClient, rest_utils)]
-import dippm.radt, dippm.store.runs, dippm.tracking.mlflow_context
+import dippm.radt, dippm.runs.store.runs, dippm.runs.tracking.mlflow_context
 with dippm.radt.run.RADTBenchmark() as run:
     run.log_metric("loss", 1)
 changed = [name for place, before in kept for name, held in before.items()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dippm.store.folder import read_folder
-from dippm.tracking.ranks import Rank, rank_of
+from dippm.runs.store.folder import read_folder
+from dippm.runs.tracking.ranks import Rank, rank_of
 from tests.unit.tracking.commands import PATIENCE_S, ended, environment, words
 
 CODE = """

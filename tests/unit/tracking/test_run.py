@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dippm.errors import RunError
-from dippm.tracking import current, span
-from dippm.tracking.run import JOIN_VARIABLE
+from dippm.runs.tracking import current, span
+from dippm.runs.tracking.run import JOIN_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 
@@ -143,7 +143,7 @@ def test_a_fork_while_another_thread_writes(open_run):
 def test_other_programs_join_through_the_environment(open_run):
     code = """
 import dippm
-from dippm.tracking import current, tracked
+from dippm.runs.tracking import current, tracked
 @tracked(name="joined")
 def work(): pass
 for _ in range(3): work()
@@ -161,7 +161,7 @@ current().log("loss", 1)
 
 @pytest.mark.parametrize("named", ["/nowhere/at/all", "/proc/self"])
 def test_an_environment_that_names_no_run_is_no_error(named):
-    code = "import dippm.tracking as t\nwith t.span('x'): print(t.current())"
+    code = "import dippm.runs.tracking as t\nwith t.span('x'): print(t.current())"
     environment = {**os.environ, JOIN_VARIABLE: named, "PYTHONPATH": str(ROOT)}
     answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"None\n", b"")

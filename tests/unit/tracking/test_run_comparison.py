@@ -14,12 +14,12 @@ import pytest
 
 from dippm.errors import ConditionsError, RunError
 from dippm.measure.collected.rows import collected
-from dippm.store.columns import Column
-from dippm.store.record import Moment, Span, Start
-from dippm.tracking.accepted import accept
-from dippm.tracking.coverage import coverage
-from dippm.tracking.run_comparison import DOCUMENT, compare_run
-from dippm.tracking.steps import timed_steps
+from dippm.runs.store.columns import Column
+from dippm.runs.store.record import Moment, Span, Start
+from dippm.runs.tracking.accepted import accept
+from dippm.runs.tracking.coverage import coverage
+from dippm.runs.tracking.run_comparison import DOCUMENT, compare_run
+from dippm.runs.tracking.steps import timed_steps
 
 CPU = "CPU-AMD-EPYC-2c"
 MS = 1_000_000

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from dippm.cli.app import app
 from dippm.errors import MeasurementError
 from dippm.measure.selftest.figures import figure
-from dippm.tracking import run_cost as subject
-from dippm.tracking.run_cost import RunCost, run_cost, watched
+from dippm.runs.tracking import run_cost as subject
+from dippm.runs.tracking.run_cost import RunCost, run_cost, watched
 
 
 def test_a_tracked_command_is_held_against_the_same_alone():

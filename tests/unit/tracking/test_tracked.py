@@ -11,7 +11,7 @@ import pytest
 
 from dippm.errors import UnknownNameError
 from dippm.measure.readings import Absent
-from dippm.tracking import span, tracked
+from dippm.runs.tracking import span, tracked
 
 
 def test_every_call_is_a_span(open_run):

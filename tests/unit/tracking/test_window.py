@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from dippm.measure.readings import Absent
-from dippm.store.record import Span
-from dippm.tracking.window import over, over_span
+from dippm.runs.store.record import Span
+from dippm.runs.tracking.window import over, over_span
 from tests.unit.tracking import commands
 
 S = 10**9

@@ -17,7 +17,7 @@ from dataset.join.graph_store import GraphStore
 from dataset.join.latency_splits import latency_splits
 from dataset.join.splits import random_split
 from dippm.devices import find
-from dippm.features.kernel_table import KernelTable
+from dippm.estimate.features.kernel_table import KernelTable
 from dippm.measure.collected.kernels import read_kernels
 from dippm.measure.kernels.profile import profiled
 from dippm.measure.kernels.record import kernel_ms

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dippm.conditions import Conditions
 from dippm.devices import find
 from dippm.devices.hosts import default_host
-from dippm.models.gpu_effects import BYTES, EFFECT_UNITS, GpuEffects
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.models.gpu_effects import BYTES, EFFECT_UNITS, GpuEffects
 from training.hybrid.fit.effects import Effects, RowKernels, fit_effects
 from training.hybrid.rows.examples import Row
 

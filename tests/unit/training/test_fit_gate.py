@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.pretrained import find
+from dippm.estimate.pretrained import find
 from training.hybrid.judge.fit_gate import (
     CELL,
     FEWEST_ROWS,

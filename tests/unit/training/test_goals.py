@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dippm.pretrained import find
-from dippm.pretrained.store import read_metrics
+from dippm.estimate.pretrained import find
+from dippm.estimate.pretrained.store import read_metrics
 from training.hybrid.judge.fit_gate import TABLE
 from training.hybrid.judge.goals import GOALS, gate_row, goal_rows
 

@@ -14,22 +14,22 @@ import typer
 import dippm
 from dataset.join.latency_splits import HELD_OUT_GPUS, SPLITS, latency_splits
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Conditions
 from dippm.devices import find, host_of
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView
-from dippm.graph.float_type import in_float32
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.gpu_effects import EFFECT_UNITS, GpuEffects
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import GROUPS, LEAST_NOVELTY
-from dippm.models.kernel_law import Place, distance
-from dippm.models.kernel_trees import KernelTrees
-from dippm.models.memory import MemoryModel
-from dippm.models.novelty import MeasuredModels
-from dippm.models.order import FORMATS
-from dippm.models.power import SHARES, PowerModel
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.models.gpu_effects import EFFECT_UNITS, GpuEffects
+from dippm.estimate.models.host import OVERLAP_POWER
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import GROUPS, LEAST_NOVELTY
+from dippm.estimate.models.kernel_law import Place, distance
+from dippm.estimate.models.kernel_trees import KernelTrees
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.novelty import MeasuredModels
+from dippm.estimate.models.order import FORMATS
+from dippm.estimate.models.power import SHARES, PowerModel
+from dippm.model.graph.float_type import in_float32
+from dippm.model.graph.model_graph import ModelGraph
 from training.evaluation.held_out import (
     BASELINE,
     LEVELS,

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dataset.measured.operators import dense, elementwise
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows import sources
 
 GEMM = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.models.memory import MemoryFootprint
+from dippm.estimate.models.memory import MemoryFootprint
 from training.studies.traced_models import graph_of, module_of
 
 pytestmark = pytest.mark.slow

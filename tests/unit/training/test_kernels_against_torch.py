@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.features.kernels import launched
+from dippm.estimate.features.kernels import launched
 from training.studies.kernel_trace import traced
 from training.studies.traced_models import graph_of, module_of
 

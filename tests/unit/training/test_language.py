@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dippm.decide.language import kernels as k
+from dippm.decide.language.corrections import Corrections, shipped_corrections
+from dippm.decide.language.engine import PLAIN, engine_kernels
+from dippm.decide.language.formats import format_of
+from dippm.decide.language.kernels import Pass
 from dippm.devices import find
-from dippm.features.kernel_features import DeviceView, kernel_features
-from dippm.features.kernel_table import KernelTable
-from dippm.language import kernels as k
-from dippm.language.corrections import Corrections, shipped_corrections
-from dippm.language.engine import PLAIN, engine_kernels
-from dippm.language.formats import format_of
-from dippm.language.kernels import Pass
+from dippm.estimate.features.kernel_features import DeviceView, kernel_features
+from dippm.estimate.features.kernel_table import KernelTable
 from training.language import corrections, operators
 from training.language.operators import OperatorRow
 from training.language.shapes import SHAPES
@@ -35,7 +35,7 @@ def features_of(kernel):
 
 
 def test_measured_operators_are_kernels_of_the_engine():
-    from dippm.language import read_decoder
+    from dippm.decide.language import read_decoder
 
     listed = engine_kernels(read_decoder(SHAPES["llama-3.1-8b"]), Pass.decode(8, 1024), PLAIN)
     of_engine = {kernel for _, kernel in listed.counts}

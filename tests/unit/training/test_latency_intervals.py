@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dippm.models.intervals import (
+from dippm.estimate.models.intervals import (
     COVERAGE,
     FEATURES,
     SEEN,
@@ -16,7 +16,7 @@ from dippm.models.intervals import (
     IntervalLaw,
     interval_features,
 )
-from dippm.models.targets import two_sided
+from dippm.estimate.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.hybrid.judge.latency_intervals import (
     covered,

@@ -11,8 +11,8 @@ import pytest
 from dataset.join.graph_store import GraphStore
 from dataset.join.shipped_graphs import unpack
 from dippm.devices import seed_profile
-from dippm.models.footprint import MemoryFootprint
-from dippm.models.memory import MIB, MemoryModel, reserved_mb
+from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.estimate.models.memory import MIB, MemoryModel, reserved_mb
 from tests.unit.models.test_footprint import recorded
 from training.hybrid.fit import memory
 from training.hybrid.rows.context_samples import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.intervals import LEAST_NOVELTY
-from dippm.models.novelty import MeasuredModels, with_biases_as_norms
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.intervals import LEAST_NOVELTY
+from dippm.estimate.models.novelty import MeasuredModels, with_biases_as_norms
 from training.hybrid.fit.novelty import measured_models, measured_tensors, novelties, thinned
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from dippm.models.host import Host, latency_ms
+from dippm.estimate.models.host import Host, latency_ms
 from training.studies.operator_sums import parts_of, sums_of
 
 HOST = Host(0.01, 1e9)

@@ -11,8 +11,8 @@ import dippm
 from dataset.collected import join
 from dataset.join import raw_graphs
 from dippm.errors import ConditionsError, UnknownNameError
-from dippm.graph import build
-from dippm.models.pmgns_network import PmgnsConfig
+from dippm.estimate.models.pmgns_network import PmgnsConfig
+from dippm.model.graph import build
 from tests import collected_rows
 from training.evaluation.held_out import HeldOut
 from training.pmgns import report

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dippm.features import GraphTensors
-from dippm.models.pmgns_network import Pmgns, PmgnsConfig
+from dippm.estimate.features import GraphTensors
+from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
 from training.pmgns.lr_finder import find_learning_rate
 from training.pmgns.trainer import Part, TrainingConfig, find_rate, mape, train
 
@@ -105,6 +105,6 @@ def test_the_range_test_lies_below_the_explosion() -> None:
 
 
 def _collated(part: Part) -> tuple[GraphTensors, torch.Tensor]:
-    from dippm.features import collate
+    from dippm.estimate.features import collate
 
     return collate(part[0]), part[1]

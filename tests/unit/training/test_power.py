@@ -12,10 +12,10 @@ import pytest
 from dataset.join.raw_graphs import BATCH
 from dataset.measured.nodes import GraphBuilder
 from dippm.devices import find
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.power import SHARES, PowerModel, work_ms
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.power import SHARES, PowerModel, work_ms
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.power import (
     SPLITS,
     energy_lines,

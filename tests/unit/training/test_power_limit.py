@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dippm.models.power_limit import FILE, PowerLimitLaw, fitted
+from dippm.estimate.models.power_limit import FILE, PowerLimitLaw, fitted
 from training.hybrid.fit.power_limit import OUT, bands, errors, fit, left_out, main, points
 
 LAW = PowerLimitLaw(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dippm.choice import probability
+from dippm.decide.choice import probability
 from training.evaluation.held_out import half_width
 from training.studies.shared_errors import Z90, findings
 

@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 from dataset.measured.nodes import GraphBuilder
-from dippm import pretrained
 from dippm.devices import find
-from dippm.features.kernel import PARTS
-from dippm.features.kernel_features import N_KINDS
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.memory import MemoryModel
-from dippm.models.step_law import N_STEP_FEATURES, step_features
-from dippm.models.step_memory import StepMemoryModel
-from dippm.models.training_memory import TrainingFootprint
+from dippm.estimate import pretrained
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.step_law import N_STEP_FEATURES, step_features
+from dippm.estimate.models.step_memory import StepMemoryModel
+from dippm.estimate.models.training_memory import TrainingFootprint
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.trees import TreeSettings
 from training.hybrid.rows.examples import Row
 from training.steps.examples import StepExamples, build_steps, load_steps

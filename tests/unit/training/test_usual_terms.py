@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from dataset.measured.nodes import GraphBuilder
-from dippm.conditions import Conditions, Timer
 from dippm.devices import find
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_DEVICE_FEATURES, DeviceView
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.gpu_effects import by_class
-from dippm.models.kernel_law import KernelLaw, Place
-from dippm.models.kernel_network import ROUNDS
-from dippm.models.law_kernels import LawKernels
+from dippm.estimate.conditions import Conditions, Timer
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import N_DEVICE_FEATURES, DeviceView
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.gpu_effects import by_class
+from dippm.estimate.models.kernel_law import KernelLaw, Place
+from dippm.estimate.models.kernel_network import ROUNDS
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.fit.batches import Batches
 from training.hybrid.fit.checkpoint_law import _tensors
 from training.hybrid.fit.folds import Runner, Settings, Task

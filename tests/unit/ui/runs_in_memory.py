@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dippm.store.columns import Column
-from dippm.store.record import Moment, Span, Start, Value
-from dippm.ui.opened import Opened
-from dippm.ui.selection import Listed
-from dippm.ui.streams import streams
+from dippm.runs.store.columns import Column
+from dippm.runs.store.record import Moment, Span, Start, Value
+from dippm.show.ui.opened import Opened
+from dippm.show.ui.selection import Listed
+from dippm.show.ui.streams import streams
 
 ZERO_NS, WALL_NS = 7_000_000_000, 1_790_000_000_000_000_000
 

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("scipy", reason="the page needs the extra ui")
 
-from dippm.ui.alignment import Begun, offsets_s
-from dippm.ui.merging import merged
-from dippm.ui.smoothing import smoothed
+from dippm.show.ui.alignment import Begun, offsets_s
+from dippm.show.ui.merging import merged
+from dippm.show.ui.smoothing import smoothed
 
 
 def by_hand(values, weight):

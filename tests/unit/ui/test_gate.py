@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("dash", reason="the page needs the extra ui")
 
-from dippm.ui.gate import COOKIE, Gate, TokenError, is_loopback
-from dippm.ui.library import Library
-from dippm.ui.page.app import application
-from dippm.ui.serving import PageError, Served
+from dippm.show.ui.gate import COOKIE, Gate, TokenError, is_loopback
+from dippm.show.ui.library import Library
+from dippm.show.ui.page.app import application
+from dippm.show.ui.serving import PageError, Served
 
 TOKEN = "a-token-that-nobody-guesses"
 PATHS = (

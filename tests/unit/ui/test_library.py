@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("scipy", reason="the page needs the extra ui")
 
 from dippm.errors import StoreError
-from dippm.store.attach import MARK
-from dippm.store.folder import RunFolder
-from dippm.store.record import Value
-from dippm.store.runs import open_store
-from dippm.ui.library import Library
+from dippm.runs.store.attach import MARK
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import Value
+from dippm.runs.store.runs import open_store
+from dippm.show.ui.library import Library
 from tests.page_runs import make_training
 from tests.run_folders import START_NS, make_run, write_samples
 
@@ -108,7 +108,7 @@ def test_a_run_that_grows_is_not_read_all_the_time(store_file, spool, monkeypatc
     library.look()
     assert library.read_at(uuid) == read_at
     later = time.monotonic() + 1e6
-    monkeypatch.setattr("dippm.ui.library.time.monotonic", lambda: later)
+    monkeypatch.setattr("dippm.show.ui.library.time.monotonic", lambda: later)
     library.look()
     assert library.read_at(uuid) > read_at
 

@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("dash", reason="the page needs the extra ui")
 
-from dippm.store.folder import RunFolder
-from dippm.store.record import Span, Value
-from dippm.ui.library import Library
-from dippm.ui.serving import Served
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import Span, Value
+from dippm.show.ui.library import Library
+from dippm.show.ui.serving import Served
 from tests.browser import AXE, NEEDS_AXE, NEEDS_CHROMIUM
 from tests.chromium import chromium
 from tests.page_runs import HOSTILE, make_exhibition, make_training
@@ -550,8 +550,8 @@ def test_an_empty_store_says_how_to_make_a_first_run(browser, store_file, tmp_pa
 
 
 def test_a_file_of_a_run_is_taken_along(browser, store_file, tmp_path):
-    from dippm.store.folder import ARTIFACTS
-    from dippm.store.runs import open_store
+    from dippm.runs.store.folder import ARTIFACTS
+    from dippm.runs.store.runs import open_store
     from tests.run_folders import make_run
 
     folder = make_run(tmp_path / "made", ticks=5)

@@ -19,11 +19,11 @@ import pytest
 
 pytest.importorskip("dash", reason="the page needs the extra ui")
 
-from dippm.ui import connections
-from dippm.ui.connections import LARGEST_REQUEST_BYTES
-from dippm.ui.library import Library
-from dippm.ui.page import visits
-from dippm.ui.serving import Served
+from dippm.show.ui import connections
+from dippm.show.ui.connections import LARGEST_REQUEST_BYTES
+from dippm.show.ui.library import Library
+from dippm.show.ui.page import visits
+from dippm.show.ui.serving import Served
 from tests.page_runs import make_exhibition
 
 CALLBACK = "/_dash-update-component"
@@ -368,7 +368,7 @@ def test_what_takes_long_stops_nobody(served, library, monkeypatch):
         assert ended.wait(120)
         return {}, "", ""
 
-    monkeypatch.setattr("dippm.ui.page.charts.view", slow)
+    monkeypatch.setattr("dippm.show.ui.page.charts.view", slow)
     requests = {one["output"]: one for one in requests_of(served, library)}
     [draw] = [one for name, one in requests.items() if "figure" in name]
     lists = requests["..version.data...news.data.."]
@@ -395,7 +395,7 @@ def test_what_fails_here_is_said_once_and_in_a_line(served, library, monkeypatch
     def broken(*_, **__):
         raise KeyError("a\nb\x1b[31m" + "x" * 1000)
 
-    monkeypatch.setattr("dippm.ui.page.charts.view", broken)
+    monkeypatch.setattr("dippm.show.ui.page.charts.view", broken)
     [draw] = [one for one in requests_of(served, library) if "figure" in one["output"]]
     for _ in range(3):
         status, _, text = call(served, draw)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dippm.errors import RunError
-from dippm.ui.exploration import ChartView, Exploration, ExplorationError, exploration_of
-from dippm.ui.selection import counted, filtered, joined, labels, within
+from dippm.show.ui.exploration import ChartView, Exploration, ExplorationError, exploration_of
+from dippm.show.ui.selection import counted, filtered, joined, labels, within
 from tests.unit.ui.runs_in_memory import listed
 
 RUNS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dippm.ui.table import default_columns, group_key, known_columns, table
+from dippm.show.ui.table import default_columns, group_key, known_columns, table
 from tests.unit.ui.runs_in_memory import listed
 
 RUNS = [

@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("scipy", reason="the page needs the extra ui")
 
-from dippm.report.runs.charts import Drawn
-from dippm.report.runs.picture import write_picture
-from dippm.report.runs.tabular import csv_text, document
-from dippm.ui.expected import expected
-from dippm.ui.exploration import ChartView, Exploration
-from dippm.ui.figure import figure_of
-from dippm.ui.streams import listed_streams
-from dippm.ui.view import MOST_POINTS, MOST_STRETCHES, view, workload_key
+from dippm.show.report.runs.charts import Drawn
+from dippm.show.report.runs.picture import write_picture
+from dippm.show.report.runs.tabular import csv_text, document
+from dippm.show.ui.expected import expected
+from dippm.show.ui.exploration import ChartView, Exploration
+from dippm.show.ui.figure import figure_of
+from dippm.show.ui.streams import listed_streams
+from dippm.show.ui.view import MOST_POINTS, MOST_STRETCHES, view, workload_key
 from tests.page_runs import HOSTILE, PREDICTION
 from tests.unit.ui.runs_in_memory import call, column, listed, opened, told
 

@@ -15,7 +15,7 @@ from subprocess import CompletedProcess
 import pytest
 
 import dippm.umlaut
-from dippm.store.folder import read_folder
+from dippm.runs.store.folder import read_folder
 from dippm.umlaut import (
     Benchmark,
     BenchmarkSupervisor,

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dippm.errors import RunError
-from dippm.store.folder import read_folder
+from dippm.runs.store.folder import read_folder
 from dippm.umlaut import Benchmark
 from dippm.umlaut.database import is_umlaut, read_database
 from dippm.umlaut.importing import import_database
@@ -448,7 +448,7 @@ def test_a_folder_or_a_pipe_is_no_database(here: Path) -> None:
 def test_a_second_store_gets_the_runs_too(here: Path) -> None:
     """Each store holds every run once, and the command says what it did."""
     from dippm.cli.app import app
-    from dippm.store.runs import open_store
+    from dippm.runs.store.runs import open_store
 
     made(here / "old.db")
     said = []

@@ -99,7 +99,7 @@ def test_a_metric_class_that_fails_does_not_reach_the_function(benchmark: Benchm
 
 
 def _recorded(benchmark: Benchmark) -> Any:
-    from dippm.store.folder import read_folder
+    from dippm.runs.store.folder import read_folder
 
     assert benchmark.folder is not None
     return read_folder(benchmark.folder)
@@ -198,7 +198,7 @@ def test_radt_is_track(here: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     (folder,) = (here / "spool").iterdir()
-    from dippm.store.folder import read_folder
+    from dippm.runs.store.folder import read_folder
 
     start = read_folder(folder).start
     assert (start.experiment, start.group) == ("night", "first")

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from dippm.store.folder import read_folder
-from dippm.tracking.conditions import device_of_run
+from dippm.runs.store.folder import read_folder
+from dippm.runs.tracking.conditions import device_of_run
 from dippm.umlaut.rows import Row, rows_of_folder
 
 Script = Callable[..., CompletedProcess[str]]

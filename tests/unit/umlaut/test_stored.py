@@ -13,9 +13,9 @@ import pytest
 
 from dippm.measure.readings import Quantity, Readings
 from dippm.measure.sampler_writer import Writer
-from dippm.store.folder import RunFolder
-from dippm.store.record import End, Moment, Span, Start
-from dippm.store.runs import open_store
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, Span, Start
+from dippm.runs.store.runs import open_store
 from dippm.umlaut import (
     Benchmark,
     BenchmarkSupervisor,

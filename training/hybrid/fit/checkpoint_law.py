@@ -17,16 +17,16 @@ from torch import Tensor
 
 from dataset.join.latency_splits import TRAINING_ONLY
 from dippm.devices.hosts import default_host
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_KINDS
-from dippm.graph.model_graph import GRAPH_VERSION
-from dippm.models.gpu_effects import named_effects
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import IntervalLaw
-from dippm.models.kernel_law import KernelLaw
-from dippm.models.memory import MemoryModel
-from dippm.models.order import FORMATS
-from dippm.models.power import PowerModel
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.gpu_effects import named_effects
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import IntervalLaw
+from dippm.estimate.models.kernel_law import KernelLaw
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.order import FORMATS
+from dippm.estimate.models.power import PowerModel
+from dippm.model.graph.model_graph import GRAPH_VERSION
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.effects import (
     LEVELS,

@@ -1,8 +1,8 @@
 """What is a GPU's own and what its laboratory's: mixed effects over what the shared law leaves.
 
 For a kernel k of class c, whose work is arithmetic in unit u and bytes (see
-`dippm.models.gpu_effects`), measured on GPU g with memory of family f in mode m, in table l of a
-source,
+`dippm.estimate.models.gpu_effects`), measured on GPU g with memory of family f in mode m, in table
+l of a source,
 
     log slow-down = law(k) + d[f, m, c, u] + b[chip, u] + h[chip, c, u] + g[g, u] + i[g, m, u]
                     + a[reference or other] + r[timer] + s[source] + q[source, c, u] + j[l]
@@ -34,15 +34,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import TRAINING_ONLY
-from dippm.conditions import Mode, same_arithmetic
 from dippm.devices import Device, MemoryFamily, all_devices
 from dippm.devices.hosts import KindOfBoard, default_host, kind_of_board, unknown_host_log_sd
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import DeviceView, serial_ms
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.gpu_effects import (
+from dippm.estimate.conditions import Mode, same_arithmetic
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView, serial_ms
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.gpu_effects import (
     ANY_MEMORY,
     BYTES,
     EFFECT_UNITS,
@@ -50,10 +49,11 @@ from dippm.models.gpu_effects import (
     arithmetic_share,
     effect_column,
 )
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.kernel_law import KernelLaw, Place
-from dippm.models.kernel_network import ROUNDS
-from dippm.models.law_kernels import LawKernels
+from dippm.estimate.models.host import OVERLAP_POWER
+from dippm.estimate.models.kernel_law import KernelLaw, Place
+from dippm.estimate.models.kernel_network import ROUNDS
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.by_graph import over_graphs
 from training.hybrid.rows.examples import GraphLookup, Row, kernels_of_node, sampled_by
 
@@ -116,7 +116,7 @@ class RowKernels:
         base_ms: time of all equal kernels by the shared law without any effect, shape (K,).
         kind: class of each, shape (K,).
         column: of EFFECT_UNITS, that of its arithmetic, shape (K,).
-        share: w of `dippm.models.gpu_effects`, shape (K,).
+        share: w of `dippm.estimate.models.gpu_effects`, shape (K,).
         serial_ms: time in serial steps of all kernels.
         launches: kernels launched.
         input_bytes: that a copy to the device moves.
@@ -391,7 +391,7 @@ def _usual(
 
 
 def chip_of(device: Device) -> str:
-    """Return what boards of one chip have in common, see `dippm.models.order.is_same_chip`."""
+    """Return what boards of one chip have in common, see `models.order.is_same_chip`."""
     return f"{device.architecture} {device.sm_count}"
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from dataset.join.splits import Fold, Split
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.novelty import MeasuredModels
+from dippm.estimate.models.host import OVERLAP_POWER
+from dippm.estimate.models.novelty import MeasuredModels
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.mixture import ALONE, GUARDED, NEARBY, SAGE, TREES, Mean

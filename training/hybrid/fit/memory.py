@@ -29,8 +29,8 @@ from scipy.optimize import least_squares
 
 from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError
-from dippm.conditions import SOFTWARE_CLASSES
-from dippm.models.memory import AskedContext, MemoryModel, reserved_mb
+from dippm.estimate.conditions import SOFTWARE_CLASSES
+from dippm.estimate.models.memory import AskedContext, MemoryModel, reserved_mb
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_memory import collected_memory
 from training.hybrid.rows.collected_rows import CollectedSet

@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.models.kernel_law import distance, tree_share
+from dippm.estimate.models.kernel_law import distance, tree_share
 
 Floats = NDArray[np.float64]
 SAGE, ALONE, TREES = "GraphSAGE", "each kernel alone", "boosted trees"
 GUARDED = "GraphSAGE, guarded by trees"
 NEARBY = "left over of measured models nearby"
-"""No learner: what is added to the networks, see `dippm.models.residuals`."""
+"""No learner: what is added to the networks, see `dippm.estimate.models.residuals`."""
 
 
 class Mean(Protocol):
@@ -33,7 +33,7 @@ class Mean(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The mean of graph network and trees that ships, see `dippm.models.kernel_law`.
+    """The mean of graph network and trees that ships, see `dippm.estimate.models.kernel_law`.
 
     Attributes:
         network_weight: of the network far from what was measured.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from dippm.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES, N_KINDS
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.kernel_network import ROUNDS, SLOWDOWN_RANGE, STATIC_FEATURES
+from dippm.estimate.features.kernel_features import N_DEVICE_FEATURES, N_FEATURES, N_KINDS
+from dippm.estimate.models.host import OVERLAP_POWER
+from dippm.estimate.models.kernel_network import ROUNDS, SLOWDOWN_RANGE, STATIC_FEATURES
 from training.hybrid.fit.batches import Batch
 
 START_LOG_SLOWDOWN = 0.4
@@ -134,7 +134,7 @@ class KernelNetwork(nn.Module):
         To the last layer's weights, which all tables share, comes the head of the row's table;
         half of the rows that train, and rows of tables without one, do with the shared ones alone.
         Descriptors are hidden for some rows in training, and always for a GPU that did not train,
-        as `dippm.models.kernel_network` does; a row of no known table shows them.
+        as `dippm.estimate.models.kernel_network` does; a row of no known table shows them.
         """
         x = (batch.features - self.mean) / self.scale
         static = (static_features(batch) - self.static_mean) / self.static_scale

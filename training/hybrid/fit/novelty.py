@@ -1,8 +1,8 @@
 """Which models a predictor has measured, and how far held-out rows are from those of their fold.
 
-The same as `dippm.models.novelty` works out for a prediction, so that the interval law is fitted on
-what it will be asked with: the shipped points are those of all rows, those of a fold are of the
-rows that train in it, thinned alike.
+The same as `dippm.estimate.models.novelty` works out for a prediction, so that the interval law is
+fitted on what it will be asked with: the shipped points are those of all rows, those of a fold are
+of the rows that train in it, thinned alike.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from dippm.models.intervals import LEAST_NOVELTY
-from dippm.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels, with_biases_as_norms
+from dippm.estimate.models.intervals import LEAST_NOVELTY
+from dippm.estimate.models.novelty import GPUS_TENSOR, TENSOR, MeasuredModels, with_biases_as_norms
 from training.hybrid.fit.batches import Indices
 from training.hybrid.rows.examples import Examples
 

@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError
 from dippm.devices import Device
-from dippm.models.power import PowerModel, idle_power_w, silicon
+from dippm.estimate.models.power import PowerModel, idle_power_w, silicon
 from training.evaluation.metrics import absolute_percentage_errors
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.collected_power import collected_power
@@ -32,7 +32,7 @@ PRIOR = np.array([*np.log([0.3, 1.0, 1.0, 1.0, 0.5, 6.0]), 0.3, 1.0])
 """Logarithms of floor, coefficients of SHARES and sharpness, then waiting share and silicon
 exponent, where no sample tells: a unit at its peak takes a board to its limit, the memory half of
 the way; a board waits at the share of its limit that the law of lowered limits needs
-(`dippm.models.power_limit`); power follows the silicon."""
+(`dippm.estimate.models.power_limit`); power follows the silicon."""
 SHRINKAGE = np.array([0.05] * 6 + [0.15, 0.15])
 LEAST = np.array([*(PRIOR[:6] - 3), 0.0, 0.0])
 MOST = np.array([*(PRIOR[:5] + 3), PRIOR[5] + 1.5, 0.6, 1.5])

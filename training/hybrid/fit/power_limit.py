@@ -22,11 +22,11 @@ import pandas as pd
 
 from dataset.measured.location import table_path
 from dippm.errors import DippmError
-from dippm.models.intervals import COVERAGE
-from dippm.models.power_limit import FILE, Band, PowerLimitLaw
+from dippm.estimate.models.intervals import COVERAGE
+from dippm.estimate.models.power_limit import FILE, Band, PowerLimitLaw
 
 TABLE = "nsdi23_power_limit_sweep.csv"
-OUT = Path(__file__).resolve().parents[3] / "dippm" / "models" / FILE
+OUT = Path(__file__).resolve().parents[3] / "dippm" / "estimate" / "models" / FILE
 RUN = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 START = PowerLimitLaw(0.15, 0.8, 4.0, 1.0, 1.0, 6.0)
 TIME = ("idle_share", "knee", "sharpness", "slope")

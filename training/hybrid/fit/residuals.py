@@ -1,4 +1,4 @@
-"""What the networks leave over of the rows that train, for `dippm.models.residuals`.
+"""What the networks leave over of the rows that train, for `dippm.estimate.models.residuals`.
 
 A fold's residuals are those of the rows that trained in it, by the network that they trained, so
 nothing of a row under test is in them.
@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dippm.conditions import Precision
-from dippm.models import residuals
-from dippm.models.residuals import POINTS, WEIGHTS, point_of, weights_of
+from dippm.estimate.conditions import Precision
+from dippm.estimate.models import residuals
+from dippm.estimate.models.residuals import POINTS, WEIGHTS, point_of, weights_of
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.fit.network_fit import predict_log_ms

@@ -1,4 +1,4 @@
-"""A booster of xgboost → the arrays that `dippm.models.kernel_trees` walks."""
+"""A booster of xgboost → the arrays that `dippm.estimate.models.kernel_trees` walks."""
 
 from __future__ import annotations
 

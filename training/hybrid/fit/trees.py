@@ -17,9 +17,9 @@ import torch
 import xgboost
 from numpy.typing import NDArray
 
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.host import OVERLAP_POWER
-from dippm.models.kernel_law import guarded
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.host import OVERLAP_POWER
+from dippm.estimate.models.kernel_law import guarded
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.rows.examples import Examples

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dippm.conditions import Mode, Timer
 from dippm.devices import Device, MemoryFamily
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.gpu_effects import ANY_MEMORY, by_class
+from dippm.estimate.conditions import Mode, Timer
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.gpu_effects import ANY_MEMORY, by_class
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.network import KernelNetwork
 from training.hybrid.rows.examples import Examples

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from dataset.join.latency_splits import SPLITS
-from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
+from dippm.estimate.features.kernel_features import FEATURE_NAMES, N_KINDS
 from training.evaluation.metrics import grouped_errors
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.folds import Task

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.features.kernel_features import N_KINDS
-from dippm.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
+from dippm.estimate.features.kernel_features import N_KINDS
+from dippm.estimate.models.calibration import MeasuredRow, calibrate, log_ms, offsets_of
 from training.evaluation.metrics import errors
 from training.hybrid.fit.batches import Batches, Indices
 from training.hybrid.fit.folds import Runner, Task

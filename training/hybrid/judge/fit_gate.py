@@ -26,8 +26,8 @@ import pandas as pd
 import typer
 
 import dippm
-from dippm.loaded import LoadedPredictor
-from dippm.models.hybrid import HOST_DECIDES
+from dippm.estimate.models.hybrid import HOST_DECIDES
+from dippm.estimate.predictor import LoadedPredictor
 from training.hybrid.judge.shipped_answers import shipped_answers
 from training.hybrid.rows.absent_sources import tell_absent
 from training.hybrid.rows.examples import GraphLookup, Row, sampled_by

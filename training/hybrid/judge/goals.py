@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from dippm.pretrained import find
-from dippm.pretrained.store import read_metrics
+from dippm.estimate.pretrained import find
+from dippm.estimate.pretrained.store import read_metrics
 from training.hybrid.judge.fit_gate import FEWEST_ROWS, MOST_LOG_ERROR, TABLE
 
 Line = Mapping[str, Any]
@@ -132,7 +132,7 @@ def main(
     ] = None,
 ) -> None:
     """Print the table."""
-    from dippm.pretrained.model_card import table
+    from dippm.estimate.pretrained.model_card import table
 
     info = find(checkpoint)
     summary = read_metrics(info.path)["summary"]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from dippm.models.hybrid import HOST_DECIDES
+from dippm.estimate.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import BASELINE, LEVELS, HeldOut, half_width
 from training.hybrid.fit.batches import Indices
 from training.hybrid.fit.folds import Runner, Task

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dippm.features.kernel_classes import KERNEL_CLASSES
-from dippm.features.kernel_features import FEATURE_NAMES, N_KINDS
-from dippm.models.kernel_law import distance, guarded, tree_share
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import FEATURE_NAMES, N_KINDS
+from dippm.estimate.models.kernel_law import distance, guarded, tree_share
 from training.hybrid.fit.batches import Batch, Batches, Indices
 from training.hybrid.fit.folds import Runner, Task
 from training.hybrid.fit.mixture import TREES, Mixture

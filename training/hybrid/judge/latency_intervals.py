@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
-from dippm.models.intervals import COVERAGE, GROUPS, UNSEEN, IntervalLaw
-from dippm.models.targets import two_sided
+from dippm.estimate.models.intervals import COVERAGE, GROUPS, UNSEEN, IntervalLaw
+from dippm.estimate.models.targets import two_sided
 from training.evaluation.held_out import HeldOut
 from training.evaluation.intervals import conformal_quantile, error_size
 from training.evaluation.metrics import coverage, relative_width

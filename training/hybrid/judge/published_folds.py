@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 import dippm
-from dippm.models.hybrid import Hybrid
-from dippm.models.intervals import FEATURES, GROUPS, IntervalLaw
-from dippm.models.memory import MemoryModel
-from dippm.models.power import PowerModel
-from dippm.pretrained.checkpoint import save_checkpoint
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.intervals import FEATURES, GROUPS, IntervalLaw
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.models.power import PowerModel
+from dippm.estimate.pretrained.checkpoint import save_checkpoint
 from training.evaluation.held_out import HeldOut
 from training.hybrid.fit.checkpoint_law import checkpoint_laws, configuration
 from training.hybrid.fit.folds import Runner, Task
@@ -129,8 +129,8 @@ def ask_fold(folder: Path, fold: str, rows: Mapping[int, Row], graph: GraphLooku
 
     Returns:
         Rows as `training.evaluation.held_out.HeldOut` has them, with "position", "host_share", and
-        "features", "group" and "beside_law" of the interval, see `dippm.models.intervals`. A row
-        whose batch nobody can state has none.
+        "features", "group" and "beside_law" of the interval, see `dippm.estimate.models.intervals`.
+        A row whose batch nobody can state has none.
     """
     kept = folder / ANSWERS
     if not kept.exists():

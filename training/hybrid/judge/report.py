@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dataset.join.latency_splits import SPLITS
-from dippm.models.hybrid import HOST_DECIDES
+from dippm.estimate.models.hybrid import HOST_DECIDES
 from training.evaluation.held_out import HeldOut
 from training.evaluation.metrics import bootstrap, card_columns, errors, grouped_errors
 from training.hybrid.judge.latency_intervals import Floats, interval_rows

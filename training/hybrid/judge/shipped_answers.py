@@ -13,11 +13,11 @@ from functools import partial
 
 import pandas as pd
 
-from dippm.conditions import MAX_BATCH, Conditions
-from dippm.graph.float_type import in_float32
-from dippm.graph.model_graph import ModelGraph
-from dippm.loaded import LoadedPredictor
-from dippm.models.hybrid import Z90
+from dippm.estimate.conditions import MAX_BATCH, Conditions
+from dippm.estimate.models.hybrid import Z90
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.graph.float_type import in_float32
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.by_graph import over_graphs
 from training.hybrid.rows.examples import GraphLookup, Row
 
@@ -34,7 +34,8 @@ class Answer:
         predicted_ms: latency that was answered; NaN if the row cannot be asked for.
         low_ms, high_ms: ends of its 90 % interval.
         host_share: share of the predicted latency that the host's launch time decides, 0 to 1.
-        features: of the law of interval widths, see `dippm.models.intervals`; empty without one.
+        features: of the law of interval widths, see `dippm.estimate.models.intervals`; empty
+            without one.
         group: of that law.
         beside_law: log half width of the interval that the law does not answer for.
     """

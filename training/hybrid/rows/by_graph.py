@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rich.progress import Progress
 
-from dippm.graph.model_graph import ModelGraph
+from dippm.model.graph.model_graph import ModelGraph
 from training.hybrid.rows.examples import GraphLookup, Row
 
 T = TypeVar("T")

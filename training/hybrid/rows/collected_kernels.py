@@ -15,10 +15,10 @@ from statistics import median
 
 import numpy as np
 
-from dippm.graph.model_graph import ModelGraph, OpNode
 from dippm.measure.collected.kernels import Kernels
 from dippm.measure.kernels.join import joined
 from dippm.measure.kernels.record import TracedKernel
+from dippm.model.graph.model_graph import ModelGraph, OpNode
 from training.hybrid.rows.examples import Row
 
 Place = Callable[[Sequence[TracedKernel], ModelGraph], Sequence[int | None]]

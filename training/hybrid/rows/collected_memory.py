@@ -8,9 +8,9 @@ from functools import lru_cache
 from zlib import crc32
 
 from dataset.join.graph_store import GraphStore
-from dippm.conditions import Mode, Precision
 from dippm.devices import find
-from dippm.models.memory import MemoryFootprint
+from dippm.estimate.conditions import Mode, Precision
+from dippm.estimate.models.memory import MemoryFootprint
 from training.hybrid.rows.collected_rows import CollectedSet, slice_of
 from training.hybrid.rows.memory_samples import MemorySample
 

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from dataset.join.graph_store import GraphStore
-from dippm.conditions import Mode, Precision
 from dippm.devices import find
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_table import KernelTable
+from dippm.estimate.conditions import Mode, Precision
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.power import achieved_shares
 from dippm.measure.collected.labels import DISTURBING
-from dippm.models.power import achieved_shares
 from training.hybrid.rows.collected_rows import CollectedSet
 from training.hybrid.rows.power_samples import OPERATORS, PowerSample
 

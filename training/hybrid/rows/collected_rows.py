@@ -23,9 +23,9 @@ from dataset.collected.exclusions import exclusions
 from dataset.collected.join import convert
 from dataset.join.graph_store import GraphStore
 from dataset.join.kinship import architecture_id, family_of
-from dippm.conditions import Timer
 from dippm.devices import Device, MigProfile, find
 from dippm.errors import DippmError
+from dippm.estimate.conditions import Timer
 from dippm.measure.collected.rows import collected
 from dippm.measure.timers import Letter, times_of
 from training.hybrid.rows.examples import Row

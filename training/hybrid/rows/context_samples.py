@@ -20,8 +20,8 @@ from pathlib import Path
 import pandas as pd
 
 from dataset.measured.location import DataNotFoundError, table_path
-from dippm.conditions import SoftwareClass
 from dippm.devices import find
+from dippm.estimate.conditions import SoftwareClass
 from training.hybrid.rows.memory_samples import DEVICE, OPTIMUM_MB, OPTIMUM_TABLE
 
 DRIVER_RESERVES_MB = 912 * OPTIMUM_MB

@@ -15,9 +15,9 @@ import numpy as np
 from rich.progress import Progress
 
 from dippm.devices import find
-from dippm.features.kernel_features import KERNEL_FEATURE_VERSION
-from dippm.features.kernels import KERNEL_VERSION
-from dippm.graph.model_graph import GRAPH_VERSION
+from dippm.estimate.features.kernel_features import KERNEL_FEATURE_VERSION
+from dippm.estimate.features.kernels import KERNEL_VERSION
+from dippm.model.graph.model_graph import GRAPH_VERSION
 from training.hybrid.rows.examples import Examples, GraphLookup, Row, build_examples, join_examples
 
 VERSION = f"{GRAPH_VERSION}-{KERNEL_VERSION}-{KERNEL_FEATURE_VERSION}"

@@ -10,19 +10,19 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from dippm.conditions import Conditions, Mode, Precision, Timer
 from dippm.devices import Device, MigProfile
-from dippm.features.kernel_features import (
+from dippm.estimate.conditions import Conditions, Mode, Precision, Timer
+from dippm.estimate.features.kernel_features import (
     N_KINDS,
     DeviceView,
     kernel_features,
     roofline_ms,
     serial_ms,
 )
-from dippm.features.kernel_graph import KernelGraph
-from dippm.features.kernel_table import QUANTITIES, KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.kernel_network import ROUNDS
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import QUANTITIES, KernelTable
+from dippm.estimate.models.kernel_network import ROUNDS
+from dippm.model.graph.model_graph import ModelGraph
 
 PARTS: Mapping[str, str] = {"operator": "operator", "chain": "module"}
 """First words of the families of what is no whole model, and what the report calls it."""
@@ -40,7 +40,7 @@ class Row:
         architecture, family: grouping keys of the splits; that of what is no whole model begins
             with a word of `PARTS`.
         scale: of a GPT, "s", "m" or "l"; a key of a split, too.
-        half_scores: see `dippm.features.kernels.run.Run`.
+        half_scores: see `dippm.estimate.features.kernels.run.Run`.
         node: the operator of the graph whose kernels alone the latency is of; None for all.
         point: what was measured at once, if that gave several rows; a random split keeps it
             together.

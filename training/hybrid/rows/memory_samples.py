@@ -17,10 +17,10 @@ import pandas as pd
 
 from dataset.join.graph_store import GraphStore
 from dataset.measured.location import DataNotFoundError, table_path
-from dippm.conditions import SoftwareClass
 from dippm.devices import find
-from dippm.models.memory import MIB, MemoryFootprint, Usage
-from dippm.models.training_memory import AutogradFootprint
+from dippm.estimate.conditions import SoftwareClass
+from dippm.estimate.models.memory import MIB, MemoryFootprint, Usage
+from dippm.estimate.models.training_memory import AutogradFootprint
 
 DEVICE = "A100-80GB"
 FULL_GPU = "7g.80gb"

@@ -29,12 +29,12 @@ from dataset.join.graph_store import GraphStore
 from dataset.measured import gpt, nasbench101, operators
 from dataset.measured.location import DataNotFoundError, table_path
 from dataset.measured.sources import read_if_there
-from dippm.conditions import PRECISIONS
 from dippm.devices import Device, find
-from dippm.features.kernel_features import DeviceView
-from dippm.features.kernel_table import KernelTable
-from dippm.graph.model_graph import ModelGraph
-from dippm.models.power import achieved_shares, work_ms
+from dippm.estimate.conditions import PRECISIONS
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.power import achieved_shares, work_ms
+from dippm.model.graph.model_graph import ModelGraph
 
 OPERATORS, GPTS, CNNS, LLMS = "single operators", "GPTs", "CNNs", "LLMs served by several GPUs"
 STEPS, WAITING = "training steps of CNNs", "CNNs that wait for their images"

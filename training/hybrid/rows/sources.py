@@ -23,9 +23,9 @@ from dataset.join.kinship import architecture_id, family_of
 from dataset.join.raw_graphs import path_of
 from dataset.measured import gpt, language_models, operators
 from dataset.measured.sources import read_if_there
-from dippm.conditions import PRECISIONS, Timer
 from dippm.devices import find
-from dippm.graph.model_graph import GRAPH_VERSION, ModelGraph
+from dippm.estimate.conditions import PRECISIONS, Timer
+from dippm.model.graph.model_graph import GRAPH_VERSION, ModelGraph
 from training.hybrid.rows.example_cache import cached, digest_of
 from training.hybrid.rows.examples import Examples, GraphLookup, Row
 

@@ -1,0 +1,1 @@
+"""What every wing stands on: files of strangers, printed text, numbers, progress, processes."""

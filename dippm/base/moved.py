@@ -1,0 +1,80 @@
+"""Former names of packages and modules stay importable: `dippm.graph` is `dippm.model.graph`.
+
+Each is the same module under both names, also for what lies within and for `python -m`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+_HOMES = {
+    "base": "boot files interrupt printable process progress shown written",
+    "model": "frontends graph relax vision_operators",
+    "estimate": "batches comparison conditions epoch features largest_batch models module_tree "
+    "operator_markup prediction pretrained",
+    "measure": "calibration operator_verification verification",
+    "decide": "batch_sweep choice explanation exploration language parallel power_sweep",
+    "runs": "colocation plans store tracking",
+    "show": "report ui",
+}
+MOVED = {name: f"{wing}.{name}" for wing, names in _HOMES.items() for name in names.split()} | {
+    "candidates": "estimate.model_list",
+    "figures": "base.numbers",
+    "loaded": "estimate.predictor",
+    "points": "estimate.grid",
+    "reading": "model.convert",
+}
+"""Former name within `dippm` → the name now."""
+
+
+def present_name(name: str) -> str | None:
+    """Return the name that a module has now, None if the one given is no former name."""
+    root, _, rest = name.partition(".")
+    first, dot, within = rest.partition(".")
+    return f"dippm.{MOVED[first]}{dot}{within}" if root == "dippm" and first in MOVED else None
+
+
+class _FormerNames:
+    """Finds modules by their former names, and gives the ones that are imported by the new."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        present = present_name(fullname) if fullname.startswith("dippm.") else None
+        loader: Any = _Alias(present) if present else None
+        return ModuleSpec(fullname, loader) if loader else None
+
+
+class _Alias:
+    """Loads a module that has another name."""
+
+    def __init__(self, present: str) -> None:
+        self._present = present
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._present)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has put the former name's there
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return what `python -m` runs."""
+        from importlib.util import find_spec
+
+        loader: Any = getattr(find_spec(self._present), "loader", None)
+        code: CodeType | None = loader.get_code(self._present) if loader else None
+        return code
+
+
+def keep_former_names() -> None:
+    """Let former names be imported."""
+    if not any(isinstance(finder, _FormerNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _FormerNames())

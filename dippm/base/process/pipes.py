@@ -1,0 +1,250 @@
+"""The caller's end of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+
+from dippm.base.process.ends import describe_exit
+from dippm.base.process.frames import HEADER, Message, frame
+
+Remaining = Callable[[], float]
+
+POLL_S = 0.2
+KEPT_LOG_BYTES = 1 << 16
+LONGEST_FRAME = 1 << 30
+"""Bytes; a graph of a million operators has about 300 million."""
+
+
+class TimedOutError(Exception):
+    """No answer came in time."""
+
+
+class WorkerDiedError(Exception):
+    """The worker ended without an answer.
+
+    Attributes:
+        code: its exit code, negative for a signal; None if it closed its pipe and lives on.
+    """
+
+    def __init__(self, code: int | None) -> None:
+        closed = "closed its pipe without an answer"
+        super().__init__(closed if code is None else describe_exit(code))
+        self.code = code
+
+
+class BadFrameError(WorkerDiedError):
+    """The worker sent what is no message: it is of no use any more.
+
+    Args:
+        what: it did, as the end of "the process ...".
+    """
+
+    def __init__(self, what: str) -> None:
+        Exception.__init__(self, what)
+        self.code = None
+
+
+class WorkerPipes:
+    """A running worker in a process group of its own, and the pipes to it.
+
+    Args:
+        command: what to start; it shall call `own_pipes`.
+        environment: of the process.
+        inherited: file descriptors that it keeps, for instance of locks.
+        keep_log: called with each piece that the worker writes to stderr.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[int] = (),
+        keep_log: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the caller, which ends its workers in order
+            pass_fds=inherited,
+            env=environment,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._talk = self._process.stderr
+        self._keep_log = keep_log
+        self._unsent, self._received, self._log = bytearray(), bytearray(), bytearray()
+        self._selector = selectors.DefaultSelector()
+        for pipe in (self._answers, self._talk):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ)
+        os.set_blocking(self._requests.fileno(), False)
+        _RUNNING.add(self)
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also its group."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def send(self, message: Message) -> None:
+        """Queue a request; `receive` writes it."""
+        if not self._unsent:
+            self._selector.register(self._requests, selectors.EVENT_WRITE)
+        self._unsent += frame(message)
+
+    def receive(self, remaining: Remaining) -> Message:
+        """Wait for the next frame.
+
+        Args:
+            remaining: seconds that are left, asked for again and again.
+
+        Raises:
+            TimedOutError: if no time is left.
+            WorkerDiedError: if the worker ended instead.
+            BadFrameError: if it sent what is no message, or one that is too long.
+        """
+        while (message := self._next()) is None:
+            left = remaining()
+            if left <= 0:
+                raise TimedOutError
+            # A child of a dead worker may keep the pipes open.
+            if not self._move(min(POLL_S, left)) and not self.alive:
+                raise self._death()
+        return message
+
+    def last_words(self, characters: int = 2000) -> str:
+        """Return the end of what the worker and its libraries printed."""
+        return self._log.decode(errors="replace").strip()[-characters:]
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the end of the process, hear it out, and return its exit code."""
+        end = time.monotonic() + seconds
+        while self.alive and (left := end - time.monotonic()) > 0:
+            self._hear()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(POLL_S, left))
+        self._hear()
+        return self._process.poll()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, and not to what it started."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it and everything it started, at once; further calls do nothing."""
+        if self._talk.closed:
+            return
+        self._requests.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        # One that waits for a hung driver cannot be killed; the next one will tell.
+        self.wait(10)
+        self.forget()
+
+    def close(self, patience_s: float = 10) -> None:
+        """Let it end by itself; kill it if it does not."""
+        self._forget_requests()
+        self._requests.close()
+        self.wait(patience_s)
+        self.kill()
+
+    def forget(self) -> None:
+        """Close the pipes and leave the process alone."""
+        self._selector.close()
+        for pipe in (self._requests, self._answers, self._talk):
+            pipe.close()
+
+    def _next(self) -> Message | None:
+        """Take a frame from what was received."""
+        if len(self._received) < HEADER.size:
+            return None
+        (size,) = HEADER.unpack_from(self._received)
+        if size > LONGEST_FRAME:
+            raise BadFrameError(f"answered with {size:,} bytes, more than any graph has")
+        end = HEADER.size + size
+        if len(self._received) < end:
+            return None
+        try:
+            message = json.loads(self._received[HEADER.size : end])
+        except (ValueError, RecursionError) as error:
+            raise BadFrameError("answered with what is no JSON") from error
+        if not isinstance(message, dict):
+            raise BadFrameError("answered with what is no message")
+        del self._received[:end]
+        return message
+
+    def _move(self, seconds: float) -> bool:
+        """Move bytes through the pipes; return whether there were any."""
+        ready = [key.fileobj for key, _ in self._selector.select(seconds)]
+        if self._talk in ready:
+            self._hear()
+        if self._requests in ready:
+            self._write()
+        if self._answers in ready:
+            chunk = self._answers.read(1 << 20)
+            if chunk == b"":
+                raise self._death()
+            self._received += chunk or b""
+        return bool(ready)
+
+    def _write(self) -> None:
+        try:
+            del self._unsent[: self._requests.write(self._unsent)]
+        except BrokenPipeError:
+            raise self._death() from None
+        if not self._unsent:
+            self._selector.unregister(self._requests)
+
+    def _hear(self) -> None:
+        """Read what the worker printed, so that it never waits for it or fails on a full disk."""
+        for _ in range(64):  # one that talks without end must not hold up the caller
+            chunk = None if self._talk.closed else self._talk.read(1 << 16)
+            if chunk is None:
+                return
+            if not chunk:
+                if self._talk in self._selector.get_map():
+                    self._selector.unregister(self._talk)
+                return
+            self._log = (self._log + chunk)[-KEPT_LOG_BYTES:]
+            if self._keep_log is not None:
+                self._keep_log(chunk)
+
+    def _forget_requests(self) -> None:
+        if self._unsent:
+            self._unsent.clear()
+            self._selector.unregister(self._requests)
+
+    def _death(self) -> WorkerDiedError:
+        self._forget_requests()
+        return WorkerDiedError(self.wait(10))
+
+
+_RUNNING: weakref.WeakSet[WorkerPipes] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Close what a fork inherited: a worker whose pipes a copy holds open would outlive us."""
+    for pipes in list(_RUNNING):
+        pipes.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

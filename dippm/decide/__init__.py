@@ -1,0 +1,1 @@
+"""Answers become decisions: which GPU, which batch, which design, how many, and why."""

@@ -1,0 +1,224 @@
+"""`sweep`: one model over batch sizes, and the largest batch that each place holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dippm.api import load
+from dippm.base.progress import stage, tell
+from dippm.devices import MigProfile
+from dippm.estimate.batches import batches_of
+from dippm.estimate.comparison import Comparison
+from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer
+from dippm.estimate.grid import (
+    DEFAULT_DEVICE,
+    ContextLike,
+    DeviceLike,
+    HostLike,
+    conditions_of,
+    device_of,
+)
+from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.prediction import Prediction
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.convert import Input, read_graph, source_name
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.model.graph import ModelGraph
+from dippm.model.graph.float_type import in_float32
+
+DEFAULT_BATCHES = "1:1024"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What holds a model: a GPU, or one slice of it.
+
+    Attributes:
+        name: of the GPU or of the slice.
+        memory_mb: usable, in MiB.
+        largest_batch: the largest batch whose memory fits at 99 % confidence; None if not even
+            batch 1 does, or the memory is not predicted.
+    """
+
+    name: str
+    memory_mb: int
+    largest_batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSweep:
+    """A model over batch sizes under otherwise equal conditions.
+
+    Attributes:
+        predictions: in the order of the batches.
+        places: the GPU (or the slice asked for) first, then its slices, smallest memory first.
+    """
+
+    predictions: tuple[Prediction, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def title(self) -> str:
+        """Model and conditions, without the batch."""
+        first = self.predictions[0]
+        return first.title.replace(f" · batch {first.conditions.batch} · ", " · ", 1)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per batch: predictions, samples per second, whether it fits."""
+        rows = []
+        for p in self.predictions:
+            row: dict[str, Any] = {
+                "batch": p.conditions.batch,
+                "samples_per_s": samples_per_s(p.conditions.batch, p.latency_ms),
+                "memory_bound_mb": p.memory_bound_mb,
+                "capacity_mb": p.capacity_mb,
+                "headroom_mb": p.headroom_mb,
+                "fits": p.fits,
+            }
+            for target in ("latency_ms", "memory_mb", "energy_j", "power_w"):
+                interval = p.intervals.get(target)
+                row[target] = getattr(p, target)
+                row[f"{target}_low"] = interval and interval.low
+                row[f"{target}_high"] = interval and interval.high
+            rows.append({**row, "mig": p.mig and p.mig.name})
+        return rows
+
+    def comparison(self) -> Comparison:
+        """Return the same predictions as a comparison."""
+        return Comparison(self.predictions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        first = self.predictions[0].to_dict()
+        conditions = {name: v for name, v in first["conditions"].items() if name != "batch"}
+        warnings = dict.fromkeys(w for p in self.predictions for w in p.warnings)
+        return {
+            "source": first["source"],
+            "conditions": conditions,
+            "places": [
+                {"name": p.name, "memory_mb": p.memory_mb, "largest_batch": p.largest_batch}
+                for p in self.places
+            ],
+            "batches": self.rows(),
+            "absent": first["absent"],
+            "warnings": list(warnings),
+            "provenance": first["provenance"],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{self.comparison()}"
+
+
+def sweep(
+    source: Any,
+    framework: str | None = None,
+    *,
+    batch: str | int | Iterable[int] = DEFAULT_BATCHES,
+    input: Input = None,
+    device: DeviceLike = DEFAULT_DEVICE,
+    checkpoint: str | Path | None = None,
+    precision: str = "fp32",
+    mode: Mode = "eager",
+    timer: Timer = "wall",
+    mig: str | MigProfile | None = None,
+    channels_last: bool = False,
+    host: HostLike = None,
+    attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
+    trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+) -> BatchSweep:
+    """Predict a model over batch sizes, and find the largest that fits.
+
+    Args:
+        source: see `predict`.
+        framework: see `predict`.
+        batch: sizes; as text "1:1024" is powers of two, "8:128:8" steps of 8, "1,8,32" a list.
+        input: see `predict`, as all below.
+        device: the GPU, as `predict` takes it.
+        checkpoint: of the predictor.
+        precision: number formats.
+        mode: "eager" or "compiled".
+        timer: what the latency includes.
+        mig: a slice of the GPU.
+        channels_last: memory layout of images.
+        host: the machine that launches the kernels.
+        attention: "fused" or "unfused".
+        phase: "inference" or "train".
+        optimizer: of a training step.
+        checkpointing: of a training step.
+        autograd: the forward pass keeps what a backward pass would need.
+        context_mb: memory of the process beside the allocator.
+        trust: allow a file that can run code when it is read.
+        timeout_s: of the conversion.
+        memory_limit_mb: of the conversion.
+
+    Raises:
+        DippmError: as `predict` does.
+    """
+    sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
+    gpu = device_of(device)
+    points = [
+        conditions_of(
+            gpu,
+            batch=size,
+            precision=precision,  # type: ignore[arg-type]
+            mode=mode,
+            timer=timer,
+            mig=mig,
+            channels_last=channels_last,
+            host=host,
+            attention=attention,
+            phase=phase,
+            optimizer=optimizer,
+            checkpointing=checkpointing,
+            autograd=autograd,
+            context_mb=context_mb,
+        )
+        for size in sizes
+    ]
+    loaded, name = (
+        load(checkpoint, device=points[0].device, phase=points[0].phase),
+        source_name(source),
+    )
+    with stage(f"converting {name}"):
+        graph = read_graph(
+            source,
+            framework,
+            input=input,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+    predictions = tuple(loaded.predict_points(graph, points, name))
+    tell("looking for the largest batches that fit")
+    return BatchSweep(predictions, tuple(_places(loaded, in_float32(graph), points[0])))
+
+
+def samples_per_s(batch: int, latency_ms: float | None) -> float | None:
+    """Return the throughput of a batch that takes `latency_ms`."""
+    return 1e3 * batch / latency_ms if latency_ms else None
+
+
+def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterable[Place]:
+    predictor = loaded.checkpoint_for(c.device, c.phase).predictor
+    if c.mig is not None:
+        name = f"{c.device.name} {c.mig}"
+        yield Place(name, c.capacity_mb, largest_batch_at(predictor, graph, c))
+        return
+    yield Place(c.device.name, c.capacity_mb, largest_batch_at(predictor, graph, c))
+    for profile in sorted(c.device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count)):
+        on_slice = largest_batch_at(predictor, graph, replace(c, mig=profile))
+        yield Place(profile.name, profile.memory_mb, on_slice)
+
+
+def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
+    return (batch,) if isinstance(batch, int) else tuple(batch)

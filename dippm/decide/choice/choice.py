@@ -1,0 +1,324 @@
+"""`Choice`: GPUs and slices for one model, ranked, with the reason for each that is no choice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.choice.contender import COLUMN_OF, By, Contender
+from dippm.decide.choice.front import front
+from dippm.decide.choice.limits import Limits
+from dippm.decide.choice.probability import Uncertain, probabilities_first
+from dippm.estimate.prediction import Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = ("rank", "name", "latency_ms", "samples_per_s", "energy_per_sample_j", "cost_per_million",
+         "memory_mb", "largest_batch", "probability_first", "reason")  # fmt: skip
+"""Columns of a notebook."""
+RIVAL_SHARE = 0.5
+SAME_HARDWARE = 1.01
+"""Ratio of predictions for the same hardware below which they are one place."""
+NO_MORE = 12
+"""Rows that text and notebooks list; `rows` has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Places to run a model on; `dippm.choose` makes it.
+
+    Attributes:
+        source: what the model is called.
+        conditions: batch, precision, mode and phase in a few words.
+        by: what they are ranked by. "size" takes the smallest memory, then the fewest
+            multiprocessors, whatever holds to the limits.
+        limits: what they have to hold to.
+        contenders: best first; then those that miss a limit or lack what they are ranked by, in the
+            same order; then what could not be predicted. By size all are in one order.
+        currency: of the prices; "" if nobody said.
+        priced: whether prices were given.
+    """
+
+    source: str
+    conditions: str
+    by: By
+    limits: Limits
+    contenders: tuple[Contender, ...]
+    currency: str = ""
+    priced: bool = False
+
+    @classmethod
+    def of(cls, contenders: Iterable[Contender], by: By, **rest: Any) -> Choice:
+        """Return the choice among contenders in any order."""
+        found = sorted(contenders, key=lambda c: _place(c, by))
+        ranked = [c for c in found if _is_ranked(c, by)]
+        if by != "size":
+            places = _places(ranked, by)
+            rest_of = [c for c in found if not _is_ranked(c, by)]
+            chances = _chances([same[0] for same in places], by)
+            found = [
+                replace(c, probability_first=chance)
+                for same, chance in zip(places, chances, strict=True)
+                for c in same
+            ] + rest_of
+        return cls(by=by, contenders=tuple(found), **rest)
+
+    @property
+    def ranked(self) -> tuple[Contender, ...]:
+        """Those that hold to every limit and have what they are ranked by, best first."""
+        return tuple(c for c in self.contenders if _is_ranked(c, self.by))
+
+    @property
+    def best(self) -> Contender | None:
+        """The first of the ranking; None if nothing is ranked."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The place of each of `ranked`, from 1; what reads the same has the same place."""
+        ranks: list[int] = []
+        first: Contender | None = None
+        for n, c in enumerate(self.ranked, 1):
+            if first is not None and self.by != "size" and _is_tie(first, c, self.by):
+                ranks.append(ranks[-1])
+            else:
+                ranks.append(n)
+                first = c
+        return tuple(ranks)
+
+    @property
+    def best_ties(self) -> tuple[Contender, ...]:
+        """The others that have the first place, too."""
+        tied = zip(self.ranked, self.ranks, strict=True)
+        return tuple(c for c, rank in tied if rank == 1 and c is not self.best)
+
+    @property
+    def rivals(self) -> tuple[Contender, ...]:
+        """Those that are about as likely to be really the first as the best, the likeliest first.
+
+        They have half its probability at least. The rank follows the predicted values; of two that
+        are close the one with the wider interval can be the likelier.
+        """
+        best = self.best
+        if best is None or best.probability_first is None:
+            return ()
+        least = best.probability_first * RIVAL_SHARE
+        others: dict[str, tuple[float, Contender]] = {}
+        for c in self.ranked:
+            chance = c.probability_first
+            if chance is not None and chance >= least and c.hardware != best.hardware:
+                others.setdefault(c.hardware, (chance, c))
+        return tuple(c for _, c in sorted(others.values(), key=lambda found: -found[0]))
+
+    @property
+    def fastest(self) -> Contender | None:
+        """The one with the least time per sample of those that hold the model, limits aside."""
+        return self._least("throughput")
+
+    @property
+    def most_frugal(self) -> Contender | None:
+        """The one with the least energy per sample of those, where energy is predicted."""
+        return self._least("energy")
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the front weighs: latency, and cost, or energy where there are no prices."""
+        if self.by != "energy" and self.priced:
+            return "latency_ms", "cost_per_million"
+        return "latency_ms", "energy_per_sample_j"
+
+    @property
+    def front(self) -> tuple[Contender, ...]:
+        """Those that hold to the limits and are beaten by no other in both of `axes`."""
+        known = [(c, self.position(c)) for c in self.contenders if c.feasible]
+        both = [(c, at) for c, at in known if at is not None]
+        return tuple(both[i][0] for i in front([at for _, at in both]))
+
+    def position(self, c: Contender) -> tuple[float, float] | None:
+        """Return both of `axes`; None if one of them is absent."""
+        x, y = map(c.estimate, self.axes)
+        return None if x is None or y is None else (x.value, y.value)
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """What was predicted, in the order of the contenders."""
+        return tuple(c.prediction for c in self.contenders if c.prediction is not None)
+
+    def reason(self, c: Contender) -> str | None:
+        """Return why a contender is not ranked; None if it is."""
+        if _is_ranked(c, self.by):
+            return None
+        if c.error is not None:
+            return c.error.message
+        if c.misses:
+            return "; ".join(c.misses)
+        return f"no {self.by}: {c.why_absent(COLUMN_OF[self.by])}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per contender, in their order.
+
+        "rank" counts from 1, is the same for what is predicted alike, and None for what is not
+        ranked, "reason" says why; "probability_first" is that of the hardware: a whole GPU and the
+        slice that is all of it share one; "error" has type, message and hint of what could not be
+        predicted.
+        """
+        on_front = set(map(id, self.front))
+        ranks = dict(zip(map(id, self.ranked), self.ranks, strict=True))
+        return [
+            {
+                "rank": ranks.get(id(c)),
+                **c.row(),
+                "on_front": id(c) in on_front,
+                "reason": self.reason(c),
+                "error": c.error and c.error.to_dict(),
+            }
+            for c in self.contenders
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        first = next(iter(self.predictions), None)
+        document = first.to_dict() if first else {}
+        conditions: Mapping[str, Any] = document.get("conditions", {})
+        named = {"best": self.best, "fastest": self.fastest, "most_frugal": self.most_frugal}
+        return {
+            "source": self.source,
+            "by": self.by,
+            "limits": asdict(self.limits),
+            "conditions": {
+                n: v for n, v in conditions.items() if n not in ("device", "mig", "batch")
+            },
+            "currency": self.currency or None,
+            **{name: c and c.name for name, c in named.items()},
+            "front": {"axes": list(self.axes), "names": [c.name for c in self.front]},
+            "rows": self.rows(),
+            "warnings": list(self.warnings()),
+            "provenance": document.get("provenance"),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame (needs pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def warnings(self, of: Sequence[Contender] | None = None) -> dict[str, int]:
+        """Return the warnings of contenders (None: of all) and how many of them have each."""
+        asked = self.contenders if of is None else of
+        found = (c.prediction.warnings for c in asked if c.prediction is not None)
+        return dict(Counter(warning for warnings in found for warning in warnings).most_common())
+
+    @property
+    def title(self) -> str:
+        """Model, conditions and question in one printable line."""
+        parts = [self.source, self.conditions, f"by {self.by}"]
+        if self.limits.slo_ms is not None:
+            at = "at the upper end" if self.limits.slo_at == "upper" else "as predicted"
+            parts.append(f"within {self.limits.slo_ms:g} ms {at}")
+        if self.limits.max_memory_mb is not None:
+            parts.append(f"within {self.limits.max_memory_mb:g} MB")
+        return printable(" · ".join(parts))
+
+    @property
+    def footer(self) -> str:
+        """The checkpoints that answered, in one printable line."""
+        names = dict.fromkeys(p.provenance.checkpoint for p in self.predictions)
+        return printable(", ".join(names))
+
+    def __str__(self) -> str:
+        lines = [" " + self.title]
+        for name in ("best", "fastest", "most_frugal"):
+            c: Contender | None = getattr(self, name)
+            label = name.replace("_", " ")
+            lines.append(f" {label:<13}{printable(c.name) if c else 'none'}")
+        if self.best and self.best.probability_first is not None:
+            chances = [f"{self.best.probability_first:.0%}"]
+            chances += [f"{c.name} {c.probability_first:.0%}" for c in self.rivals]
+            lines.append(f" really first {printable(', '.join(chances))}")
+        return "\n".join([*lines, " " + self.footer])
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        columns = [n for n in SHOWN if any(row[n] is not None for row in rows)]
+        head = "".join(f"<th>{column}</th>" for column in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(_cell(row[n]))}</td>" for n in columns) + "</tr>"
+            for row in rows[:NO_MORE]
+        )
+        more = f"<p>and {len(rows) - NO_MORE} more</p>" if len(rows) > NO_MORE else ""
+        caption = f"<caption>{escape(self.title)}</caption>"
+        return f"<table>{caption}<tr>{head}</tr>{body}</table>{more}"
+
+    def _least(self, by: By) -> Contender | None:
+        known = [(c, c.burden(by)) for c in self.contenders if c.holds_model]
+        burdened = [(b.value, c.share, c.mig is not None, c) for c, b in known if b is not None]
+        return min(burdened, key=lambda found: found[:3])[3] if burdened else None
+
+
+def _is_ranked(c: Contender, by: By) -> bool:
+    return c.feasible and (by == "size" or c.burden(by) is not None)
+
+
+def _place(c: Contender, by: By) -> tuple[Any, ...]:
+    """Return where a contender stands: of what is equally good the smaller part of a GPU first."""
+    if by == "size":
+        return (*c.size, c.name)
+    burden = c.burden(by)
+    group = 0 if _is_ranked(c, by) else 1 if c.prediction is not None else 2
+    value = burden.value if burden else float("inf")
+    return group, value, c.share, c.mig is not None, *c.size, c.name
+
+
+def _places(ranked: Sequence[Contender], by: By) -> list[list[Contender]]:
+    """Return the ranked, those together that run on the same hardware and cannot be told apart.
+
+    Their errors are the same draw, so that the one predicted a little faster would always win.
+    """
+    places: list[list[Contender]] = []
+    for c in ranked:
+        same = (place for place in places if place[0].hardware == c.hardware)
+        mine = next((place for place in same if _ratio(c, place[0], by) <= SAME_HARDWARE), None)
+        if mine is None:
+            places.append([c])
+        else:
+            mine.append(c)
+    return places
+
+
+def _is_tie(first: Contender, c: Contender, by: By) -> bool:
+    """Return whether a place is shared: the values read the same, or the hardware is the same."""
+    one, other = first.burden(by), c.burden(by)
+    if one is None or other is None:
+        return False
+    alike = first.hardware == c.hardware and _ratio(c, first, by) <= SAME_HARDWARE
+    return alike or show(one.value) == show(other.value)
+
+
+def _ratio(c: Contender, first: Contender, by: By) -> float:
+    one, other = c.burden(by), first.burden(by)
+    assert one is not None
+    assert other is not None
+    return max(one.value / other.value, other.value / one.value)
+
+
+def _chances(ranked: Sequence[Contender], by: By) -> list[float]:
+    places = []
+    for c in ranked:
+        burden, latency = c.burden(by), c.estimate("latency_ms")
+        assert burden is not None
+        places.append(
+            Uncertain.of(c.hardware, c.device.name, burden, latency or burden, measured=c.measured)
+        )
+    return probabilities_first(places)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return show(value) if isinstance(value, float) else printable(str(value))

@@ -1,0 +1,216 @@
+"""`Contender`: a GPU or a slice that could run a model, and what running it there means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from dippm.base.shown import Shown
+from dippm.devices import Device, MigProfile, taken_fraction
+from dippm.errors import DippmError
+from dippm.estimate.models.targets import Estimate, Interval
+from dippm.estimate.prediction import Prediction
+
+By = Literal["latency", "throughput", "energy", "cost", "size"]
+BY: tuple[By, ...] = get_args(By)
+COLUMN_OF: Mapping[By, str] = {
+    "latency": "latency_ms",
+    "throughput": "samples_per_s",
+    "energy": "energy_per_sample_j",
+    "cost": "cost_per_million",
+}
+"""Which quantity says how good a place is; of these the throughput alone should be large."""
+MS_PER_HOUR = 3.6e6
+MILLION = 1e6
+ESTIMATES = (
+    "latency_ms",
+    "samples_per_s",
+    "energy_j",
+    "energy_per_sample_j",
+    "power_w",
+    "memory_mb",
+    "cost_per_step",
+    "cost_per_million",
+    "cost_per_epoch",
+)
+NO_PRICE = "no price"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender(Shown):
+    """A whole GPU or one slice of it, at one batch.
+
+    Attributes:
+        name: of the GPU, and of the slice after it.
+        device: the GPU.
+        mig: the slice; None for the whole GPU, and for a slice whose figures are not known.
+        batch: samples per step; of several that were asked for the best one.
+        prediction: without operator tables; None if there is none.
+        error: why there is none; None if there is one.
+        misses: the limits that it does not hold to, in words.
+        vouched_by: the slice within it that holds to the limit on the latency where its own, wider
+            interval does not; None if there is no need or no such slice.
+        measured: whether the predictor learned from this GPU, or its owner calibrated it.
+        largest_batch: whose memory fits at 99 % confidence, within the limit on memory; None if not
+            even batch 1 does, or the memory is not predicted.
+        copies: how many such slices fit on one GPU side by side; 1 for the whole GPU.
+        stranded_compute_slices: that nothing can use beside so many copies, for want of memory.
+        price_per_hour: in the currency of the prices; None without one.
+        dataset_size: samples of an epoch, for its cost; None if nobody said.
+        probability_first: that its hardware is really the first of the ranking; None if it is not
+            ranked, or the order is no matter of chance.
+    """
+
+    name: str
+    device: Device
+    mig: MigProfile | None
+    batch: int
+    prediction: Prediction | None = field(repr=False)
+    error: DippmError | None = None
+    misses: tuple[str, ...] = ()
+    vouched_by: str | None = None
+    measured: bool = True
+    largest_batch: int | None = None
+    copies: int = 1
+    stranded_compute_slices: int = 0
+    price_per_hour: float | None = None
+    dataset_size: int | None = None
+    probability_first: float | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it is predicted and holds to every limit."""
+        return self.prediction is not None and not self.misses
+
+    @property
+    def memory_bound_mb(self) -> float | None:
+        """The 99 % bound of the memory in MiB; None if it is not predicted."""
+        return None if self.prediction is None else self.prediction.memory_bound_mb
+
+    @property
+    def holds_model(self) -> bool:
+        """Whether the usable memory holds the model, limits aside."""
+        return bool(self.prediction and self.prediction.fits)
+
+    @property
+    def capacity_mb(self) -> int:
+        """Usable memory in MiB."""
+        return self.mig.memory_mb if self.mig else self.device.memory_mb
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Usable memory and multiprocessors, by which the smaller of two places is told."""
+        return self.capacity_mb, (self.mig.sm_count if self.mig else self.device.sm_count) or 0
+
+    @property
+    def share(self) -> float:
+        """Which part of the GPU it takes, 0 to 1."""
+        return 1.0 if self.mig is None else taken_fraction(self.mig, self.device)
+
+    @property
+    def hardware(self) -> str:
+        """Name of what runs: a slice of all multiprocessors and all memory is the whole GPU."""
+        mig, device = self.mig, self.device
+        whole = (device.sm_count, device.memory_slices)
+        is_whole = mig is None or (mig.sm_count, mig.memory_slices) == whole
+        return device.name if is_whole else self.name
+
+    def estimate(self, name: str) -> Estimate | None:
+        """Return one of ESTIMATES with its interval; None if it cannot be had.
+
+        latency_ms, energy_j, power_w, memory_mb   of a batch, as predicted
+        samples_per_s         1000 · batch / latency_ms
+        energy_per_sample_j   energy_j / batch
+        cost_per_step         price_per_hour · latency_ms / 3.6e6
+        cost_per_million      cost_per_step · 1e6 / batch, of a million samples
+        cost_per_epoch        cost_per_step · dataset_size / batch, the last step a whole one
+        """
+        latency, energy = self._predicted("latency_ms"), self._predicted("energy_j")
+        match name:
+            case "samples_per_s":
+                return _rate(1e3 * self.batch, latency)
+            case "energy_per_sample_j":
+                return _scaled(energy, 1 / self.batch)
+            case "cost_per_step" | "cost_per_million" | "cost_per_epoch":
+                steps = self._steps(name)
+                if self.price_per_hour is None or steps is None:
+                    return None
+                return _scaled(latency, self.price_per_hour / MS_PER_HOUR * steps)
+            case _:
+                return self._predicted(name)
+
+    def burden(self, by: By) -> Estimate | None:
+        """Return what a choice keeps small: ms, ms per sample, J per sample or cost per million."""
+        if by == "throughput":
+            return _scaled(self._predicted("latency_ms"), 1 / self.batch)
+        return self.estimate(COLUMN_OF[by]) if by in COLUMN_OF else None
+
+    def why_absent(self, name: str) -> str:
+        """Return why one of ESTIMATES cannot be had."""
+        if self.prediction is None:
+            return self.error.message if self.error else "not predicted"
+        if name.startswith("cost") and self.price_per_hour is None:
+            return NO_PRICE
+        if name == "cost_per_epoch" and self.dataset_size is None:
+            return "the samples of an epoch (dataset_size) were not given"
+        target = "energy_j" if name.startswith("energy") else name
+        target = target if target in self.prediction.absent else "latency_ms"
+        return self.prediction.absent.get(target, "not predicted")
+
+    def _steps(self, name: str) -> float | None:
+        """Return the steps that a cost is of."""
+        if name == "cost_per_step":
+            return 1.0
+        if name == "cost_per_million":
+            return MILLION / self.batch
+        return None if self.dataset_size is None else float(-(-self.dataset_size // self.batch))
+
+    def _predicted(self, target: str) -> Estimate | None:
+        value = getattr(self.prediction, target) if self.prediction else None
+        if self.prediction is None or value is None:
+            return None
+        return Estimate(value, self.prediction.intervals[target])
+
+    def row(self) -> dict[str, Any]:
+        """Return everything as one flat mapping; intervals as "_low" and "_high"."""
+        row: dict[str, Any] = {
+            "name": self.name,
+            "device": self.device.name,
+            "slice": self.mig and self.mig.name,
+            "batch": self.batch,
+            "feasible": self.feasible,
+            "probability_first": self.probability_first,
+        }
+        for name in ESTIMATES:
+            found = self.estimate(name)
+            row[name] = found and found.value
+            row[f"{name}_low"] = found and found.interval.low
+            row[f"{name}_high"] = found and found.interval.high
+        return {
+            **row,
+            "memory_bound_mb": self.memory_bound_mb,
+            "capacity_mb": self.capacity_mb,
+            "headroom_mb": self.prediction and self.prediction.headroom_mb,
+            "fits": self.prediction and self.prediction.fits,
+            "largest_batch": self.largest_batch,
+            "copies": self.copies,
+            "stranded_compute_slices": self.stranded_compute_slices,
+            "price_per_hour": self.price_per_hour,
+            "measured": self.measured,
+            "vouched_by": self.vouched_by,
+        }
+
+
+def _scaled(estimate: Estimate | None, factor: float) -> Estimate | None:
+    if estimate is None:
+        return None
+    low, high = (factor * edge for edge in (estimate.interval.low, estimate.interval.high))
+    return Estimate(factor * estimate.value, Interval(low, high, estimate.interval.coverage))
+
+
+def _rate(amount: float, time: Estimate | None) -> Estimate | None:
+    if time is None:
+        return None
+    low, high = amount / time.interval.high, amount / time.interval.low
+    return Estimate(amount / time.value, Interval(low, high, time.interval.coverage))

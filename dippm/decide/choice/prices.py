@@ -1,0 +1,196 @@
+"""`Prices`: what an hour of a GPU, or of a slice, costs; from a TOML file of the user.
+
+    currency = "EUR"
+
+    [per_hour]
+    "A100-80GB" = 1.80
+    T4 = 0.40
+
+    [slices."A100-80GB"]
+    "1g.10gb" = 0.35
+
+No price is known to DIPPM. A slice without a price of its own costs the part of its GPU
+that it takes, see `taken_fraction`. Devices are named as everywhere (`dippm devices`).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dippm import devices
+from dippm.base.files import beginning, shown
+from dippm.devices import Device, MigProfile, taken_fraction
+from dippm.errors import ModelFileError, PriceError, UnknownNameError, shortened
+from dippm.estimate.grid import slice_of
+
+MOST_BYTES = 64 << 10
+TABLES = ("currency", "per_hour", "slices")
+LONGEST_CURRENCY = 16
+LOWEST, HIGHEST = 1e-6, 1e9
+"""Prices of an hour, in any currency."""
+EXAMPLE = "examples/prices.toml is a whole file."
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of an hour.
+
+    Attributes:
+        per_hour: by name of the device, in `currency`.
+        slices: by names of the device and of the slice.
+        currency: what the prices are in; "" if nobody said.
+        source: the file, for messages; "" without one.
+    """
+
+    per_hour: Mapping[str, float]
+    slices: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    currency: str = ""
+    source: str = ""
+
+    def of(self, device: Device, mig: MigProfile | None) -> float | None:
+        """Return the price of an hour of a GPU or of a slice of it; None if it has none.
+
+        A slice without a price of its own has that of the GPU times the part that it takes.
+        """
+        whole = self.per_hour.get(device.name)
+        if mig is None:
+            return whole
+        own = self.slices.get((device.name, mig.name))
+        if own is not None or whole is None:
+            return own
+        return whole * taken_fraction(mig, device)
+
+
+PricesLike = str | os.PathLike[str] | Mapping[str, float] | Prices
+"""The path of a file, prices of an hour by name of the device, or `Prices`."""
+
+
+def prices_of(prices: PricesLike, given: Iterable[Device] = ()) -> Prices:
+    """Return prices, or those that a file or a mapping lists.
+
+    Args:
+        prices: see `PricesLike`.
+        given: devices that are not in the catalogue, but may have a price.
+
+    Raises:
+        PriceError: see `read_prices`.
+    """
+    if isinstance(prices, Prices):
+        for name, price in (*prices.per_hour.items(), *prices.slices.items()):
+            _price(price, f"the prices: {name}")
+        return prices
+    if isinstance(prices, Mapping):
+        return _prices({"per_hour": prices}, "the prices", tuple(given))
+    return read_prices(prices, given)
+
+
+def read_prices(path: str | os.PathLike[str], given: Iterable[Device] = ()) -> Prices:
+    """Return the prices that a TOML file lists, see the top of this module.
+
+    Args:
+        path: of the file.
+        given: devices that are not in the catalogue, but may have a price.
+
+    Raises:
+        PriceError: if the file cannot be read or is no small TOML file, or a device, slice or
+            table in it is not known or stands there twice, or a price is no number above 0.
+    """
+    file = Path(path).expanduser()
+    what = shown(file.name, 80)
+    try:
+        content = beginning(file, MOST_BYTES + 1)
+    except ModelFileError as error:
+        raise PriceError(error.message, f"Give the path of a TOML file. {EXAMPLE}") from error
+    if len(content) > MOST_BYTES:
+        raise PriceError(
+            f"{what} is larger than {MOST_BYTES >> 10} KiB", f"Is it a file of prices? {EXAMPLE}"
+        )
+    try:
+        table = tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise PriceError(f"{what} is not TOML: {shortened(reason)}", EXAMPLE) from error
+    return _prices(table, what, tuple(given))
+
+
+def _prices(table: Mapping[str, Any], what: str, given: tuple[Device, ...]) -> Prices:
+    for name in table:
+        if name not in TABLES:
+            error = UnknownNameError.of("table", str(name), TABLES)
+            raise PriceError(f"{what}: {error.message}", f"{error.hint}. {EXAMPLE}")
+    currency = table.get("currency", "")
+    is_text = isinstance(currency, str) and currency.isprintable()
+    if not is_text or len(currency) > LONGEST_CURRENCY:
+        raise PriceError(f"{what}: currency is no short text", 'Write it as currency = "EUR".')
+    whole: dict[str, float] = {}
+    for name, price in _table(table, "per_hour", what).items():
+        device = _device(name, given, what)
+        if device.name in whole:
+            raise PriceError(
+                f"{what}: {device.name} has two prices", f"{name} is another name of it: keep one."
+            )
+        whole[device.name] = _price(price, f"{what}: {name}")
+    slices: dict[tuple[str, str], float] = {}
+    for name, of_slices in _table(table, "slices", what).items():
+        device = _device(name, given, what)
+        if not isinstance(of_slices, Mapping):
+            raise PriceError(
+                f"{what}: the slices of {name} are no table",
+                f'Write [slices."{name}"] and a line for each slice. {EXAMPLE}',
+            )
+        for profile, price in of_slices.items():
+            key = device.name, _slice_name(device, profile, what)
+            slices[key] = _price(price, f"{what}: {name} {profile}")
+    if not whole and not slices:
+        raise PriceError(f"{what} has no price", f"Write [per_hour] and a line. {EXAMPLE}")
+    return Prices(whole, slices, currency, what)
+
+
+def _table(table: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, Mapping):
+        raise PriceError(f"{what}: {name} is no table", f"Write [{name}]. {EXAMPLE}")
+    return found
+
+
+def _device(name: str, given: tuple[Device, ...], what: str) -> Device:
+    mine = (d for d in given if d.name.casefold() == str(name).strip().casefold())
+    found = next(mine, None)
+    if found is not None:
+        return found
+    try:
+        return devices.find(str(name))
+    except UnknownNameError as error:
+        hint = error.hint.partition(" Another one")[0]
+        raise PriceError(
+            f"{what}: {error.message}",
+            f"{hint} A GPU of your own has a price under its name where its file is among "
+            "devices=... .",
+        ) from error
+
+
+def _slice_name(device: Device, name: str, what: str) -> str:
+    if name in device.unlisted_mig_profiles:
+        return name
+    try:
+        profile = slice_of(device, name)
+    except UnknownNameError as error:
+        raise PriceError(f"{what}: {error.message}", error.hint) from error
+    assert profile is not None
+    return profile.name
+
+
+def _price(value: Any, where: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not LOWEST <= value <= HIGHEST:
+        raise PriceError(
+            f"{where}: the price is {shortened(repr(value))}",
+            f"Give the price of an hour as a number above 0, from {LOWEST:g} to {HIGHEST:g}; leave "
+            "out what has none.",
+        )
+    return float(value)

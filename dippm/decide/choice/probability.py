@@ -1,0 +1,127 @@
+"""How probable it is that the first of a ranking is really the first.
+
+The log error of a prediction on place c is normal, with the standard deviation that its interval
+states. Errors of one model go together: what is wrong in its graph or in the efficiency of a kernel
+is wrong on every GPU, and more so on two slices of one GPU. So
+
+    e_c = sd_c · (√r_c · z + √(s − r_c) · z_board(c) + √(1 − s) · z_c)      z's standard normal
+
+with r_c the part that all GPUs share (SHARED for a GPU that the predictor learned from, SHARED_NEW
+for others) and s = SHARED_BOARD the part that slices of one GPU share. The three numbers are what
+`python -m training.studies.shared_errors WORK` finds in predictions that were held out, rounded to
+the side that makes the answer less sure: 0.42 between measured GPUs, 0.18 from a measured to a new
+one, -0.07 between new ones, 0.68 between slices (of three architectures only). What comes
+on top of the latency, the error of the power in an energy, is not taken to be shared: that makes
+the answer less sure of itself, never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from dippm.estimate.models.targets import Estimate, Interval, two_sided
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SHARED = 0.4
+SHARED_NEW = 0.0
+SHARED_BOARD = 0.5
+DRAWS = 20_000
+"""The standard error of a probability is at most 0.4 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """What is compared: a quantity that should be small, on one place.
+
+    Attributes:
+        name: of the hardware; its own errors are drawn by it, so others in the ranking change
+            nothing, and of two names of the same hardware the first in the ranking is the first.
+        board: name of the GPU that it is, or is a slice of.
+        log_value: of the quantity.
+        log_sd: standard deviation of the log error of its latency.
+        other_log_sd: of what is not the latency's; 0 if there is nothing else.
+        measured: whether the predictor learned from the GPU.
+    """
+
+    name: str
+    board: str
+    log_value: float
+    log_sd: float
+    other_log_sd: float = 0.0
+    measured: bool = True
+
+    @classmethod
+    def of(
+        cls, name: str, board: str, burden: Estimate, latency: Estimate, *, measured: bool
+    ) -> Uncertain:
+        """Return a place by the intervals of its quantity and of its latency."""
+        whole, own = log_sd(burden.interval), log_sd(latency.interval)
+        other = sqrt(max(0.0, whole**2 - own**2))
+        return cls(name, board, log(burden.value), min(own, whole), other, measured)
+
+
+def log_sd(interval: Interval) -> float:
+    """Return the standard deviation of the log error that an interval states."""
+    half_width = log(interval.high / interval.low) / 2
+    return half_width / two_sided(interval.coverage)
+
+
+def probabilities_first(places: Sequence[Uncertain]) -> list[float]:
+    """Return the probability of each place to be the smallest; they sum to 1.
+
+    The same places get the same answer: draws have fixed seeds, and the shared ones are common.
+    """
+    if len(places) < 2:
+        return [1.0] * len(places)
+    import numpy as np
+
+    values = np.stack([place.log_value + _errors(place) for place in places])
+    first = np.bincount(values.argmin(axis=0), minlength=len(places))
+    return [float(share) for share in first / DRAWS]
+
+
+def probability_below(one: Uncertain, other: Uncertain) -> float:
+    """Return the probability that one place is smaller than another: the closed form for two."""
+    shared = correlation(one, other) * one.log_sd * other.log_sd
+    own = one.log_sd**2 + other.log_sd**2 + one.other_log_sd**2 + other.other_log_sd**2
+    spread = sqrt(max(0.0, own - 2 * shared))
+    distance = other.log_value - one.log_value
+    if spread == 0.0:
+        return 0.5 if distance == 0.0 else float(distance > 0.0)
+    return NormalDist().cdf(distance / spread)
+
+
+def correlation(one: Uncertain, other: Uncertain) -> float:
+    """Return the correlation of the log errors of latencies on two places."""
+    if one.board == other.board:
+        return max(SHARED_BOARD, _shared(one))
+    return sqrt(_shared(one) * _shared(other))
+
+
+def _shared(place: Uncertain) -> float:
+    return SHARED if place.measured else SHARED_NEW
+
+
+def _errors(place: Uncertain) -> NDArray[np.float64]:
+    shared = _shared(place)
+    parts = (
+        (shared, "all GPUs"),
+        (max(0.0, SHARED_BOARD - shared), f"board {place.board}"),
+        (1 - max(SHARED_BOARD, shared), f"place {place.name}"),
+    )
+    of_latency = sum(sqrt(part) * _draws(whose) for part, whose in parts)
+    return place.log_sd * of_latency + place.other_log_sd * _draws(f"other {place.name}")
+
+
+def _draws(whose: str) -> NDArray[np.float64]:
+    import numpy as np
+
+    return np.random.default_rng(crc32(whose.encode())).standard_normal(DRAWS)

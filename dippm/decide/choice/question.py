@@ -1,0 +1,189 @@
+"""`Question`: what is asked of every GPU and slice, and the contender that each makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dippm.base.progress import stage
+from dippm.decide.choice.contender import By, Contender
+from dippm.decide.choice.limits import Limits
+from dippm.decide.choice.prices import Prices
+from dippm.devices import Device, MigProfile
+from dippm.errors import DeviceError, DippmError
+from dippm.estimate.comparison import Failure
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.grid import Grid
+from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.model_list import Candidate
+from dippm.estimate.prediction import Prediction
+from dippm.estimate.predictor import LoadedPredictor
+from dippm.model.graph import ModelGraph
+
+if TYPE_CHECKING:
+    from dippm.estimate.pretrained import Checkpoint
+
+Point = tuple[MigProfile | None, int]
+"""A slice of a GPU, None for the whole, and a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of every place.
+
+    Attributes:
+        loaded: the predictor.
+        graph: the model.
+        name: what the model is called.
+        grid: places, batches and conditions; one precision.
+        by: what the best batch of a place is chosen by.
+        limits: that every place is held to.
+        prices: of an hour; None without.
+        dataset_size: samples of an epoch; None if nobody said.
+    """
+
+    loaded: LoadedPredictor
+    graph: ModelGraph
+    name: str
+    grid: Grid
+    by: By
+    limits: Limits
+    prices: Prices | None
+    dataset_size: int | None
+
+    def contenders(self) -> Iterator[Contender]:
+        """Yield a contender for each place of the grid."""
+        done = 0
+        for _, places in groupby(self.grid.places, key=lambda place: place[0].name):
+            entries: dict[MigProfile | None, list[Prediction | Failure]] = {}
+            for device, mig in places:
+                done += 1
+                with stage(f"{done} of {len(self.grid.places)}: {_name(device, mig)}"):
+                    grid = replace(self.grid, places=((device, mig),))
+                    case = Candidate(self.graph)
+                    entries[mig] = list(self.loaded.entries(case, grid, name=self.name))
+            found = (entry for of_place in entries.values() for entry in of_place)
+            points = {
+                (p.conditions.mig, p.conditions.batch): p
+                for p in found
+                if isinstance(p, Prediction)
+            }
+            for mig, of_place in entries.items():
+                error = next((e.error for e in of_place if isinstance(e, Failure)), None)
+                yield self._contender(device, mig, points, error)
+
+    def unlisted(self) -> Iterator[Contender]:
+        """Yield the slices that exist but of which too little is known."""
+        for device in {device.name: device for device, _ in self.grid.places}.values():
+            for name in device.unlisted_mig_profiles:
+                error = DeviceError(
+                    f"the usable memory and the SMs of {name} on {device.name} are not known",
+                    "`nvidia-smi mig -lgip` lists them, and a device file can have them: "
+                    'devices="my_gpu.toml".',
+                )
+                place = f"{device.name} {name}"
+                yield Contender(place, device, None, self.grid.batches[0], None, error)
+
+    def _contender(
+        self,
+        device: Device,
+        mig: MigProfile | None,
+        points: Mapping[Point, Prediction],
+        error: DippmError | None,
+    ) -> Contender:
+        copies, stranded = _copies(device, mig)
+        place = Contender(
+            _name(device, mig),
+            device,
+            mig,
+            self.grid.batches[0],
+            None,
+            copies=copies,
+            stranded_compute_slices=stranded,
+            price_per_hour=self.prices.of(device, mig) if self.prices else None,
+            dataset_size=self.dataset_size,
+        )
+        known = [self._at(place, p, points) for (of, _), p in points.items() if of == mig]
+        if not known:
+            assert error is not None, "an entry is a prediction or a failure"
+            return replace(place, error=error)
+        best = min(known, key=self._rank)
+        assert best.prediction is not None
+        config = self._checkpoint(best.prediction.conditions).config
+        return replace(
+            best, measured=_is_measured(device, config), largest_batch=self._largest(best)
+        )
+
+    def _at(self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]) -> Contender:
+        vouched = None if self.limits.is_in_time(p) else self._vouching(c, p, points)
+        misses = self.limits.misses(p, c.capacity_mb, in_time=vouched is not None)
+        return replace(
+            c,
+            batch=p.conditions.batch,
+            prediction=p,
+            misses=tuple(misses),
+            vouched_by=None if vouched is None else vouched.name,
+        )
+
+    def _vouching(
+        self, c: Contender, p: Prediction, points: Mapping[Point, Prediction]
+    ) -> MigProfile | None:
+        """Return the smallest slice within a place that is in time: the place is then, too.
+
+        It takes no longer with more of everything, though where the host decides, of which less is
+        known than of kernels, its interval may be wider.
+        """
+        in_time = [
+            mig
+            for (mig, batch), other in points.items()
+            if mig is not None
+            and batch == p.conditions.batch
+            and _holds(c, mig)
+            and self.limits.is_in_time(other)
+        ]
+        return min(in_time, key=lambda mig: (mig.memory_mb, mig.sm_count), default=None)
+
+    def _rank(self, c: Contender) -> tuple[int, float, int]:
+        burden = c.burden(self.by)
+        return len(c.misses), burden.value if burden else float("inf"), c.batch
+
+    def _largest(self, c: Contender) -> int | None:
+        assert c.prediction is not None
+        point = c.prediction.conditions
+        predictor, room_mb = self._checkpoint(point).predictor, self.limits.room_mb(c.capacity_mb)
+        return largest_batch_at(predictor, self.graph, point, room_mb)
+
+    def _checkpoint(self, c: Conditions) -> Checkpoint:
+        return self.loaded.checkpoint_for(c.device, c.phase)
+
+
+def _is_measured(device: Device, config: Mapping[str, Any]) -> bool:
+    """Tell whether a checkpoint learned from a device; one that lists none knows only its own."""
+    seen = config.get("seen")
+    learned = seen.get("devices", ()) if isinstance(seen, dict) else (device.name,)
+    return device.was_measured(learned)
+
+
+def _holds(c: Contender, mig: MigProfile) -> bool:
+    """Tell whether a place has as much of everything as a slice of the same GPU."""
+    own = c.mig
+    if own is None:
+        return c.device.sm_count is None or mig.sm_count <= c.device.sm_count
+    return mig.sm_count <= own.sm_count and mig.memory_slices <= own.memory_slices
+
+
+def _copies(device: Device, mig: MigProfile | None) -> tuple[int, int]:
+    """Return how many such slices fit on a GPU, and the compute slices that then stay idle."""
+    if mig is None:
+        return 1, 0
+    compute = max(p.compute_slices for p in device.mig_profiles)
+    of_memory = device.memory_slices // max(1, mig.memory_slices)
+    copies = min(compute // mig.compute_slices, of_memory)
+    memory_left = device.memory_slices - copies * mig.memory_slices
+    return copies, 0 if memory_left else compute - copies * mig.compute_slices
+
+
+def _name(device: Device, mig: MigProfile | None) -> str:
+    return f"{device.name} {mig}" if mig else device.name

@@ -1,0 +1,203 @@
+"""`choose`: one model on every GPU and slice, ranked under limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dippm.api import load
+from dippm.base.progress import stage
+from dippm.decide.choice.choice import Choice
+from dippm.decide.choice.contender import BY, By
+from dippm.decide.choice.infeasible import nothing_feasible
+from dippm.decide.choice.limits import Limits, SloAt
+from dippm.decide.choice.prices import Prices, PricesLike, prices_of
+from dippm.decide.choice.question import Question
+from dippm.devices import Device, MigProfile, all_devices, host_of
+from dippm.errors import ConstraintError
+from dippm.estimate.batches import batches_of
+from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer, spelt
+from dippm.estimate.grid import ContextLike, DeviceLike, Grid, HostLike, device_of
+from dippm.model.convert import Input, read_graph, source_name
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.model.graph.float_type import in_float32
+
+if TYPE_CHECKING:
+    pass
+
+ALL = "all"
+
+
+def choose(
+    source: Any,
+    framework: str | None = None,
+    *,
+    devices: DeviceLike | Iterable[DeviceLike] = ALL,
+    slices: bool = True,
+    by: By = "latency",
+    batch: int | str | Iterable[int] = 1,
+    input: Input = None,
+    slo_ms: float | None = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: float | None = None,
+    prices: PricesLike | None = None,
+    dataset_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    precision: str = "fp32",
+    mode: Mode = "eager",
+    timer: Timer = "wall",
+    channels_last: bool = False,
+    host: HostLike = None,
+    attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: bool = False,
+    autograd: bool = False,
+    context_mb: ContextLike = None,
+    trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+) -> Choice:
+    """Rank GPUs and their slices for a model, and say how sure the first place is.
+
+    A place that cannot be predicted, that lacks memory or misses a limit stands in the answer with
+    its reason; what holds for every place (a model that cannot be read) is an error.
+
+    Args:
+        source: see `dippm.predict`.
+        framework: see `dippm.predict`.
+        devices: GPUs as `predict` takes them, one or several; "all" is every GPU of the catalogue.
+        slices: whether MIG slices stand beside the whole GPUs.
+        by: "latency" of a batch, "throughput", "energy" per sample, "cost" per sample, or "size":
+            the smallest place that holds to the limits.
+        batch: samples per step; of several ("1:256", see `dippm.sweep`) each place takes its best.
+        input: see `predict`.
+        slo_ms: most that a batch may take, in ms.
+        slo_at: "upper": the upper end of the 90 % interval has to hold to `slo_ms`; "value": the
+            predicted latency.
+        max_memory_mb: most that the 99 % bound of the memory may be, in MiB, beside what a place
+            has.
+        prices: of an hour: a TOML file (see `dippm.decide.choice.prices`), a mapping by device,
+            `Prices`. Without them there is no cost.
+        dataset_size: samples of an epoch, for its cost.
+        checkpoint: see `predict`; None takes for each device the one that knows it.
+        precision: see `predict`, as the next five.
+        mode: "eager" or "compiled".
+        timer: what the latency includes.
+        channels_last: memory layout of images.
+        host: the machine that launches the kernels.
+        attention: "fused" or "unfused".
+        phase: "inference", or "train" for a step of training, see `Conditions`.
+        optimizer: of a step of training.
+        checkpointing: of a step of training.
+        autograd: the forward pass keeps what a backward pass would need.
+        context_mb: memory of the process beside the allocator.
+        trust: allow a file that can run code when it is read.
+        timeout_s: of the conversion.
+        memory_limit_mb: of the conversion.
+
+    Raises:
+        ModelFileError: if the model cannot become a graph.
+        ConstraintError: if a limit is none, or `by` asks for what nothing was given for.
+        NothingFeasibleError: if no place is ranked; its `choice` has every row.
+        PriceError: if the prices are wrong, or of a device that is not known.
+        UnknownNameError: if a device or checkpoint is not known.
+        ConditionsError: if batch, precision, mode, ... cannot be predicted.
+    """
+    by = cast(By, spelt("ranking", by, BY))
+    limits = Limits(slo_ms, slo_at, max_memory_mb)
+    gpus = _gpus(devices)
+    known = None if prices is None else prices_of(prices, gpus)
+    _check(by, known, dataset_size)
+    grid = Grid(
+        [(gpu, mig) for gpu in gpus for mig in _slices(gpu, wanted=slices)],
+        (precision,),
+        batches_of(batch) if isinstance(batch, str) else _sizes(batch),
+        mode,
+        timer,
+        channels_last,
+        host_of(host),
+        attention,
+        phase,
+        optimizer,
+        checkpointing,
+        autograd,
+        context_mb,
+    )
+    loaded, name = load(checkpoint, device=gpus[0], phase=grid.phase), source_name(source)
+    point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
+    with stage(f"converting {name}"):
+        graph = read_graph(
+            source,
+            framework,
+            input=input,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+    question = Question(loaded, in_float32(graph), name, grid, by, limits, known, dataset_size)
+    choice = Choice.of(
+        [*question.contenders(), *(question.unlisted() if slices else ())],
+        by,
+        source=name,
+        conditions=_in_words(point, grid.batches),
+        limits=limits,
+        currency=known.currency if known else "",
+        priced=known is not None,
+    )
+    if not choice.ranked:
+        raise nothing_feasible(choice)
+    return choice
+
+
+def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
+    if by == "cost" and prices is None:
+        raise ConstraintError(
+            "a ranking by cost needs prices, and none were given",
+            'Give a file, prices="prices.toml" (examples/prices.toml is one), or rank by energy.',
+        )
+    if dataset_size is None:
+        return
+    if dataset_size < 1:
+        raise ConstraintError(
+            f"an epoch has {dataset_size} samples",
+            "Give how many the data set has: dataset_size=1281167.",
+        )
+    if prices is None:
+        raise ConstraintError(
+            "the cost of an epoch needs prices, and none were given",
+            'Give a file, prices="prices.toml", or leave out dataset_size=... .',
+        )
+
+
+def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:
+    several = [wanted] if isinstance(wanted, str | os.PathLike | Device) else list(wanted)
+    found: dict[str, Device] = {}
+    for one in several:
+        is_all = isinstance(one, str) and one.strip().casefold() == ALL
+        for device in all_devices() if is_all else (device_of(one),):
+            found.setdefault(device.name, device)
+    if not found:
+        raise ConstraintError("no device was given", 'Give GPUs, or devices="all".')
+    return list(found.values())
+
+
+def _slices(device: Device, *, wanted: bool) -> list[MigProfile | None]:
+    by_size = sorted(device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count))
+    return [None, *by_size] if wanted else [None]
+
+
+def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
+    return (batch,) if isinstance(batch, int) else tuple(batch)
+
+
+def _in_words(c: Conditions, batches: Sequence[int]) -> str:
+    several = f"batch {min(batches)} to {max(batches)}, the best of each place"
+    parts = [f"batch {batches[0]}" if len(batches) == 1 else several, c.precision, c.mode]
+    if c.phase == "train":
+        parts.append(f"training step, {c.optimizer}{', checkpointing' * c.checkpointing}")
+    parts += [f"{c.attention} attention"] * (c.attention != "fused")
+    parts += ["autograd"] * c.autograd
+    return " · ".join(parts)

@@ -1,0 +1,160 @@
+"""`what_if`: one change at a time, and what each would make of a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dippm.api import load, predict
+from dippm.base.shown import Shown
+from dippm.devices import Device, host_of
+from dippm.errors import DippmError
+from dippm.estimate.prediction import Prediction
+from dippm.estimate.predictor import LoadedPredictor
+
+LABELS = {
+    "predicted": "by the checkpoint, as any other prediction",
+    "extrapolated": "no such device exists or was measured",
+    "estimated": "the sum of kernel times: no launch is waited for, as in a replayed CUDA graph",
+}
+TARGETS = ("latency_ms", "energy_j", "memory_mb", "power_w")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change, and its prediction.
+
+    Attributes:
+        name: of the change, for instance "bandwidth x2".
+        label: one of LABELS.
+        prediction: under it; None if it cannot be had.
+        reason: why not; "" otherwise.
+    """
+
+    name: str
+    label: str
+    prediction: Prediction | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf(Shown):
+    """A prediction, and one for each change of its conditions.
+
+    Attributes:
+        baseline: as it was asked for.
+        changes: in the order of their kinds: device, software, host, precision, batch.
+    """
+
+    baseline: Prediction
+    changes: tuple[Change, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping for each change.
+
+        "time_ratio" and "energy_ratio" are per sample and over the baseline: 0.5 is half as much.
+        """
+        return [self._row(change) for change in self.changes]
+
+    def _row(self, change: Change) -> dict[str, Any]:
+        p = change.prediction
+        row: dict[str, Any] = {"change": change.name, "label": change.label}
+        row |= {target: p and getattr(p, target) for target in TARGETS}
+        samples = p.conditions.batch / self.baseline.conditions.batch if p else 1.0
+        for ratio, target in (("time_ratio", "latency_ms"), ("energy_ratio", "energy_j")):
+            before, after = getattr(self.baseline, target), row[target]
+            row[ratio] = after / before / samples if before and after is not None else None
+        return {**row, "reason": change.reason or None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        first = self.baseline.to_dict()
+        kept = ("source", "conditions", *TARGETS, "warnings", "provenance")
+        return {"baseline": {key: first[key] for key in kept}, "changes": self.rows()}
+
+
+def what_if(source: Any, framework: str | None = None, **arguments: Any) -> WhatIf:
+    """Predict a model, and what each of a list of changes would make of it, one at a time.
+
+    Changed are the memory bandwidth and the compute rates of the device (twice), the time of a
+    launch (half) and launches for nothing, attention, memory layout, compilation, every other
+    precision of the device, and the batch (twice). A device with other rates does not exist: its
+    rows are extrapolated and say so.
+
+    Args:
+        source: see `predict`.
+        framework: see `predict`.
+        **arguments: as `predict` has them.
+
+    Raises:
+        DippmError: as `predict` does. A change that cannot be predicted is a row with its reason.
+    """
+    baseline = predict(source, framework, **arguments)
+    loaded = load(arguments.get("checkpoint"), device=baseline.conditions.device)
+    return WhatIf(baseline, tuple(_changes(baseline, loaded)))
+
+
+def _changes(baseline: Prediction, loaded: LoadedPredictor) -> Iterator[Change]:
+    for name, label, asked in _questions(baseline, loaded):
+        try:
+            if isinstance(asked, str):
+                yield Change(name, label, None, asked)
+                continue
+            point = replace(baseline.conditions, **asked)
+            (found,) = loaded.predict_points(
+                baseline.source_graph, [point], baseline.provenance.source
+            )
+        except DippmError as error:
+            yield Change(name, label, None, error.message)
+        else:
+            yield Change(name, label, found)
+
+
+def _questions(
+    baseline: Prediction, loaded: LoadedPredictor
+) -> Iterator[tuple[str, str, dict[str, Any] | str]]:
+    """Yield each change: its name, its label, and the fields it sets or why it cannot be made."""
+    c, measured = baseline.conditions, "predicted"
+    yield "bandwidth x2", "extrapolated", _faster_memory(c.device)
+    yield "compute x2", "extrapolated", _faster_compute(c.device)
+    fused = c.attention == "fused"
+    other = "unfused" if fused else "fused"
+    yield f"{other} attention", measured, {"attention": other}
+    layout = "channels first" if c.channels_last else "channels last"
+    yield layout, measured, {"channels_last": not c.channels_last}
+    mode = "compiled" if c.mode == "eager" else "eager"
+    yield mode, measured, {"mode": mode}
+    if c.phase == "train":
+        how = "no checkpointing" if c.checkpointing else "checkpointing"
+        yield how, measured, {"checkpointing": not c.checkpointing}
+    if c.timer != "kernel":
+        yield "launches x0.5", measured, _faster_host(baseline)
+    if c.timer == "wall":
+        yield "launches free", "estimated", {"timer": "kernel"}
+    for precision in loaded.precisions_for(c.device, c.phase):
+        if precision != c.precision:
+            yield precision, measured, {"precision": precision}
+    yield f"batch {2 * c.batch:,}", measured, {"batch": 2 * c.batch}
+
+
+def _faster_memory(device: Device) -> dict[str, Any] | str:
+    if device.bandwidth_gb_s is None:
+        return f"the bandwidth of {device.name} is not known"
+    return {"device": replace(device, bandwidth_gb_s=2 * device.bandwidth_gb_s)}
+
+
+def _faster_compute(device: Device) -> dict[str, Any] | str:
+    if not device.peak_tflops:
+        return f"the rates of {device.name} are not known"
+    rates = {name: 2 * rate for name, rate in device.peak_tflops.items()}
+    return {"device": replace(device, peak_tflops=rates)}
+
+
+def _faster_host(baseline: Prediction) -> dict[str, Any] | str:
+    if baseline.host is None:
+        return f"{baseline.provenance.checkpoint} knows only one host"
+    try:
+        return {"host": host_of(baseline.host.launch_us / 2)}
+    except DippmError as error:
+        return error.message

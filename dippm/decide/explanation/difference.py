@@ -1,0 +1,243 @@
+"""`Difference`: two predictions, and where the time between them went.
+
+Operators are set side by side by the path of their module where both models have it, else by their
+kind; with what no operator has (host, copy, residual) all rows sum to the difference of the wholes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from dippm.api import load, predict
+from dippm.base.shown import Shown
+from dippm.decide.explanation.explanation import Explanation, ancestors
+from dippm.decide.explanation.parts import memory_by_part
+from dippm.errors import ConditionsError
+from dippm.estimate.grid import DEFAULT_DEVICE, conditions_of
+from dippm.estimate.prediction import Prediction
+
+By = Literal["module", "operator", "part", "others"]
+OTHERS = "others"
+SINGLE = ("input", "trust", "timeout_s", "memory_limit_mb", "checkpoint")
+"""Arguments that hold for both sides, whatever their value."""
+DEFAULTS: dict[str, Any] = {
+    "batch": 1,
+    "precision": "fp32",
+    "mode": "eager",
+    "timer": "wall",
+    "mig": None,
+    "channels_last": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one thing costs on either side.
+
+    Attributes:
+        what: path of a module, kind of operator, or name of a part.
+        by: which of these it is.
+        before_ms: on the first side; 0 if it is not there.
+        after_ms: on the second.
+        before_j: energy on the first side; None if that is not predicted.
+        after_j: on the second.
+    """
+
+    what: str
+    by: By
+    before_ms: float
+    after_ms: float
+    before_j: float | None
+    after_j: float | None
+
+    @property
+    def change_ms(self) -> float:
+        """Return the second side minus the first."""
+        return self.after_ms - self.before_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Shown):
+    """Two explanations side by side.
+
+    Attributes:
+        before: the first side.
+        after: the second.
+    """
+
+    before: Explanation
+    after: Explanation
+
+    @property
+    def change_ms(self) -> float:
+        """Return the latency of the second side minus that of the first."""
+        return self.after.latency_ms - self.before.latency_ms
+
+    def share(self, change_ms: float) -> float | None:
+        """Return a change over the latency of the first side; None if that is 0."""
+        return change_ms / self.before.latency_ms if self.before.latency_ms else None
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Return what differs between the questions: model and conditions, by name."""
+        one, two = (side.prediction.to_dict() for side in (self.before, self.after))
+        sides = [{"model": d["source"], **d["conditions"]} for d in (one, two)]
+        return {n: (sides[0][n], sides[1][n]) for n in sides[0] if sides[0][n] != sides[1][n]}
+
+    def rows(self, depth: int | None = None, most: int | None = None) -> list[Row]:
+        """Return the rows, the largest change first; they sum to the whole on either side.
+
+        Args:
+            depth: names of a path that are kept; None keeps all.
+            most: rows before all others are summed up in one.
+        """
+        shared = _paths(self.before, depth) & _paths(self.after, depth)
+        sides = [_sums(side, shared, depth) for side in (self.before, self.after)]
+        found = [_row(key, *sides) for key in dict.fromkeys([*sides[0], *sides[1]])]
+        found.sort(key=lambda row: -abs(row.change_ms))
+        if most is None or len(found) <= most + 1:
+            return found
+        return [*found[:most], _summed(found[most:])]
+
+    def memory(self) -> dict[str, tuple[float, float]]:
+        """Return the parts of the memory on either side in MB; empty if one is not known."""
+        one, two = self.before.prediction.memory_parts, self.after.prediction.memory_parts
+        if one is None or two is None:
+            return {}
+        sizes, others = memory_by_part(one), memory_by_part(two)
+        return {name: (size, others[name]) for name, size in sizes.items()}
+
+    def to_dict(self, depth: int | None = None) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        sides = [side.prediction.to_dict() for side in (self.before, self.after)]
+        kept = ("source", "conditions", "latency_ms", "energy_j", "memory_mb", "warnings")
+        return {
+            "before": {key: sides[0][key] for key in kept},
+            "after": {key: sides[1][key] for key in kept},
+            "changed": {name: list(values) for name, values in self.changed.items()},
+            "change_ms": self.change_ms,
+            "change_share": self.share(self.change_ms),
+            "rows": [
+                {
+                    **asdict(row),
+                    "change_ms": row.change_ms,
+                    "change_share": self.share(row.change_ms),
+                }
+                for row in self.rows(depth)
+            ],
+            "memory": {name: list(values) for name, values in self.memory().items()},
+            "provenance": [side["provenance"] for side in sides],
+        }
+
+
+def diff(
+    before: Any, after: Any = None, framework: str | None = None, **arguments: Any
+) -> Difference:
+    """Say where the time between two predictions went.
+
+    Args:
+        before: a model as `predict` takes it, a `Prediction`, or an `Explanation`.
+        after: likewise; None is the same model, then one of the arguments must be a pair.
+        framework: see `predict`.
+        **arguments: as `predict` has them. One that is a tuple or list of two values
+            (`precision=("fp32", "fp16")`) gives each side its own; `input` is for both.
+
+    Raises:
+        ConditionsError: if nothing differs, or the checkpoint predicts only the whole.
+        DippmError: as `predict` does.
+    """
+    one, two = _sides(arguments)
+    if after is None and one == two:
+        raise ConditionsError(
+            "nothing differs between the two sides",
+            'Give a second model, or two values of one condition: precision="fp32,fp16".',
+        )
+    if isinstance(before, Prediction | Explanation) and after is None:
+        raise ConditionsError(
+            "a prediction stands for one side only", "Give a second one, or the model itself."
+        )
+    first = _explained(before, framework, one)
+    if after is None:
+        return Difference(first, Explanation.of(_again(first.prediction, two)))
+    return Difference(first, _explained(after, framework, two))
+
+
+def _sides(arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    sides: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name, value in arguments.items():
+        pair = name not in SINGLE and isinstance(value, tuple | list)
+        if pair and len(value) != 2:
+            raise ConditionsError(
+                f"{name} has {len(value)} values", f"Give one for both sides, or two: {name}=..."
+            )
+        for side, own in zip(sides, value if pair else (value, value), strict=True):
+            side[name] = own
+    return sides
+
+
+def _explained(source: Any, framework: str | None, arguments: dict[str, Any]) -> Explanation:
+    if isinstance(source, Explanation):
+        return source
+    if isinstance(source, Prediction):
+        return Explanation.of(source)
+    return Explanation.of(predict(source, framework, **arguments))
+
+
+def _again(first: Prediction, arguments: dict[str, Any]) -> Prediction:
+    """Predict the same model under other conditions, without another conversion."""
+    asked = {k: v for k, v in arguments.items() if k not in (*SINGLE, "device")}
+    conditions = conditions_of(arguments.get("device", DEFAULT_DEVICE), **{**DEFAULTS, **asked})
+    loaded = load(arguments.get("checkpoint"), device=conditions.device)
+    return loaded.predict_at(first.source_graph, conditions, name=first.provenance.source)
+
+
+def _cut(path: str, depth: int | None) -> str:
+    lies_in = ancestors(path)
+    return lies_in[min(depth, len(lies_in)) - 1] if depth and lies_in else path
+
+
+def _paths(side: Explanation, depth: int | None) -> set[str]:
+    return {_cut(row.cost.path, depth) for row in side.operators} - {""}
+
+
+Key = tuple[By, str]
+Cost = tuple[float, float | None]
+
+
+def _sums(side: Explanation, shared: set[str], depth: int | None) -> dict[Key, Cost]:
+    known = "energy_j" not in side.absent
+    found: dict[Key, Cost] = {}
+    for row in side.operators:
+        path = _cut(row.cost.path, depth)
+        key: Key = ("module", path) if path in shared else ("operator", row.cost.op)
+        time_ms, energy_j = found.get(key, (0.0, 0.0 if known else None))
+        if energy_j is not None:
+            energy_j += row.cost.energy_j or 0.0
+        found[key] = time_ms + row.cost.time_ms, energy_j
+    return found | {("part", part.name): (part.time_ms, part.energy_j) for part in side.parts}
+
+
+def _row(key: Key, before: dict[Key, Cost], after: dict[Key, Cost]) -> Row:
+    by, what = key
+    costs = []
+    for side in (before, after):
+        known = all(energy is not None for _, energy in side.values())
+        costs.append(side.get(key, (0.0, 0.0 if known else None)))
+    (before_ms, before_j), (after_ms, after_j) = costs
+    return Row(what, by, before_ms, after_ms, before_j, after_j)
+
+
+def _summed(rows: Iterable[Row]) -> Row:
+    several = list(rows)
+    energies = [[getattr(row, name) for row in several] for name in ("before_j", "after_j")]
+    before_j, after_j = (None if None in side else sum(side) for side in energies)
+    return Row(
+        f"{len(several)} {OTHERS}",
+        "others",
+        sum(row.before_ms for row in several),
+        sum(row.after_ms for row in several),
+        before_j,
+        after_j,
+    )

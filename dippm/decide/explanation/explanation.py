@@ -1,0 +1,266 @@
+"""`Explanation`: where the time, the energy and the memory of a prediction are.
+
+Operators and the parts that no operator has sum to the whole: the host that the GPU waits for, the
+copy of the inputs, and a residual, which is the whole minus all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from dippm.api import predict
+from dippm.base.progress import tell
+from dippm.base.shown import Shown
+from dippm.decide.explanation.parts import Part, memory_by_part, parts_of
+from dippm.errors import ConditionsError
+from dippm.estimate.models.footprint import MemoryFootprint
+from dippm.estimate.models.memory import MIB
+from dippm.estimate.models.targets import MemoryParts, OperatorCost
+from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost, separator
+from dippm.estimate.prediction import Prediction
+from dippm.model.graph.float_type import node_weight_bytes
+from dippm.model.graph.model_graph import OpNode
+
+ATTRIBUTION = (
+    "energy by operator is attributed, not predicted by itself: idle power over its time, and what "
+    "the power law adds in proportion to the operator's part of the law's score"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator.
+
+    Attributes:
+        cost: its time, bound, energy and work.
+        weights_mb: parameters of rank 2 and more that it reads, as they are stored; tied ones at
+            each operator that reads them.
+        alive_mb: activations in memory while it runs; None if that is not known.
+    """
+
+    cost: OperatorCost
+    weights_mb: float
+    alive_mb: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """One module, or several alike that are summed up.
+
+    Attributes:
+        level: below the model.
+        module: its subtotals.
+        bound: what limits most of its time, of the first where several are summed up.
+        weights_mb: that its operators read, as they are stored.
+        alive_mb: most activations in memory while one of its operators runs, likewise.
+    """
+
+    level: int
+    module: ModuleCost
+    bound: str
+    weights_mb: float
+    alive_mb: float | None
+
+
+@dataclass(frozen=True)
+class Explanation(Shown):
+    """A prediction with all its parts.
+
+    Attributes:
+        prediction: that is explained.
+        operators: those that launch kernels, in graph order.
+        parts: of the time that no operator has, all of PARTS.
+        absent: reason by quantity ("energy_j", "alive_mb") that has no value.
+    """
+
+    prediction: Prediction
+    operators: tuple[OperatorRow, ...]
+    parts: tuple[Part, ...]
+    absent: Mapping[str, str]
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Explanation:
+        """Explain a prediction that has a table of operators.
+
+        Raises:
+            ConditionsError: if it has none.
+        """
+        latency_ms = prediction.latency_ms
+        if latency_ms is None or not prediction.operators:
+            why = prediction.absent.get("latency_ms") or (
+                f"{prediction.provenance.checkpoint} predicts the whole, not its operators"
+            )
+            raise ConditionsError(
+                f"nothing to explain: {why}",
+                "Predict one point with a checkpoint of kind hybrid; `dippm models` lists them.",
+            )
+        alive, why_not = _alive_mb(prediction)
+        nodes = prediction.graph.nodes
+        in_half = prediction.conditions.precision in ("fp16", "bf16")
+        operators = tuple(
+            OperatorRow(cost, _weights_mb(cost, nodes[cost.node], in_half), alive.get(cost.node))
+            for cost in prediction.operators
+            if cost.node is not None
+        )
+        absent = {"alive_mb": why_not} if why_not else {}
+        if prediction.energy_j is None:
+            absent["energy_j"] = prediction.absent["energy_j"]
+        elif any(row.cost.energy_j is None for row in operators):
+            absent["energy_j"] = f"{prediction.provenance.checkpoint} does not say by operator"
+        return cls(prediction, operators, parts_of(prediction, latency_ms, absent), absent)
+
+    @property
+    def latency_ms(self) -> float:
+        """The whole."""
+        assert self.prediction.latency_ms is not None
+        return self.prediction.latency_ms
+
+    @property
+    def tree(self) -> ModuleCost:
+        """The modules with their subtotals, without the parts that no operator has."""
+        return self.prediction.tree
+
+    def modules(self, depth: int = 3) -> Iterator[ModuleRow]:
+        """Yield the modules down to a depth, the model first; alike ones are summed up."""
+        return self._modules(self.tree.collapsed(), 0, depth)
+
+    def _modules(self, module: ModuleCost, level: int, depth: int) -> Iterator[ModuleRow]:
+        if level and is_part(module):
+            return
+        weights_mb = self._stored(module) * module.weight_bytes / MIB
+        yield ModuleRow(level, module, self.bound_of(module), weights_mb, self._alive_of(module))
+        deeper = depth + (module.count > 1)
+        if level < deeper:
+            for child in module.children:
+                yield from self._modules(child, level + 1, deeper)
+
+    def bound_of(self, module: ModuleCost) -> str:
+        """Return what limits most of a module's time: compute, memory, launch; "" for none."""
+        times: dict[str, float] = {}
+        for row in self._below(module):
+            times[row.cost.bound] = times.get(row.cost.bound, 0.0) + row.cost.time_ms
+        return max(times, key=lambda bound: times[bound]) if times else ""
+
+    def _stored(self, module: ModuleCost) -> float:
+        """Return the size of a module's weights as they are stored, over that in float32."""
+        rows = [row for row in self._below(module) if row.weights_mb]
+        nodes = self.prediction.graph.nodes
+        full = sum(nodes[row.cost.node].param_bytes for row in rows if row.cost.node is not None)
+        return sum(row.weights_mb for row in rows) * MIB / full if full else 1.0
+
+    def _alive_of(self, module: ModuleCost) -> float | None:
+        known = [row.alive_mb for row in self._below(module) if row.alive_mb is not None]
+        return max(known, default=None)
+
+    def _below(self, module: ModuleCost) -> list[OperatorRow]:
+        whose = self._by_path if module.name else self._own
+        return whose.get(module.path, [])
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[OperatorRow]]:
+        found: dict[str, list[OperatorRow]] = {}
+        for row in self.operators:
+            for path in (*ancestors(row.cost.path), ""):
+                found.setdefault(path, []).append(row)
+        return found
+
+    @cached_property
+    def _own(self) -> dict[str, list[OperatorRow]]:
+        found: dict[str, list[OperatorRow]] = {}
+        for row in self.operators:
+            found.setdefault(row.cost.path, []).append(row)
+        return found
+
+    def memory(self) -> dict[str, float]:
+        """Return the parts of the memory in MB by name; they sum to what `nvidia-smi` shows.
+
+        Weights that operators read are apart from the rest: biases, and copies of autocast. Tied
+        weights are read by several operators and kept once, so the rest can be negative.
+        """
+        parts: MemoryParts | None = self.prediction.memory_parts
+        if parts is None:
+            return {}
+        read = sum(row.weights_mb for row in self.operators)
+        sizes = memory_by_part(parts)
+        weights = {"weights of operators": read, "other weights": sizes.pop("weights") - read}
+        return weights | sizes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data; times in ms, energies in J, memory in MB."""
+        first = self.prediction.to_dict()
+        return {
+            **{key: first[key] for key in ("source", "conditions", "host")},
+            "latency_ms": self.latency_ms,
+            "energy_j": self.prediction.energy_j,
+            "memory_mb": self.prediction.memory_mb,
+            "operators": [
+                {**asdict(row.cost), "weights_mb": row.weights_mb, "alive_mb": row.alive_mb}
+                for row in self.operators
+            ],
+            "parts": [asdict(part) for part in self.parts],
+            "memory": self.memory(),
+            "modules": self.tree.to_dict(),
+            "attribution": ATTRIBUTION,
+            "absent": {**first["absent"], **self.absent},
+            "warnings": first["warnings"],
+            "provenance": first["provenance"],
+        }
+
+
+def explain(source: Any, framework: str | None = None, **arguments: Any) -> Explanation:
+    """Predict a model and say where its time, energy and memory are.
+
+    Args:
+        source: a model as `predict` takes it, or a `Prediction`.
+        framework: see `predict`.
+        **arguments: as `predict` has them.
+
+    Raises:
+        ConditionsError: if the checkpoint predicts only the whole.
+        DippmError: as `predict` does.
+    """
+    if isinstance(source, Prediction):
+        return Explanation.of(source)
+    found = predict(source, framework, **arguments)
+    tell("explaining")
+    return Explanation.of(found)
+
+
+def is_part(module: ModuleCost) -> bool:
+    """Tell whether a row of a tree is no module but what no operator has."""
+    return not module.path and module.name.startswith("(")
+
+
+def _weights_mb(cost: OperatorCost, node: OpNode, in_half: bool) -> float:
+    """Return what an operator reads, told once however many passes it has."""
+    return node_weight_bytes(node, in_half=in_half) / MIB if cost.part == "forward" else 0.0
+
+
+def ancestors(path: str) -> list[str]:
+    """Return a path and all that it lies in, the outermost first; nothing for ""."""
+    if not path:
+        return []
+    between = separator(path)
+    names = path.split(between, MAX_DEPTH)
+    return [between.join(names[: i + 1]) for i in range(len(names))]
+
+
+def _alive_mb(prediction: Prediction) -> tuple[dict[int, float], str]:
+    c = prediction.conditions
+    if c.phase == "train":
+        return {}, "what is alive at each operator of a training step is not known"
+    if c.autograd:
+        return {}, "what is alive at each operator under autograd is not known"
+    if prediction.memory_parts is None:
+        return {}, prediction.absent["memory_parts"]
+    footprint = MemoryFootprint.of(
+        prediction.source_graph,
+        c.precision,
+        c.mode,
+        attention=c.attention,
+        channels_last=c.channels_last,
+    )
+    return {n: b / MIB for n, b in footprint.alive_by_node(c.batch).items()}, ""

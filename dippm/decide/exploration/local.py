@@ -1,0 +1,177 @@
+"""Workers on this machine: forked, so that functions of a script or a notebook need no pickling.
+
+A forked process has everything that the caller has loaded, the predictor among it. It converts
+modules itself, which spares writing and reading the exported program, and it may die of that: the
+caller sees its pipe close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from dippm.base import process
+from dippm.decide.exploration.crew import Lost, Outcomes
+from dippm.decide.exploration.evaluation import Evaluator
+from dippm.decide.exploration.question import Question, Task
+
+
+class ForkedWorker:
+    """One process.
+
+    Args:
+        question: what is searched.
+        others: ends of pipes that it shall not hold open.
+    """
+
+    def __init__(self, question: Question, others: Sequence[Connection]) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        held = (self.pipe, *others)
+        self._process = context.Process(
+            target=_serve, args=(question, theirs, held, os.getpid()), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process."""
+        return self._process.pid
+
+    def end(self) -> int:
+        """End the process and return its exit code."""
+        self.pipe.close()
+        self._process.join(0.2)
+        self._process.kill()
+        self._process.join()
+        code = self._process.exitcode
+        self._process.close()
+        return code or 0
+
+
+class LocalEngine:
+    """Forked workers.
+
+    Args:
+        question: what is searched.
+        workers: how many.
+    """
+
+    def __init__(self, question: Question, workers: int) -> None:
+        self.workers, self._question = workers, question
+        self._open: list[ForkedWorker] = []
+
+    def open(self) -> ForkedWorker:
+        """Fork a worker."""
+        worker = ForkedWorker(self._question, [other.pipe for other in self._open])
+        self._open.append(worker)
+        return worker
+
+    def begin(self, worker: ForkedWorker, task: Task) -> None:
+        """Send a task; a worker that is gone is noticed by `wait`."""
+        with contextlib.suppress(OSError):
+            worker.pipe.send(task)
+
+    def wait(self, busy: Sequence[ForkedWorker]) -> list[tuple[ForkedWorker, Outcomes | Lost]]:
+        """Wait for answers and ends."""
+        by_pipe = {worker.pipe: worker for worker in busy}
+        found: list[tuple[ForkedWorker, Outcomes | Lost]] = []
+        for pipe in wait(list(by_pipe)):
+            assert isinstance(pipe, Connection)
+            worker = by_pipe[pipe]
+            try:
+                found.append((worker, pipe.recv()))
+            except (EOFError, OSError):
+                found.append((worker, self._lost(worker)))
+        return found
+
+    def close(self, worker: ForkedWorker) -> None:
+        """End a worker."""
+        if worker in self._open:
+            self._open.remove(worker)
+            worker.end()
+
+    def _lost(self, worker: ForkedWorker) -> Lost:
+        self._open.remove(worker)
+        code = worker.end()
+        if code == -signal.SIGALRM:
+            seconds = self._question.timeout_s
+            return Lost(f"the conversion took longer than {seconds:g} s", is_final=True)
+        return Lost(f"the process that converted it ended: {process.describe_exit(code)}")
+
+
+class HereEngine:
+    """One worker, in this process: for functions that cannot be forked, such as those on a GPU."""
+
+    workers = 1
+
+    def __init__(self, question: Question) -> None:
+        self._evaluator = Evaluator(question)
+        self._task: Task | None = None
+
+    def open(self) -> Any:
+        """Return this process."""
+        return self
+
+    def begin(self, worker: Any, task: Task) -> None:
+        """Remember the task."""
+        self._task = task
+
+    def wait(self, busy: Sequence[Any]) -> list[tuple[Any, Outcomes | Lost]]:
+        """Answer it."""
+        assert self._task is not None
+        return [(self, self._evaluator.evaluate(self._task))]
+
+    def close(self, worker: Any) -> None:
+        """Do nothing."""
+
+
+def can_fork() -> bool:
+    """Return whether this system has workers of this kind."""
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+def _serve(question: Question, pipe: Connection, held: Sequence[Connection], parent: int) -> None:
+    """Answer tasks until the pipe closes."""
+    for other in held:
+        other.close()
+    process.follow_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    process.limit_memory(question.memory_limit_mb + _data_mb())
+    one_thread()
+    gc.freeze()  # what the caller has made is not ours to look through
+    evaluator = Evaluator(question, own_process=True)
+    with contextlib.suppress(EOFError, OSError, BrokenPipeError):
+        _answer_all(pipe, evaluator.evaluate)
+
+
+def _answer_all(pipe: Connection, evaluate: Callable[[Task], Outcomes]) -> None:
+    while True:
+        pipe.send(evaluate(pipe.recv()))
+
+
+def one_thread() -> None:
+    """Keep torch from starting threads: those of its parent did not come along."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _data_mb() -> int:
+    """Return the private memory that this process began with, in MiB; 0 where nothing says it."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        with open("/proc/self/status", encoding="ascii") as status:
+            line = next(line for line in status if line.startswith("VmData"))
+        return int(line.split()[1]) >> 10
+    return 0

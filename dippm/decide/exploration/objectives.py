@@ -1,0 +1,131 @@
+"""`Objective`: what is searched for, a quantity of the prediction or a number of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from dippm.decide.exploration.design import RESERVED
+from dippm.decide.exploration.errors import ExploreError
+from dippm.decide.exploration.quantities import ALIASES, QUANTITIES, Goal, spelt
+from dippm.errors import UnknownNameError
+
+ARGUMENTS = ("module", "graph", "prediction", "parameters", "design")
+"""What a user's function may ask for, by the names of its parameters: the model as it is built,
+with weights; its `ModelGraph`; the `Prediction`; what it was built with; the `Design`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A number that shall be small or large.
+
+    Attributes:
+        name: of a quantity, see `QUANTITIES`, or any other for a function.
+        goal: "min" or "max"; None is what the quantity says, or "max" of a function.
+        of: the function, called in a worker process with the arguments that it names, see
+            `ARGUMENTS`; it returns a number. None for a quantity.
+        note: what a reader of the answer must know about the number.
+
+    Raises:
+        UnknownNameError: if there is neither such a quantity nor a function.
+        ExploreError: if the goal is none, or the function asks for something else.
+    """
+
+    name: str
+    goal: Goal | None = None
+    of: Callable[..., Any] | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        name = spelt(self.name) if self.of is None else self.name
+        if self.of is None and name not in QUANTITIES:
+            hint = f"Quantities: {', '.join(QUANTITIES)}. "
+            raise UnknownNameError.of(
+                "objective",
+                self.name,
+                (*QUANTITIES, *ALIASES),
+                hint + 'For one of your own: Objective("name", of=function).',
+            )
+        if self.of is not None and (name in QUANTITIES or name in RESERVED):
+            raise ExploreError(f"{name} is not free for a function", "Call it something else.")
+        object.__setattr__(self, "name", name)
+        goal = self.goal or (QUANTITIES[name].goal if self.of is None else "max")
+        if goal not in get_args(Goal):
+            raise ExploreError(f"the goal of {name} is {goal!r}", 'Give "min" or "max".')
+        object.__setattr__(self, "goal", goal)
+        for argument in self.asks_for:
+            if argument not in ARGUMENTS:
+                raise ExploreError(
+                    f"the function of {name} asks for {argument!r}",
+                    f"It gets any of {', '.join(ARGUMENTS)}, by the names of its parameters.",
+                )
+
+    @property
+    def sign(self) -> int:
+        """1 if small is good, -1 if large is."""
+        return 1 if self.goal == "min" else -1
+
+    @property
+    def label(self) -> str:
+        """What a reader sees."""
+        return QUANTITIES[self.name].label if self.of is None else self.name
+
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """Names of the arguments of the function that it cannot do without, or that it knows."""
+        if self.of is None:
+            return ()
+        try:
+            parameters = inspect.signature(self.of).parameters.values()
+        except (TypeError, ValueError):
+            return (ARGUMENTS[0],)
+        plain = (p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        return tuple(p.name for p in plain if p.default is p.empty or p.name in ARGUMENTS)
+
+    def __call__(self, given: Mapping[str, Callable[[], Any]]) -> float:
+        """Return the number of the user's function.
+
+        Args:
+            given: by argument, what makes it.
+
+        Raises:
+            Exception: whatever the function raises.
+        """
+        assert self.of is not None
+        return float(self.of(**{name: given[name]() for name in self.asks_for}))
+
+
+def objectives_of(given: Any) -> tuple[Objective, ...]:
+    """Return the objectives that a user wrote.
+
+    Args:
+        given: a name, an `Objective` or several; or a mapping from names to "min" or "max".
+
+    Raises:
+        UnknownNameError: if there is no such quantity.
+        ExploreError: if there is none, or one twice.
+    """
+    if isinstance(given, Mapping):
+        found = [Objective(str(name), cast(Goal, goal)) for name, goal in given.items()]
+    else:
+        one = isinstance(given, str | Objective)
+        listed: Iterable[Any] = [given] if one else list(given)
+        found = [o if isinstance(o, Objective) else _named(o) for o in listed]
+    names = [objective.name for objective in found]
+    if not found or len(set(names)) < len(names):
+        raise ExploreError(
+            f"the objectives are {', '.join(names) or 'none'}",
+            f"Give each once, one at least: {', '.join(QUANTITIES)}, or an Objective.",
+        )
+    return tuple(found)
+
+
+def _named(name: Any) -> Objective:
+    if isinstance(name, str):
+        return Objective(name)
+    raise ExploreError(
+        f"a {type(name).__name__} is no objective",
+        'Give a name, or Objective("name", "max", of=function) for one of your own.',
+    )

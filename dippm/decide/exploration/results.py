@@ -1,0 +1,253 @@
+"""`Exploration`: what was tried in a design space, what is best of it, and the way back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import csv_table, printable
+from dippm.decide.exploration.design import Design
+from dippm.decide.exploration.errors import ExploreError
+from dippm.decide.exploration.evaluation import module_of, without_weights
+from dippm.decide.exploration.pareto import front
+from dippm.decide.exploration.question import Outcome, Question
+from dippm.estimate.prediction import Prediction
+from dippm.model.convert import read_graph
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 12
+"""Rows that a terminal or a notebook shows of a front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A design and what became of it.
+
+    Attributes:
+        number: in the order in which they were asked for.
+        design: the point of the space.
+        outcome: its values, or why it has none.
+    """
+
+    number: int
+    design: Design
+    outcome: Outcome
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """Its numbers, by quantity and objective."""
+        return self.outcome.values
+
+    def row(self) -> dict[str, Any]:
+        """Return it as one flat mapping; a number that is not known is not in it."""
+        outcome = self.outcome
+        return {
+            "number": self.number,
+            "state": outcome.state,
+            **self.design.row(),
+            **outcome.values,
+            "reason": outcome.reason or None,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Exploration:
+    """What was tried, in the order in which it was asked for; prints as the table of its front.
+
+    Attributes:
+        question: what was searched, and what for.
+        tried: every design.
+        name: of the study.
+    """
+
+    question: Question
+    tried: tuple[Tried, ...]
+    name: str = "dippm"
+
+    @cached_property
+    def feasible(self) -> tuple[Tried, ...]:
+        """Designs that meet all constraints."""
+        return tuple(t for t in self.tried if t.outcome.state == "ok")
+
+    @cached_property
+    def predicted(self) -> tuple[Tried, ...]:
+        """Designs with values, feasible or not."""
+        return tuple(t for t in self.tried if t.outcome.state != "failed")
+
+    @cached_property
+    def failed(self) -> tuple[Tried, ...]:
+        """Designs without values: what cannot be built, converted or predicted."""
+        return tuple(t for t in self.tried if t.outcome.state == "failed")
+
+    @cached_property
+    def front(self) -> tuple[Tried, ...]:
+        """Feasible designs that no other one beats, best of the first objective first."""
+        objectives = self.question.objectives
+        points = [[o.sign * t.values[o.name] for o in objectives] for t in self.feasible]
+        first = objectives[0]
+        members = [self.feasible[i] for i in front(points)]
+        return tuple(sorted(members, key=lambda t: first.sign * t.values[first.name]))
+
+    @property
+    def nearest(self) -> Tried | None:
+        """The design that misses the constraints least; None if all of them failed."""
+        missed = [t for t in self.predicted if t.outcome.violations]
+        return min(missed, key=lambda t: sum(t.outcome.violations.values()), default=None)
+
+    def best(self, objective: str | None = None) -> Tried:
+        """Return the feasible design that is best in one objective, the first if None.
+
+        Raises:
+            ExploreError: if it is none of the objectives, or nothing is feasible.
+        """
+        goals = {o.name: o for o in self.question.objectives}
+        goal = goals.get(objective) if objective else self.question.objectives[0]
+        if goal is None:
+            raise ExploreError(f"{objective!r} is no objective", f"Objectives: {', '.join(goals)}.")
+        if not self.feasible:
+            raise ExploreError("no design meets the constraints", "See `nearest` and `tried`.")
+        return min(self.front, key=lambda t: goal.sign * t.values[goal.name])
+
+    def reasons(self) -> dict[str, int]:
+        """Return why designs are not feasible, and how many, most frequent first."""
+        return dict(Counter(t.outcome.reason for t in self.failed).most_common())
+
+    def build(self, tried: Tried | Design) -> Any:
+        """Return the model of a design, with weights as its function makes them.
+
+        A model by name is built with random weights; a file or an object comes as it was given.
+
+        Raises:
+            Exception: whatever the function raises.
+        """
+        design = tried.design if isinstance(tried, Tried) else tried
+        architecture = self.question.space.architectures[design.architecture]
+        return module_of(architecture.build(design))
+
+    def predict(self, tried: Tried | Design) -> Prediction:
+        """Return the whole prediction of a design, with the cost of each operator.
+
+        Raises:
+            DippmError: as `dippm.predict` does.
+        """
+        question = self.question
+        design = tried.design if isinstance(tried, Tried) else tried
+        architecture = question.space.architectures[design.architecture]
+        graph = read_graph(
+            without_weights(architecture, design),
+            input=question.space.input_of(design),
+            trust=question.trust,
+            timeout_s=question.timeout_s,
+            memory_limit_mb=question.memory_limit_mb,
+        )
+        conditions = question.space.conditions(design)
+        return question.predictor.predict_at(graph, conditions, name=str(design.architecture))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per design; the keys are `columns()`, None is absent."""
+        columns = self.columns()
+        return [{**dict.fromkeys(columns), **tried.row()} for tried in self.tried]
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns in their order."""
+        names: dict[str, None] = {}
+        for tried in self.tried:
+            names.update(dict.fromkeys(tried.row()))
+        names.pop("reason", None)
+        return [*names, "reason"]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame, with whether each is on the front (needs pandas)."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows(), columns=self.columns())
+        members = {tried.number for tried in self.front}
+        frame.insert(2, "front", frame["number"].isin(members))
+        return frame
+
+    def to_csv(self) -> str:
+        """Return the rows as comma-separated text with unrounded numbers; empty is absent."""
+        columns = self.columns()
+        return csv_table(columns, ([row.get(name) for name in columns] for row in self.rows()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        checkpoints = dict.fromkeys(t.outcome.checkpoint for t in self.predicted)
+        return {
+            "question": self.question.describe(),
+            "checkpoints": list(checkpoints),
+            "notes": self.notes(),
+            "front": [tried.number for tried in self.front],
+            "designs": self.rows(),
+        }
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know: notes on objectives, warnings with their counts."""
+        found = [f"{o.name}: {o.note}" for o in self.question.objectives if o.note]
+        warned = Counter(w for t in self.feasible for w in t.outcome.warnings)
+        return [*found, *(f"{text} ({count} designs)" for text, count in warned.most_common(8))]
+
+    @property
+    def title(self) -> str:
+        """What was searched, in one line."""
+        counts = Counter(tried.outcome.state for tried in self.tried)
+        parts = [f"{len(self.tried):,} designs", f"{len(self.feasible):,} feasible"]
+        parts += [f"{counts[s]:,} {s}" for s in ("pruned", "failed") if counts[s]]
+        return ", ".join([*parts, f"{len(self.front):,} on the front"])
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return head and cells of the front: what the space lets differ, then objectives."""
+        rows = [tried.row() for tried in self.front]
+        where = [name for name in self.columns() if name in _wheres(self)]
+        designs = [tried.design.row() for tried in self.tried]
+        varied = self.question.space.varied
+        differing = [
+            n for n in where if n in varied or len({str(d.get(n)) for d in designs}) > 1
+        ] or where[:1]
+        goals = [o.name for o in self.question.objectives]
+        held = dict.fromkeys([*goals, *(c.quantity for c in self.question.constraints)])
+        columns = [*differing, *held]
+        return columns, [[_cell(row.get(name)) for name in columns] for row in rows]
+
+    def __repr__(self) -> str:
+        return f"<Exploration {self.name}: {self.title}>"
+
+    def __str__(self) -> str:
+        columns, cells = self.table()
+        table = [columns, *cells[:SHOWN]]
+        widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+        lines = [
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+            for line in table
+        ]
+        more = [f"... and {len(cells) - SHOWN} more"] if len(cells) > SHOWN else []
+        return "\n".join([self.title, *lines, *more])
+
+    def _repr_html_(self) -> str:
+        columns, cells = self.table()
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
+            for line in cells[:SHOWN]
+        )
+        notes = "".join(f"<li>{escape(printable(note))}</li>" for note in self.notes())
+        listed = f"<ul>{notes}</ul>" if notes else ""
+        caption = f"<caption>{escape(self.title)}</caption>"
+        return f"<table>{caption}<tr>{head}</tr>{body}</table>{listed}"
+
+
+def _wheres(found: Exploration) -> set[str]:
+    return {name for tried in found.tried for name in tried.design.row()}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return show(value) if isinstance(value, float) else printable(str(value))

@@ -1,0 +1,114 @@
+"""A question from a file: TOML for what needs no function, models as they are by name or path."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dippm.base.files import open_regular, shown
+from dippm.decide.exploration.errors import ExploreError
+from dippm.decide.exploration.space import Space
+from dippm.errors import DippmError
+from dippm.estimate.batches import batches_of
+
+MOST_BYTES = 1 << 20
+WHOLE = "full"
+EXAMPLE = """models = ["timm:resnet18", "timm:resnet50", "my_model.onnx"]
+batch = "1:64"
+device = ["A100", "H100"]
+mig = ["full", "1g.5gb"]
+objectives = ["latency_ms", "throughput"]
+constraints = { latency_ms = 5, memory_mb = "1g.5gb", throughput = [1000, inf] }"""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    models: list[str]
+    input: str | None = None
+    batch: int | str | list[int] = 1
+    precision: str | list[str] = "fp32"
+    device: str | list[str] = "A100"
+    mig: str | list[str] = WHOLE
+    mode: str = "eager"
+    timer: str = "wall"
+    channels_last: bool = False
+    host: str | float | None = None
+    attention: str = "fused"
+    autograd: bool = False
+    context_mb: str | float | None = None
+    objectives: list[str] | dict[str, Literal["min", "max"]] = ["latency_ms"]
+    constraints: dict[str, float | str | list[float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a file asks for.
+
+    Attributes:
+        space: where.
+        objectives: what for, as `explore` takes them.
+        constraints: under which limits, as `explore` takes them.
+    """
+
+    space: Space
+    objectives: list[str] | dict[str, str]
+    constraints: dict[str, Any]
+
+
+def read_space(path: str | os.PathLike[str]) -> Asked:
+    """Return what a file asks for; "full" is no slice, and inf no limit.
+
+    Raises:
+        ExploreError: if it cannot be read, or a field is not known or of another type.
+        DippmError: as `Space` does.
+    """
+    file = Path(path).expanduser()
+    what = shown(file.name, 80)
+    try:
+        with open_regular(file) as stream:
+            text = stream.read(MOST_BYTES + 1)
+    except DippmError as error:
+        raise ExploreError(error.message, error.hint) from error
+    try:
+        if len(text) > MOST_BYTES:
+            raise ValueError("it is longer than a megabyte")
+        found = _File.model_validate(tomllib.loads(text.decode("utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][:1]))
+        raise ExploreError(f"{what}: {where}: {first['msg']}", f"For example:\n{EXAMPLE}") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise ExploreError(f"{what}: {reason}", f"For example:\n{EXAMPLE}") from error
+    slices = [found.mig] if isinstance(found.mig, str) else found.mig
+    space = Space(
+        found.models,
+        input=found.input,
+        batch=batches_of(found.batch) if isinstance(found.batch, str) else found.batch,
+        precision=found.precision,
+        device=found.device,
+        mig=[None if name.strip().casefold() == WHOLE else name for name in slices],
+        mode=found.mode,  # type: ignore[arg-type]
+        timer=found.timer,  # type: ignore[arg-type]
+        channels_last=found.channels_last,
+        host=found.host,
+        attention=found.attention,  # type: ignore[arg-type]
+        autograd=found.autograd,
+        context_mb=found.context_mb,
+    )
+    limits = {name: _limit(value) for name, value in found.constraints.items()}
+    goals: Any = found.objectives
+    return Asked(space, goals, limits)
+
+
+def _limit(value: float | str | list[float]) -> Any:
+    if isinstance(value, list):
+        return tuple(None if math.isinf(end) else end for end in value)
+    return value

@@ -1,0 +1,90 @@
+"""`opened`: the study of a name in a storage of Optuna, made if it is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dippm.decide.exploration.errors import ExploreError, ExploreNotInstalledError
+
+STORAGES = (
+    'Give an address, for instance storage="sqlite:///search.db" or '
+    '"postgresql+psycopg://user@host/database".'
+)
+ATTEMPTS = 5
+"""To make the tables of a database in which another search makes them at the same moment."""
+
+
+def opened(optuna: Any, storage: Any, name: str, directions: list[str]) -> Any:
+    """Return a study, of the storage if it is there, else new.
+
+    Args:
+        optuna: the module.
+        storage: an address, a storage object, or None for one that keeps nothing.
+        name: of the study.
+        directions: "minimize" or "maximize", of each objective of a new study.
+
+    Raises:
+        ExploreNotInstalledError: if the driver of the database is not installed.
+        ExploreError: if the storage cannot be opened.
+    """
+    if isinstance(storage, str) and "://" not in storage:
+        raise ExploreError(f"{storage!r} is no address of a storage", STORAGES)
+    try:
+        if isinstance(storage, str):
+            storage = _tables(optuna, storage)
+        return optuna.create_study(
+            study_name=name, storage=storage, directions=directions, load_if_exists=True
+        )
+    except ImportError as error:
+        missing = getattr(error.__cause__, "name", None) or error.name or "a driver"
+        raise ExploreNotInstalledError(
+            f"this storage needs {missing}, which is not installed",
+            'Install the driver of the database; PostgreSQL\'s: pip install "dippm[postgresql]".',
+        ) from error
+    except Exception as error:
+        words = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise ExploreError(f"the storage cannot be opened: {words}", STORAGES) from error
+
+
+def _tables(optuna: Any, address: str) -> Any:
+    """Return the storage of an address, with its tables.
+
+    Optuna looks whether a table is there and then makes it; of two searches that begin together in
+    an empty database, one fails at what the other has just made, and finds it when it looks again.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            storage = optuna.storages.RDBStorage(address)
+            break
+        except Exception as error:
+            if not (left and _met_another(error)):
+                raise
+    if address.startswith("sqlite"):
+        _write_ahead(storage.engine)
+    return storage
+
+
+def _met_another(error: Exception) -> bool:
+    """Return whether a table or a row could not be made because it was there."""
+    from sqlalchemy import exc
+
+    is_internal = type(error).__name__ == "StorageInternalError"  # of the commit of a row
+    cause = error.__cause__ if is_internal and error.__cause__ else error
+    return isinstance(cause, exc.IntegrityError) or (
+        isinstance(cause, exc.DatabaseError) and "already exists" in str(cause)
+    )
+
+
+def _write_ahead(engine: Any) -> None:
+    """Let SQLite write ahead: a design is a dozen transactions, and each would wait for the disk.
+
+    What was kept outlives a kill of this process; a power cut may cost the last designs.
+    """
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def _(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    engine.dispose()  # the connections that were made before

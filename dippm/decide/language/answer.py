@@ -1,0 +1,241 @@
+"""`LanguagePrediction`: what serving a language model costs, and how it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.language.architecture import Decoder
+from dippm.decide.language.memory import LanguageMemory
+from dippm.decide.language.passes import PassCost
+from dippm.decide.language.setting import Setting
+from dippm.estimate.models.memory import ONE_CONTEXT
+from dippm.estimate.models.targets import Estimate, HostUse
+
+HEADER = ("context", "step ms", "90 % interval", "tokens/s", "J/token", "memory MB")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decode step at one context.
+
+    Attributes:
+        context: tokens of each sequence, the new one included.
+        cost: of the step.
+        tokens_per_s: of all sequences.
+        joules_per_token: of all GPUs; None if the power is not known.
+        memory_mb: of one GPU at this context.
+        fits: whether it holds that at 99 %.
+    """
+
+    context: int
+    cost: PassCost
+    tokens_per_s: float
+    joules_per_token: float | None
+    memory_mb: float
+    fits: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data, the cost of the step beside the rest."""
+        return {
+            "context": self.context,
+            **self.cost.to_dict(),
+            "tokens_per_s": self.tokens_per_s,
+            "joules_per_token": self.joules_per_token,
+            "memory_mb": self.memory_mb,
+            "fits": self.fits,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePrediction:
+    """What serving a language model costs; `dippm.language_model` makes it.
+
+    Attributes:
+        first_token: the pass that reads the prompts: time to first token.
+        steps: decode steps by context.
+        generate_s: from the prompts to the last token, in s.
+        tokens_per_s: generated tokens of all sequences over that time.
+        joules_per_token: energy of all that, of all GPUs, over the generated tokens; None, with
+            the reason in `absent`, if the power is not known.
+        memory: of one GPU, in the end.
+        largest_batch: the largest that fits at 99 %, with prompt and generated tokens as asked.
+        largest_context: the longest that fits at 99 %, at the batch as asked, of those that the
+            model was made for.
+        memory_context: the longest that fits, whatever the model was made for.
+        host: the machine that launches.
+        absent: reason by what has no value.
+        warnings: what to know before relying on the numbers.
+        decoder: the model.
+        setting: what was asked for.
+        checkpoint: "name version" of the predictor.
+        sha256: of its weights.
+    """
+
+    first_token: PassCost
+    steps: tuple[Step, ...]
+    generate_s: float
+    tokens_per_s: float
+    joules_per_token: float | None
+    memory: LanguageMemory
+    largest_batch: int
+    largest_context: int
+    memory_context: int
+    host: HostUse = field(repr=False)
+    absent: dict[str, str]
+    warnings: tuple[str, ...]
+    decoder: Decoder = field(repr=False)
+    setting: Setting = field(repr=False)
+    checkpoint: str
+    sha256: str = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """Model and setting in one printable line."""
+        s, c = self.setting, self.setting.conditions
+        place = f"{s.gpus} × {c.device.name}" if s.gpus > 1 else c.device.name
+        formats = c.precision if s.weights.name == c.precision else f"{s.weights.name} weights"
+        parts = [self.decoder.name, place, f"batch {c.batch:,}"]
+        parts += [f"{s.prompt:,} + {s.generated:,} tokens", formats]
+        parts += [f"{s.cache} cache"] * (s.cache not in ("bf16", "fp16"))
+        return printable(" · ".join([*parts, s.software]))
+
+    @property
+    def footer(self) -> str:
+        """Checkpoint, model and host in one printable line."""
+        d = self.decoder
+        kinds = ", ".join(sorted({layer.attention.sharing for layer in d.layers}))
+        active = d.active_parameters
+        routed = f", {_billions(active)} active" if active < d.parameters else ""
+        host = f" · host {self.host.name}{' (assumed)' * self.host.assumed}"
+        return printable(
+            f"{self.checkpoint} · {_billions(d.parameters)} parameters{routed}, {kinds}"
+            f"{host if self.setting.software != 'graph' else ''}"
+        )
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield label, value and remark of each figure."""
+        first, s = self.first_token, self.setting
+        yield "first token", f"{show(first.latency_ms.value)} ms", _between(first.latency_ms)
+        yield "generate", f"{show(self.generate_s)} s", f"{s.generated:,} tokens of each sequence"
+        yield "throughput", f"{show(self.tokens_per_s)} tokens/s", "prompts included"
+        if self.joules_per_token is None:
+            yield "energy", "not available: " + printable(self.absent["energy"]), ""
+        else:
+            yield "energy", f"{show(self.joules_per_token)} J/token", "prompts included"
+        m = self.memory
+        of_each = " each" if s.gpus > 1 else ""
+        context = f"context {show(m.context_mb)}"
+        if m.context_software != ONE_CONTEXT:
+            context += f" ({m.context_software}{', assumed' * m.context_assumed})"
+        yield (
+            "memory",
+            f"{show(m.total_mb)} MB{of_each}",
+            f"weights {show(m.weights_mb)} + cache {show(m.cache_mb)} + activations "
+            f"{show(m.activations_mb + m.workspace_mb)} + {context}",
+        )
+        context = f"or a context of {self.largest_context:,}"
+        if self.largest_context < self.memory_context:
+            context += f", the model's longest; the memory would hold {self.memory_context:,}"
+        yield "fits", f"batch {self.largest_batch:,}", context
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return the cells of the steps, in the order of HEADER."""
+        return [
+            (
+                f"{step.context:,}",
+                show(step.cost.latency_ms.value),
+                _between(step.cost.latency_ms),
+                show(step.tokens_per_s),
+                "–" if step.joules_per_token is None else show(step.joules_per_token),
+                show(step.memory_mb) + ("" if step.fits else " !"),
+            )
+            for step in self.steps
+        ]
+
+    def __str__(self) -> str:
+        lines = [" " + self.title]
+        lines += [f" {a:<12}{b:<20} {c}".rstrip() for a, b, c in self.rows()]
+        cells = [HEADER, *self.table()]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(HEADER))]
+        lines.append("")
+        for row in cells:
+            lines.append(
+                "  " + "   ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+            )
+        lines += [f" ! {printable(warning)}" for warning in self.warnings]
+        return "\n".join([*lines, " " + self.footer])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(row) for row in self.rows())
+        head = "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in HEADER) + "</tr>"
+        steps = "".join(_row(row) for row in self.table())
+        notes = "".join(f"<li>{escape(printable(warning))}</li>" for warning in self.warnings)
+        return (
+            f"<table><caption>{escape(self.title)}</caption>{rows}</table>"
+            f"<table><caption>one token for each sequence</caption>{head}{steps}</table>"
+            f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data; the layers are summed up."""
+        s, c, d = self.setting, self.setting.conditions, self.decoder
+        return {
+            "model": {
+                "name": d.name,
+                "family": d.family,
+                "parameters": d.parameters,
+                "active_parameters": d.active_parameters,
+                "layers": len(d.layers),
+                "attention": sorted({layer.attention.sharing for layer in d.layers}),
+                "longest": d.longest,
+            },
+            "setting": {
+                "device": c.device.name,
+                "gpus": s.gpus,
+                "link": s.link,
+                "batch": c.batch,
+                "prompt": s.prompt,
+                "generated": s.generated,
+                "precision": c.precision,
+                "weights": s.weights.name,
+                "cache": s.cache,
+                "software": s.software,
+                "host": c.host and c.host.name,
+                "context_mb": c.context_mb,
+            },
+            "first_token": self.first_token.to_dict(),
+            "steps": [step.to_dict() for step in self.steps],
+            "generate_s": self.generate_s,
+            "tokens_per_s": self.tokens_per_s,
+            "joules_per_token": self.joules_per_token,
+            "memory_mb": self.memory.total_mb,
+            "memory_bound_mb": self.memory.bound_mb,
+            "capacity_mb": c.device.memory_mb,
+            "headroom_mb": c.device.memory_mb - self.memory.bound_mb,
+            "fits": self.memory.bound_mb <= c.device.memory_mb,
+            "memory_parts": asdict(self.memory),
+            "largest_batch": self.largest_batch,
+            "largest_context": self.largest_context,
+            "memory_context": self.memory_context,
+            "host": asdict(self.host),
+            "absent": dict(self.absent),
+            "warnings": list(self.warnings),
+            "provenance": {"checkpoint": self.checkpoint, "sha256": self.sha256},
+        }
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def _between(estimate: Estimate) -> str:
+    return f"{show(estimate.interval.low)} – {show(estimate.interval.high)}"
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"

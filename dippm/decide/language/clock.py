@@ -1,0 +1,169 @@
+"""`KernelClock`: how long each kernel takes by itself, by the law of the shipped predictor.
+
+The kernels of a language model are few and come again in every layer, so each is timed once. The
+law that all tables of measurements share, without what one table of whole models added, meets the
+corrections that operators of serving engines taught (see `corrections`); kernels of eager PyTorch
+take the law as it answers for other models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dippm.decide.language.corrections import Corrections
+from dippm.decide.language.kernels import KernelList
+from dippm.decide.language.setting import Software
+from dippm.devices import Device
+from dippm.estimate.conditions import Conditions, Precision
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernel_features import DeviceView, kernel_features
+from dippm.estimate.features.kernel_graph import KernelGraph
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.gpu_effects import GpuEffects
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.kernel_law import KernelLaw
+from dippm.estimate.models.kernel_network import ROUNDS
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.novelty import Novelty
+from dippm.estimate.models.order import Order
+from dippm.estimate.models.ordered_times import OrderedTimes
+
+Devices = tuple[Device, ...]
+
+
+class KernelTime(NamedTuple):
+    """The time of one kernel.
+
+    Attributes:
+        ms: on the device.
+        spread: standard deviation of its log between the members of the law.
+        extrapolated: 1 if its slow-down was cut to what was measured, else 0.
+        novelty: distance to what was measured.
+    """
+
+    ms: float
+    spread: float
+    extrapolated: float
+    novelty: Novelty
+
+
+class ListTime(NamedTuple):
+    """The time of a list of kernels, one after the other.
+
+    Attributes:
+        ms: on the device.
+        spread, extrapolated, novelty: as of `KernelTime`, weighed by time.
+        by_name: ms of the kernels of each name.
+    """
+
+    ms: float
+    spread: float
+    extrapolated: float
+    novelty: Novelty
+    by_name: dict[str, float]
+
+
+class KernelClock:
+    """Times of kernels on one device.
+
+    Args:
+        hybrid: the predictor.
+        conditions: device, precision; the batch is that of the kernels.
+        software: see `Setting`; decides which law speaks.
+        corrections: of kernels of serving engines; None without.
+    """
+
+    def __init__(
+        self,
+        hybrid: Hybrid,
+        conditions: Conditions,
+        software: Software,
+        corrections: Corrections | None,
+    ) -> None:
+        shared = software != "eager"
+        law = hybrid.law
+        assert isinstance(law, KernelLaw)
+        self._law = replace(law, effects=GpuEffects({}, {}), heads={}) if shared else law
+        self._corrections = corrections if shared else None
+        self._order = _GpusInOrder(hybrid.config["seen"]["often"])
+        self._conditions = replace(
+            conditions, device=with_eight_bits(conditions.device), batch=1, mig=None
+        )
+        self.view = DeviceView.of(self._conditions.device)
+        self._known: dict[Kernel, KernelTime] = {}
+
+    def time(self, kernel: Kernel) -> KernelTime:
+        """Return the time of a kernel."""
+        found = self._known.get(kernel)
+        if found is None:
+            found = self._known[kernel] = self._timed(kernel)
+        return found
+
+    def times(self, listed: KernelList) -> ListTime:
+        """Return the time of all kernels of a list."""
+        by_name: dict[str, float] = {}
+        sums = np.zeros(4)
+        for (name, kernel), count in listed.counts.items():
+            found = self.time(kernel)
+            by_name[name] = by_name.get(name, 0.0) + count * found.ms
+            sums += count * found.ms * np.array([found.spread, found.extrapolated, *found.novelty])
+        total = sum(by_name.values())
+        spread, extrapolated, *novelty = (sums / max(total, 1e-12)).tolist()
+        return ListTime(total, spread, extrapolated, Novelty(*novelty), by_name)
+
+    def _timed(self, kernel: Kernel) -> KernelTime:
+        table = KernelTable.of_kernels([kernel])
+        kernels = LawKernels.of(KernelGraph.of(table, ROUNDS))
+        ordered = OrderedTimes(self._law, self._order, lambda _: kernels, 1)
+        found = ordered.at(self._conditions)
+        ms = found.device_ms
+        if self._corrections is not None:
+            ms *= self._corrections.factor(kernel_features(table, 1, self.view))
+            ms = max(ms, self._cold_ms(kernel))
+        return KernelTime(ms, found.spread, found.extrapolated, found.novelty)
+
+    def _cold_ms(self, kernel: Kernel) -> float:
+        """Return the time of reading weights, keys and values from memory at its peak rate.
+
+        Operators are measured again and again on the same few, which the second-level cache then
+        holds; between two passes through a layer of a model the others push them out.
+        """
+        cold = kernel.weight_bytes + (kernel.read_bytes if kernel.kind == "attention" else 0.0)
+        return cold / self.view.bytes_per_ms
+
+
+class _GpusInOrder(Order):
+    """The order of GPUs alone: kernels of half precision have no other format to be held against.
+
+    It keeps what it finds for a device, which its clock keeps.
+    """
+
+    def __init__(self, measured: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(measured)
+        self._beside: dict[tuple[int, Precision], tuple[Devices, Devices]] = {}
+
+    def never_faster(self, device: Device, precision: Precision) -> tuple[Precision, ...]:
+        """Return nothing."""
+        return ()
+
+    def neighbours(self, device: Device, precision: Precision) -> tuple[Devices, Devices]:
+        """Return the (smaller, larger) GPUs next to one."""
+        key = id(device), precision
+        if key not in self._beside:
+            self._beside[key] = super().neighbours(device, precision)
+        return self._beside[key]
+
+
+def with_eight_bits(device: Device) -> Device:
+    """Return a device whose 8-bit unit has the rate of fp8, where it has one and int8 is not known.
+
+    Both formats share the unit on every GPU that has fp8 in the catalogue.
+    """
+    rates = device.peak_tflops
+    if "int8" in rates or "fp8" not in rates:
+        return device
+    return replace(device, peak_tflops={**rates, "int8": rates["fp8"]})

@@ -1,0 +1,232 @@
+"""What families of language models fix in their code and do not write into their configuration.
+
+Each rule asks fields first; names stand where no field tells. To add a family: read a configuration
+of it with `read_decoder`, hold `Decoder.parameters` against the model's own count, and add its name
+to the table of what differs. An architecture without attention is refused here, with its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dippm.decide.language.fields import KNOWN_FIELDS, Fields
+from dippm.errors import UnknownArchitectureError, shortened
+
+CHECKED = (
+    "bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "gemma3_text", "glm",
+    "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "llama", "mistral", "mixtral",
+    "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2",
+)  # fmt: skip
+"""Types of configuration whose weights were held against the model's own; others are read by their
+fields alone, and the answer says so."""
+TIED = (
+    "gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "falcon", "mpt", "starcoder2", "gemma",
+    "cohere", "xglm",
+)  # fmt: skip
+"""Families whose head is the embedding unless they say otherwise; beginnings of names."""
+UNGATED = ("gpt", "opt", "bloom", "falcon", "mpt", "phi", "codegen", "xglm")
+"""Families that may leave their activation out, and have no gate."""
+ALIBI = ("bloom", "mpt")
+SANDWICHED = ("gemma2", "gemma3", "glm4")
+"""Families that norm before and after attention and feed-forward network."""
+ONE_NORM = ("gptj", "codegen", "phi", "cohere")
+PARALLEL = (*ONE_NORM, "gpt_neox")
+NORMS_QUERIES = ("qwen3", "gemma3", "olmo2", "olmoe", "olmo3")
+ALTERNATING = {"gemma2": 2, "gemma3": 6, "gpt_oss": 2, "cohere2": 4}
+"""Families with windows in all layers but every n-th, and n where no field tells."""
+_RECURRENT = ("ssm_", "mamba_", "rwkv", "linear_num_", "linear_conv_", "time_", "lru_", "conv_l_")
+_SPARSE = ("index_topk", "index_n_heads")
+_ENCODERS = ("type_vocab_size", "relative_attention_num_buckets")
+_ATTENDS = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+_GATES = ("silu", "swish", "swiglu", "geglu", "glu", "silu_and_mul", "xielu_glu")
+
+
+def refuse_others(fields: Fields) -> None:
+    """Refuse what is no decoder of attention layers.
+
+    Raises:
+        UnknownArchitectureError: that names the field that says so.
+    """
+    for name in fields.values:
+        low = str(name).casefold()
+        if low.startswith(_RECURRENT) or low == "state_size":
+            raise _other(fields, name, "layers with a recurrent state")
+        if low in _SPARSE:
+            raise _other(fields, name, "attention that looks its keys up in an index")
+    if fields.values.get("is_encoder_decoder") is True:
+        raise _other(fields, "is_encoder_decoder", "an encoder beside its decoder")
+    if fields.values.get("is_decoder") is not True:
+        for name in _ENCODERS:
+            if fields.has(name) and not fields.has("num_key_value_heads"):
+                raise _other(fields, name, "the fields of an encoder")
+    kinds = fields.values.get("layer_types")
+    for kind in kinds if isinstance(kinds, list) else ():
+        if kind not in _ATTENDS:
+            text = shortened(str(kind))
+            raise _other(fields, "layer_types", f"layers of the kind {text!r}")
+
+
+def _other(fields: Fields, name: object, what: str) -> UnknownArchitectureError:
+    kind = f" ({shortened(fields.family)})" if fields.family else ""
+    return UnknownArchitectureError(
+        f"{fields.model}{kind} has {what}: its configuration says {name}",
+        "Only decoders whose layers are attention and feed-forward networks are known. "
+        "`dippm predict` reads the model itself, if its framework can build it. " + KNOWN_FIELDS,
+    )
+
+
+def ties_head(family: str) -> bool:
+    """Tell whether a family's head is its embedding where the configuration does not say."""
+    return family.startswith(TIED)
+
+
+def is_gated(fields: Fields, activation: str) -> bool:
+    """Tell whether the feed-forward network has a gate.
+
+    Raises:
+        UnknownArchitectureError: if neither field nor family tells.
+    """
+    if activation in _GATES or fields.has("hidden_activation", "multi_query_group_num"):
+        return True
+    if fields.family.startswith(("gemma", "glm", "chatglm")) or fields.flag("use_glu", "glu_mlp"):
+        return True
+    if activation or fields.family.startswith(UNGATED):
+        return False
+    raise fields.missing("hidden_act", "activation_function")
+
+
+def norm_has_bias(fields: Fields) -> bool:
+    """Tell whether norms have biases: layer norms do, RMS norms do not."""
+    if fields.has("rms_norm_eps") or fields.flag("rmsnorm"):
+        return False
+    return not fields.family.startswith(("cohere", "mpt", "dbrx", "olmo"))
+
+
+def norms(fields: Fields) -> int:
+    """Return how many norms of the hidden state a layer has."""
+    if fields.family.startswith(SANDWICHED) and not fields.family.startswith("glm4_moe"):
+        return 4
+    if fields.family == "falcon" and is_parallel(fields):
+        return 2 if fields.flag("new_decoder_architecture") else 1
+    single = fields.family.startswith(ONE_NORM) and not _is_phi3(fields)
+    return 1 if single else 2
+
+
+def is_parallel(fields: Fields) -> bool:
+    """Tell whether attention and feed-forward network read the same state."""
+    asked = fields.flag("use_parallel_residual", "parallel_attn", "parallel_attention")
+    if asked is not None:
+        return asked
+    if fields.family == "falcon":
+        return True
+    return fields.family.startswith(PARALLEL) and not _is_phi3(fields)
+
+
+def _is_phi3(fields: Fields) -> bool:
+    return fields.family.startswith(("phi3", "phi4", "phimoe"))
+
+
+def kv_heads(fields: Fields, stated: int | None, heads: int) -> int:
+    """Return the heads of keys and values.
+
+    Args:
+        fields: of the model.
+        stated: number in the configuration, None without.
+        heads: of queries.
+    """
+    one = fields.flag("multi_query")
+    if fields.family == "falcon":
+        if fields.flag("new_decoder_architecture"):
+            return stated or heads
+        return 1 if one or one is None else heads
+    if fields.family.startswith("gpt_bigcode"):
+        return heads if one is False else 1
+    return stated or heads
+
+
+def attention_biases(fields: Fields) -> tuple[bool, bool]:
+    """Tell whether (queries, keys and values; the output) have biases."""
+    both = fields.flag("attention_bias")
+    inner = fields.flag("qkv_bias", "add_qkv_bias", "use_qkv_bias")
+    if inner is not None:
+        return inner, False
+    if both is not None:
+        return both, both and not fields.family.startswith("glm")
+    if fields.family.startswith("qwen2"):
+        return True, False
+    everywhere = _biased(fields)
+    return everywhere, everywhere
+
+
+def network_has_bias(fields: Fields) -> bool:
+    """Tell whether the feed-forward network has biases."""
+    asked = fields.flag("mlp_bias")
+    if asked is not None:
+        return asked
+    return fields.family.startswith(("gptj", "gpt_oss", "codegen")) or _biased(fields)
+
+
+def _biased(fields: Fields) -> bool:
+    asked = fields.flag("use_bias", "bias", "enable_bias")
+    if asked is not None:
+        return asked
+    if fields.flag("no_bias") is not None:
+        return not fields.flag("no_bias")
+    usual = ("gpt2", "gpt_neox", "gpt_bigcode", "opt", "bloom", "starcoder2", "xglm")
+    return fields.family.startswith(usual) or fields.family == "phi"
+
+
+def norms_queries(fields: Fields) -> bool:
+    """Tell whether queries and keys are normed."""
+    asked = fields.flag("use_qk_norm", "qk_layernorm", "qk_norm")
+    return fields.family.startswith(NORMS_QUERIES) if asked is None else asked
+
+
+def learned_positions(fields: Fields) -> int:
+    """Return the rows of a table of learned positions; 0 without."""
+    if fields.family == "opt" or fields.has("do_layer_norm_before"):
+        return (fields.size("max_position_embeddings") or 0) + 2
+    if fields.has("rotary_dim", "rotary_pct", "rope_theta", "rope_parameters"):
+        return 0
+    if fields.family.startswith(("gpt2", "gpt_bigcode", "gpt_neo")) or fields.has("n_inner"):
+        return fields.size("n_positions", "max_position_embeddings") or 0
+    return 0
+
+
+def is_rotary(fields: Fields) -> bool:
+    """Tell whether positions turn queries and keys."""
+    if fields.flag("alibi") or fields.family.startswith(ALIBI):
+        return False
+    return not learned_positions(fields)
+
+
+def shared_width(fields: Fields, of_expert: int) -> int:
+    """Return the width of the experts that every token goes through, side by side."""
+    stated = fields.size("shared_expert_intermediate_size", "shared_intermediate_size")
+    if stated:
+        return stated
+    count = fields.size("n_shared_experts", "num_shared_experts", "moe_num_shared_experts") or 0
+    if fields.family.startswith("llama4"):
+        count = 1
+    return count * of_expert
+
+
+def windows(fields: Fields, count: int) -> Sequence[int | None]:
+    """Return the window of each of `count` layers, in tokens; None sees everything."""
+    chunk = fields.size("attention_chunk_size")
+    window = fields.size("sliding_window", "window_size") or chunk or None
+    kinds = fields.row("layer_types", count)
+    if kinds is not None:
+        return [window if str(kind).startswith(("sliding", "chunked")) else None for kind in kinds]
+    if fields.flag("use_sliding_window") is False or window is None:
+        return [None] * count
+    if fields.flag("use_sliding_window"):
+        first = fields.size("max_window_layers") or 0
+        return [window if i >= first else None for i in range(count)]
+    for family, usual in ALTERNATING.items():
+        if fields.family.startswith(family):
+            every = fields.size("sliding_window_pattern") or usual
+            return [None if (i + 1) % every == 0 else window for i in range(count)]
+    if fields.family.startswith("gpt_neo") and not fields.family.startswith("gpt_neox"):
+        return [window if i % 2 else None for i in range(count)]
+    return [window] * count

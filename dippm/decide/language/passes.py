@@ -1,0 +1,189 @@
+"""`Passes`: what one pass of a language model costs: time, power, energy, with their intervals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import exp, hypot, log
+from typing import Any
+
+from dippm.decide.language.architecture import Decoder
+from dippm.decide.language.clock import KernelClock
+from dippm.decide.language.corrections import Corrections
+from dippm.decide.language.eager import eager_kernels
+from dippm.decide.language.engine import engine_kernels
+from dippm.decide.language.kernels import KernelList, Pass
+from dippm.decide.language.ordered import OrderedSurface
+from dippm.decide.language.parallel import exchange_ms, group_of, part_of
+from dippm.decide.language.setting import Setting
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.host import latency_ms, launch_share
+from dippm.estimate.models.hybrid import Z90, Hybrid
+from dippm.estimate.models.intervals import COVERAGE, interval_features, interval_group
+from dippm.estimate.models.power import achieved_shares, idle_power_w
+from dippm.estimate.models.targets import Estimate, Interval
+
+EXCHANGE_FACTOR = 2.0
+"""Exchanges between GPUs may take so many times as long, or as short: nothing of them was measured
+by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What one pass costs.
+
+    Attributes:
+        latency_ms: of the pass.
+        power_w: mean of one GPU; None if its power limit is not known.
+        energy_j: of all GPUs; None as above.
+        launches: kernels of one GPU.
+        exchange_ms: of the latency, between GPUs.
+        host_share: of the latency that the host decides, 0 to 1.
+        parts_ms: time of the kernels of each name on one GPU, longest first.
+    """
+
+    latency_ms: Estimate
+    power_w: Estimate | None
+    energy_j: Estimate | None
+    launches: int
+    exchange_ms: float
+    host_share: float
+    parts_ms: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data: values, and their intervals by name."""
+        estimates = {n: getattr(self, n) for n in ("latency_ms", "power_w", "energy_j")}
+        return {
+            **{name: found and found.value for name, found in estimates.items()},
+            "intervals": {n: asdict(e.interval) for n, e in estimates.items() if e is not None},
+            "launches": self.launches,
+            "exchange_ms": self.exchange_ms,
+            "host_share": self.host_share,
+            "parts_ms": dict(self.parts_ms),
+        }
+
+
+class Passes:
+    """Costs of passes in one setting.
+
+    Args:
+        hybrid: the predictor.
+        decoder: the whole model.
+        setting: how it is run.
+        corrections: see `KernelClock`.
+
+    Raises:
+        ConditionsError: if the model cannot be cut for so many GPUs, or they are not joined.
+    """
+
+    def __init__(
+        self,
+        hybrid: Hybrid,
+        decoder: Decoder,
+        setting: Setting,
+        corrections: Corrections | None,
+    ) -> None:
+        self.hybrid, self.setting = hybrid, setting
+        self.part = part_of(decoder, setting.gpus)
+        device = setting.conditions.device
+        self._group = group_of(device, setting.gpus, setting.link)
+        self._clock = KernelClock(hybrid, setting.conditions, setting.software, corrections)
+        self._engine: KernelClock | None = None  # of the kernels that eager ones are held against
+        if setting.software == "eager":
+            self._engine = KernelClock(hybrid, setting.conditions, "engine", corrections)
+        self._prefill = OrderedSurface(lambda b, t: self._device_ms(Pass.prefill(b, t)))
+        self._scored = OrderedSurface(lambda b, t: self._device_ms(Pass(b, t, t, t)))
+        self._decode = OrderedSurface(lambda b, t: self._device_ms(Pass.decode(b, t)))
+        self.host_use, self._host = hybrid.host_of(setting.conditions)
+
+    def kernels(self, done: Pass) -> KernelList:
+        """Return the kernels that one GPU runs in a pass."""
+        s = self.setting
+        if s.software == "eager":
+            return eager_kernels(self.part, done, s.weights)
+        return engine_kernels(self.part, done, s.weights, cache_width=s.cache_width)
+
+    def cost(self, done: Pass) -> PassCost:
+        """Return the cost of a pass: a prompt, with one or all tokens scored, or one token more."""
+        listed = self.kernels(done)
+        surface = self._scored if done.scored > 1 else self._prefill
+        surface = self._decode if done.is_decode else surface
+        device_ms = surface.at(done.batch, done.context)
+        timer = "kernel" if self.setting.software == "graph" and done.is_decode else "wall"
+        launches = listed.launches
+        work = device_ms, float(launches), 0.0, timer, self._host
+        total = latency_ms(*work)  # type: ignore[arg-type]
+        share = launch_share(*work)  # type: ignore[arg-type]
+        exchanged = exchange_ms(self._group, listed.reduced_bytes)
+        found = self._clock.times(listed)
+        learned = self.hybrid.config["seen"]["devices"]
+        device = self.setting.conditions.device
+        group, gpu_novelty = interval_group(device, learned, found.novelty)
+        described = interval_features(
+            found.spread,
+            0.0 if timer == "kernel" else launches * self._host.launch_ms / total,
+            found.extrapolated,
+            False,
+            launches,
+            found.novelty.on_any,
+            gpu_novelty,
+        )
+        half = self.hybrid.intervals.half_width(described, group)
+        half = hypot(
+            half,
+            Z90 * self.host_use.log_sd * share,
+            log(EXCHANGE_FACTOR) * exchanged / total,
+        )
+        latency = _around(total, half)
+        power, energy = self._power(listed, device_ms, latency, half)
+        parts = dict(sorted(found.by_name.items(), key=lambda item: -item[1]))
+        return PassCost(latency, power, energy, launches, exchanged, share, parts)
+
+    def _device_ms(self, done: Pass) -> float:
+        """Return the time of a pass on the device; eager kernels never beat those of an engine.
+
+        An engine does the same work in fewer, fused kernels. Its kernels take the law that all
+        tables share, corrected by operators of serving engines; eager ones take the law with what
+        the table of this GPU added, by which matrix products alone may come out faster (L4,
+        RTX 3090, RTX 4090).
+        """
+        listed = self.kernels(done)
+        ms = self._clock.times(listed).ms
+        if self._engine is not None:
+            fused = engine_kernels(self.part, done, self.setting.weights)
+            ms = max(ms, self._engine.times(fused).ms)
+        return ms + exchange_ms(self._group, listed.reduced_bytes)
+
+    def power_w(self, done: Pass, latency_ms: float) -> float:
+        """Return the mean power of one GPU in W if a pass takes `latency_ms`, as was measured.
+
+        Raises:
+            DeviceError: if the power limit of the GPU is not known.
+        """
+        surface = self._decode if done.is_decode else self._prefill
+        device_ms = min(latency_ms, surface.at(done.batch, done.context))
+        return self._watts(self.kernels(done), device_ms, latency_ms)
+
+    def _watts(self, listed: KernelList, device_ms: float, latency_ms: float) -> float:
+        table = KernelTable.of_kernels(listed.all())
+        shares = achieved_shares(table, 1, self._clock.view, device_ms)
+        device = self.setting.conditions.device
+        return self.hybrid.power.power_w(device, device_ms / latency_ms, shares)
+
+    def _power(
+        self, listed: KernelList, device_ms: float, latency: Estimate, half: float
+    ) -> tuple[Estimate | None, Estimate | None]:
+        device, model = self.setting.conditions.device, self.hybrid.power
+        if device.power_limit_w is None:
+            return None, None
+        watts = self._watts(listed, device_ms, latency.value)
+        error = Z90 * model.log_error
+        whole = _around(watts, error)
+        low = max(whole.interval.low, idle_power_w(device))
+        high = min(whole.interval.high, device.power_limit_w)
+        power = Estimate(watts, Interval(low, high, COVERAGE))
+        joules = self.setting.gpus * watts * latency.value / 1e3
+        return power, _around(joules, hypot(error, half))
+
+
+def _around(value: float, half: float) -> Estimate:
+    return Estimate(value, Interval(value / exp(half), value * exp(half), COVERAGE))

@@ -1,0 +1,282 @@
+"""`language_model`: from a configuration to what serving it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from dippm.base.progress import stage
+from dippm.decide.language.answer import LanguagePrediction, Step
+from dippm.decide.language.architecture import Decoder
+from dippm.decide.language.config import read_decoder
+from dippm.decide.language.corrections import shipped_corrections
+from dippm.decide.language.formats import HALF, format_of
+from dippm.decide.language.kernels import Pass
+from dippm.decide.language.memory import LanguageMemory, language_memory
+from dippm.decide.language.passes import Passes
+from dippm.decide.language.remarks import remarks
+from dippm.decide.language.setting import (
+    MOST_GPUS,
+    MOST_TOKENS,
+    Setting,
+    Software,
+    half_precision,
+    software_of,
+    whole,
+)
+from dippm.decide.language.stated import cache_asked, weights_asked
+from dippm.devices import host_of
+from dippm.errors import (
+    CheckpointError,
+    ConditionsError,
+    DoesNotFitError,
+    UnsupportedPrecisionError,
+)
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions, Precision, supported_precisions
+from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
+from dippm.estimate.largest_batch import largest_batch
+from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.models.kernel_law import KernelLaw
+from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.pretrained.choice import for_device
+
+SAMPLES = 9
+"""Contexts at which a step is worked out for the time of all of them."""
+
+
+def language_model(
+    config: Any,
+    *,
+    device: DeviceLike = DEFAULT_DEVICE,
+    batch: int = 1,
+    prompt: int = 1024,
+    generated: int = 128,
+    precision: str = "bf16",
+    weights: str | None = None,
+    cache: str | None = None,
+    tensor_parallel: int = 1,
+    software: Software = "graph",
+    host: HostLike = None,
+    context_mb: ContextLike = None,
+    link: str | None = None,
+    checkpoint: str | Path | None = None,
+) -> LanguagePrediction:
+    """Predict what serving a language model costs, from its configuration alone.
+
+    Args:
+        config: a config.json, its folder, a mapping, or an object with `to_dict`.
+        device: the GPU, as `dippm.predict` takes it.
+        batch: sequences at once.
+        prompt: tokens of each prompt.
+        generated: tokens that each sequence gets.
+        precision: "bf16" or "fp16".
+        weights: format of the matrices of the layers: "bf16", "fp16", "int8", "fp8" or "int4"; None
+            is what the configuration says, else `precision`.
+        cache: format of keys and values: "bf16", "fp16" or "fp8"; None is `precision`.
+        tensor_parallel: GPUs that share the model.
+        software: "graph", "engine" or "eager", see `dippm.decide.language.setting`.
+        host: the machine that launches, as `dippm.predict` takes it.
+        context_mb: memory of the process beside the allocator, as `dippm.predict` takes it.
+        link: between GPUs, "nvlink" or "pcie"; None is what the device has.
+        checkpoint: see `dippm.predict`; of the kind "hybrid".
+
+    Raises:
+        ModelFileError: if the configuration cannot be read.
+        UnknownArchitectureError: if it is of no language model that is known.
+        ConditionsError: if a number or format cannot be predicted, or two contradict each other.
+        DoesNotFitError: if the memory does not hold it; the hint names what would fit.
+        UnknownNameError: if device, host, link or checkpoint is not known.
+        DeviceError: if a device file is wrong, or lacks a figure that the answer needs.
+        CheckpointError: if the checkpoint is damaged or of another kind.
+    """
+    decoder = read_decoder(config)
+    chosen = half_precision(precision)
+    gpu = device_of(device)
+    try:
+        asked = Conditions(gpu, batch, chosen, host=host_of(host), context_mb=context_mb)
+    except UnsupportedPrecisionError as error:
+        other: Precision = "fp16" if chosen == "bf16" else "bf16"
+        if other not in supported_precisions(gpu):
+            raise
+        hint = f'Say precision="{other}": {gpu.name} has hardware for it.'
+        raise UnsupportedPrecisionError(error.message, hint) from error
+    setting = Setting(
+        asked,
+        whole("prompt", prompt),
+        whole("generated", generated),
+        format_of(weights_asked(decoder, weights, chosen), gpu),
+        cache_asked(cache, chosen, software_of(software)),
+        whole("tensor_parallel", tensor_parallel, MOST_GPUS),
+        software_of(software),
+        link,
+    )
+    if gpu.kind == "cpu":
+        raise ConditionsError(
+            f"language models are predicted on GPUs, {gpu.name} is a CPU",
+            "Name a GPU; `dippm devices` lists them.",
+        )
+    found = pretrained.load((pretrained.find(checkpoint) if checkpoint else for_device(gpu)).path)
+    if not isinstance(found.predictor, Hybrid):
+        raise CheckpointError(
+            f"{found.name} is of the kind {found.kind!r}, which knows no single kernels",
+            "Leave checkpoint out, or name one of the kind hybrid; `dippm models` lists them.",
+        )
+    if not isinstance(found.predictor.law, KernelLaw):
+        raise CheckpointError(
+            f"{found.name} predicts training steps, and a language model is served",
+            "Leave checkpoint out, or name one of inference; `dippm models` lists them.",
+        )
+    with stage(f"predicting {decoder.name}"):
+        return _Question(found.predictor, decoder, setting).answer(
+            f"{found.name} {found.version}", str(found.config["sha256"])
+        )
+
+
+class _Question:
+    def __init__(self, hybrid: Hybrid, decoder: Decoder, setting: Setting) -> None:
+        self.hybrid, self.decoder, self.setting = hybrid, decoder, setting
+        self.passes = Passes(hybrid, decoder, setting, shipped_corrections())
+
+    def answer(self, checkpoint: str, sha256: str) -> LanguagePrediction:
+        """Answer, or say what would fit."""
+        s, batch = self.setting, self.setting.conditions.batch
+        memory = self.memory(batch, s.longest)
+        most_batch, most_context = self._largest_batch(), self._largest_context()
+        if memory.bound_mb > s.conditions.device.memory_mb:
+            raise self._too_large(memory, most_batch, most_context)
+        first = self.passes.cost(Pass.prefill(batch, s.prompt))
+        steps = tuple(self._step(context) for context in self._contexts(most_context or 0))
+        decode_s, decode_j = self._all_steps()
+        generate_s = first.latency_ms.value / 1e3 + decode_s
+        joules = None
+        if first.energy_j is not None and decode_j is not None:
+            joules = (first.energy_j.value + decode_j) / (batch * s.generated)
+        absent = {}
+        if joules is None:
+            absent["energy"] = f"the power limit of {s.conditions.device.name} is not known"
+        last = steps[-1].cost
+        host = replace(self.passes.host_use, launches=last.launches, share=last.host_share)
+        return LanguagePrediction(
+            first_token=first,
+            steps=steps,
+            generate_s=generate_s,
+            tokens_per_s=batch * s.generated / generate_s,
+            joules_per_token=joules,
+            memory=memory,
+            largest_batch=most_batch or 0,
+            largest_context=self._offered(most_context or 0),
+            memory_context=most_context or 0,
+            host=host,
+            absent=absent,
+            warnings=tuple(remarks(self.passes, self.decoder, first, last)),
+            decoder=self.decoder,
+            setting=s,
+            checkpoint=checkpoint,
+            sha256=sha256,
+        )
+
+    def memory(self, batch: int, longest: int) -> LanguageMemory:
+        """Return what one GPU holds with a batch of sequences that get `longest` tokens long."""
+        s, memory = self.setting, self.hybrid.memory
+        assert isinstance(memory, MemoryModel)
+        return language_memory(
+            self.passes.part,
+            s.weights,
+            memory,
+            s.conditions,
+            batch=batch,
+            prompt=min(s.prompt, longest),
+            longest=longest,
+            cache_width=s.cache_width,
+            software=s.software,
+        )
+
+    def _largest_batch(self) -> int | None:
+        s = self.setting
+        return largest_batch(
+            lambda batch: self.memory(batch, s.longest).bound_mb, s.conditions.capacity_mb
+        )
+
+    def _largest_context(self) -> int | None:
+        c = self.setting.conditions
+        return largest_batch(
+            lambda context: self.memory(c.batch, context).bound_mb, c.capacity_mb, MOST_TOKENS
+        )
+
+    def _offered(self, context: int) -> int:
+        """Return a context that memory holds, as far as the model was made for it."""
+        return min(context, self.decoder.longest or context)
+
+    def _contexts(self, most: int) -> list[int]:
+        """Return the contexts of the table: those of the question, and longer ones that fit."""
+        s = self.setting
+        found = {s.prompt + 1, s.longest}
+        longest, context = self._offered(most), 1024
+        while context <= longest:
+            if context > s.longest:
+                found.add(context)
+            context *= 4
+        return sorted(found)
+
+    def _step(self, context: int) -> Step:
+        batch = self.setting.conditions.batch
+        cost = self.passes.cost(Pass.decode(batch, context))
+        memory = self.memory(batch, context)
+        return Step(
+            context=context,
+            cost=cost,
+            tokens_per_s=1e3 * batch / cost.latency_ms.value,
+            joules_per_token=None if cost.energy_j is None else cost.energy_j.value / batch,
+            memory_mb=memory.total_mb,
+            fits=memory.bound_mb <= self.setting.conditions.device.memory_mb,
+        )
+
+    def _all_steps(self) -> tuple[float, float | None]:
+        """Return time in s and energy in J of all steps after the first token."""
+        s = self.setting
+        count = s.generated - 1
+        if count == 0:
+            return 0.0, 0.0 if s.conditions.device.power_limit_w is not None else None
+        contexts = sorted({s.prompt + 1 + (count - 1) * i // (SAMPLES - 1) for i in range(SAMPLES)})
+        costs = [self.passes.cost(Pass.decode(s.conditions.batch, c)) for c in contexts]
+        seconds = _mean(contexts, [cost.latency_ms.value for cost in costs]) * count / 1e3
+        joules = [cost.energy_j.value for cost in costs if cost.energy_j is not None]
+        if len(joules) < len(costs):
+            return seconds, None
+        return seconds, _mean(contexts, joules) * count
+
+    def _too_large(
+        self, memory: LanguageMemory, batch: int | None, context: int | None
+    ) -> DoesNotFitError:
+        s, device = self.setting, self.setting.conditions.device
+        context = self._offered(context or 0)
+        ways = []
+        if batch:
+            ways.append(f"batch={batch} or less fits")
+        if context >= 2:
+            ways.append(
+                f"{context:,} tokens of prompt and answer fit at batch {s.conditions.batch}"
+            )
+        if not ways:
+            if s.weights.name in HALF:
+                ways.append('weights="int4" takes a quarter')
+            ways.append(f"tensor_parallel={2 * s.gpus} halves what each GPU holds")
+        of_each = " on each GPU" if s.gpus > 1 else ""
+        return DoesNotFitError(
+            f"{self.decoder.name} needs up to {memory.bound_mb:,.0f} MB{of_each} "
+            f"(weights {memory.weights_mb:,.0f}, cache {memory.cache_mb:,.0f}), {device.name} has "
+            f"{device.memory_mb:,}",
+            f"{'; '.join(ways)}.",
+        )
+
+
+def _mean(places: list[int], values: list[float]) -> float:
+    """Return the mean of a line through points, over its places."""
+    if len(places) == 1:
+        return values[0]
+    pairs = zip(pairwise(places), pairwise(values), strict=True)
+    area = sum((right - left) * (low + high) / 2 for (left, right), (low, high) in pairs)
+    return area / (places[-1] - places[0])

@@ -1,0 +1,205 @@
+"""`Plan`: how a model is laid out over GPUs, and what it is refused for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dippm.decide.parallel.collectives import Group
+from dippm.devices import Device
+from dippm.devices.links import DEFAULT_NETWORK, Link, link_of, network_of
+from dippm.errors import ConditionsError, UnknownNameError
+
+STRATEGIES = ("data", "tensor", "pipeline")
+MOST_GPUS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Copies of a model, each over the GPUs of its stages.
+
+    Neighbours in tensor parallelism are next to each other, then the stages of a pipeline, then
+    the copies.
+
+    Attributes:
+        data: copies of the model, each with a batch of its own.
+        tensor: GPUs that share every product.
+        pipeline: stages, one after the other.
+        per_node: GPUs of a node.
+        link: within a node.
+        network: between nodes; None of one node.
+        micro_batches: parts of a batch that follow each other through a pipeline.
+        one_process: drives all GPUs, as torch.nn.DataParallel does, instead of one for each.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    per_node: int
+    link: Link
+    network: Link | None
+    micro_batches: int
+    one_process: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return self.gpus // self.per_node
+
+    @property
+    def tensor_group(self) -> Group:
+        """Return the GPUs that share products."""
+        return self._group(self.tensor, 1)
+
+    @property
+    def data_group(self) -> Group:
+        """Return the GPUs that have the same part of the model."""
+        return self._group(self.data, self.tensor * self.pipeline)
+
+    @property
+    def stage_group(self) -> Group:
+        """Return the GPUs of neighbouring stages."""
+        return self._group(self.pipeline, self.tensor)
+
+    def _group(self, gpus: int, stride: int) -> Group:
+        per_node = max(1, min(gpus, self.per_node // stride))
+        return Group(gpus, per_node, self.link, self.network if per_node < gpus else None)
+
+
+def plan_of(
+    device: Device,
+    *,
+    gpus: int | None,
+    strategy: str | None,
+    data: int | None = None,
+    tensor: int | None = None,
+    pipeline: int | None = None,
+    nodes: int = 1,
+    link: str | None = None,
+    network: str = DEFAULT_NETWORK,
+    micro_batches: int | None = None,
+    batch: int = 1,
+    is_slice: bool = False,
+    one_process: bool = False,
+) -> Plan:
+    """Check a question and return the plan that it means.
+
+    Args:
+        device: each of the GPUs.
+        gpus: in all; None is the product of the three degrees.
+        strategy: one of STRATEGIES, that has all GPUs; "data" if no degree is given.
+        data: copies, instead of a strategy.
+        tensor: GPUs that share products, likewise.
+        pipeline: stages, likewise.
+        nodes: that the GPUs are on, as many on each.
+        link: "nvlink" or "pcie" within a node, see `dippm.devices.links.link_of`.
+        network: between nodes.
+        micro_batches: of a pipeline; None takes as many as divide the batch, at most four a stage.
+        batch: of one copy of the model.
+        is_slice: whether a MIG slice was asked for.
+        one_process: see `Plan`.
+
+    Raises:
+        ConditionsError: if these do not go together.
+        UnknownNameError: if strategy, link or network is not known.
+        DeviceError: if it is not known how the device is joined.
+    """
+    if is_slice:
+        raise ConditionsError(
+            "MIG slices are not joined to each other: they have no peer-to-peer access",
+            "Ask for whole GPUs, mig=None.",
+        )
+    degrees = _degrees(gpus, strategy, data=data, tensor=tensor, pipeline=pipeline)
+    total = degrees["data"] * degrees["tensor"] * degrees["pipeline"]
+    _check("nodes", nodes)
+    if total % nodes:
+        raise ConditionsError(
+            f"{total} GPUs are not the same number on each of {nodes} nodes",
+            f"Give gpus={nodes * max(1, round(total / nodes))}, or another number of nodes.",
+        )
+    if one_process and (degrees["data"] != total or nodes > 1):
+        raise ConditionsError(
+            "one process drives copies of a model on one node, and nothing else",
+            "Leave one_process out, or give strategy=data and nodes=1.",
+        )
+    per_node = total // nodes
+    joined = link_of(device, link)
+    if joined.joins is not None and per_node > joined.joins:
+        raise ConditionsError(
+            f"{joined.name} of {device.name} joins {joined.joins} GPUs, {per_node} were asked for "
+            "on a node",
+            f'Give nodes={-(-total // joined.joins)}, or take PCIe: link="pcie".',
+        )
+    if max(per_node, degrees["tensor"]) % min(per_node, degrees["tensor"]):
+        raise ConditionsError(
+            f"products over {degrees['tensor']} GPUs do not fit nodes of {per_node}",
+            "Let one number divide the other.",
+        )
+    between = network_of(network, per_node) if nodes > 1 else None
+    parts = _parts(micro_batches, batch, degrees["pipeline"])
+    return Plan(
+        **degrees,
+        per_node=per_node,
+        link=joined,
+        network=between,
+        micro_batches=parts,
+        one_process=one_process,
+    )
+
+
+def _degrees(gpus: int | None, strategy: str | None, **asked: int | None) -> dict[str, int]:
+    given = {name: degree for name, degree in asked.items() if degree is not None}
+    for name, degree in {**given, **({} if gpus is None else {"gpus": gpus})}.items():
+        _check(name, degree)
+    if strategy is not None and strategy not in STRATEGIES:
+        raise UnknownNameError.of("strategy", strategy, STRATEGIES)
+    if strategy is not None and given:
+        raise ConditionsError(
+            "both a strategy and degrees were given",
+            f"Leave one out: strategy={strategy} has all GPUs, tensor=2 has two of them.",
+        )
+    if not given:
+        if gpus is None:
+            raise ConditionsError("how many GPUs is not said", "Give gpus=8, or tensor=2, data=4.")
+        return {name: gpus if name == (strategy or "data") else 1 for name in STRATEGIES}
+    degrees = {name: given.get(name, 1) for name in STRATEGIES}
+    total = degrees["data"] * degrees["tensor"] * degrees["pipeline"]
+    if gpus is None or gpus == total:
+        return degrees
+    if "data" not in given and gpus % total == 0:
+        return {**degrees, "data": gpus // total}
+    product = " × ".join(f"{degree} {name}" for name, degree in degrees.items())
+    raise ConditionsError(
+        f"{gpus} GPUs are not {product} = {total}",
+        f"Give gpus={total}, or other degrees; data=... may be left out.",
+    )
+
+
+def _parts(micro_batches: int | None, batch: int, pipeline: int) -> int:
+    if micro_batches is None:
+        most = 4 * pipeline if pipeline > 1 else 1
+        return max(m for m in range(1, min(most, batch) + 1) if batch % m == 0)
+    _check("micro_batches", micro_batches)
+    if pipeline == 1 and micro_batches > 1:
+        raise ConditionsError(
+            "micro-batches are for a pipeline, and there is one stage",
+            "Give pipeline=2 or more, or leave micro_batches=1.",
+        )
+    if batch % micro_batches:
+        near = max(m for m in range(1, micro_batches + 1) if batch % m == 0)
+        raise ConditionsError(
+            f"a batch of {batch} has no {micro_batches} equal parts",
+            f"Give micro_batches={near}, or batch={micro_batches * -(-batch // micro_batches)}.",
+        )
+    return micro_batches
+
+
+def _check(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_GPUS:
+        raise ConditionsError(
+            f"{name} is {value!r}", f"Give a whole number, 1 to {MOST_GPUS:,}: {name}=2."
+        )

@@ -1,0 +1,216 @@
+"""`sweep_power`: what a lower power limit of the board would cost in time and save in energy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from math import exp, hypot, log
+from typing import Any
+
+from dippm.api import predict
+from dippm.base.shown import Shown
+from dippm.base.written import whole_number
+from dippm.errors import ConditionsError
+from dippm.estimate.models.power_limit import Band, fitted
+from dippm.estimate.models.targets import Interval
+from dippm.estimate.prediction import Prediction
+
+STEP_W = 25
+MOST = 1_000
+HINT = "Give limits in W: 250, a list 150,200,250, or a range 100:400, with steps 100:400:50."
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPoint(Shown):
+    """A prediction at one power limit.
+
+    Attributes:
+        limit_w: power limit of the board, W.
+        latency_ms: time of a batch.
+        power_w: mean power during it.
+        energy_j: energy of it.
+        intervals: by target; error of the prediction and of the law together.
+        estimated: False at the highest limit, where the prediction stands as it is.
+    """
+
+    limit_w: float
+    latency_ms: float
+    power_w: float
+    energy_j: float
+    intervals: dict[str, Interval]
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSweep(Shown):
+    """A model over power limits.
+
+    Attributes:
+        prediction: at the limit that the board is delivered with.
+        points: in the order of the limits.
+        warnings: what to know before relying on them.
+    """
+
+    prediction: Prediction
+    points: tuple[PowerPoint, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def thriftiest(self) -> PowerPoint:
+        """The point with the least energy."""
+        return min(self.points, key=lambda point: point.energy_j)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        first = self.prediction.to_dict()
+        return {
+            "source": first["source"],
+            "conditions": first["conditions"],
+            "limits": [asdict(point) for point in self.points],
+            "least_energy_limit_w": self.thriftiest.limit_w,
+            "law": {"gpus": list(fitted().gpus), "bands": [asdict(b) for b in fitted().bands]},
+            "warnings": list(self.warnings),
+            "provenance": first["provenance"],
+        }
+
+
+def sweep_power(
+    source: Any,
+    framework: str | None = None,
+    *,
+    limits_w: str | float | Iterable[float],
+    **arguments: Any,
+) -> PowerSweep:
+    """Estimate latency, power and energy at lower power limits of the board.
+
+    The prediction is made for the limit that the board is delivered with; how it changes with a
+    lower one is an empirical law from training runs on other GPUs, see
+    `dippm.estimate.models.power_limit`.
+
+    Args:
+        source: see `predict`.
+        framework: see `predict`.
+        limits_w: in W; as text "100:400" goes in steps of 25 W, "100:400:50" of 50 W.
+        **arguments: as `predict` has them.
+
+    Raises:
+        ConditionsError: if a limit is above the board's or lower than what the law was fitted to,
+            or the power is not predicted (on a slice, or by another kind of checkpoint).
+        DippmError: as `predict` does.
+    """
+    wanted = limits_of(limits_w) if isinstance(limits_w, str) else _several(limits_w)
+    prediction = predict(source, framework, **arguments)
+    device = prediction.conditions.device
+    if prediction.power_w is None or prediction.latency_ms is None:
+        reason = prediction.absent.get("power_w") or prediction.absent.get("latency_ms", "")
+        raise ConditionsError(
+            f"a power limit needs a predicted power: {reason}",
+            "Ask for a whole GPU and a checkpoint that predicts power (`dippm models`).",
+        )
+    highest = device.known("power_limit_w")
+    lowest = min(band.lowest_share for band in fitted().bands) * highest
+    for limit in wanted:
+        if not lowest <= limit <= highest:
+            raise ConditionsError(
+                f"a power limit of {limit:g} W on {device.name}",
+                f"Give {lowest:.0f} to {highest:g} W: the board allows no more, and "
+                "less was not measured.",
+            )
+    points = tuple(_points(prediction, wanted))
+    return PowerSweep(prediction, points, (*prediction.warnings, *_warnings(prediction, points)))
+
+
+def limits_of(text: str) -> tuple[float, ...]:
+    """Return the limits in W that a text asks for.
+
+    Raises:
+        ConditionsError: if it is no list and no range of numbers.
+    """
+    found: list[float] = []
+    for part in filter(None, re.split(r"[,;\s]+", text.strip())):
+        try:
+            numbers = [whole_number(number) for number in part.split(":")]
+        except ValueError:
+            raise ConditionsError(f"power limit is {text!r}", HINT) from None
+        if len(numbers) == 1:
+            found.append(numbers[0])
+            continue
+        first, last, *rest = numbers
+        step = rest[0] if rest else STEP_W
+        if len(rest) > 1 or step < 1 or not 0 < first <= last or (last - first) // step > MOST:
+            raise ConditionsError(f"power limit is {text!r}", HINT)
+        found += [*range(first, last, step), last]
+    if not found:
+        raise ConditionsError(f"power limit is {text!r}", HINT)
+    return tuple(dict.fromkeys(found))
+
+
+def _points(prediction: Prediction, limits_w: Iterable[float]) -> Iterator[PowerPoint]:
+    highest = prediction.conditions.device.known("power_limit_w")
+    latency, power = prediction.latency_ms, prediction.power_w
+    assert latency is not None
+    assert power is not None
+    halves = {name: _half(prediction, name) for name in ("latency_ms", "power_w")}
+    law = fitted().law
+    full = float(law.log_slowdown(highest, power, highest))
+    full_power = float(law.log_power_ratio(highest, power))
+    for limit in limits_w:
+        band = fitted().band(limit / highest)
+        assert band is not None
+        if limit == highest:
+            yield _point(limit, latency, power, halves, Band(1.0, 0.0, 0.0, 0.0, 0))
+            continue
+        # The prediction is at the highest limit, so the curves count from there.
+        slow = max(0.0, float(law.log_slowdown(limit, power, highest)) - full)
+        less = min(0.0, float(law.log_power_ratio(limit, power)) - full_power)
+        ends = [
+            float(law.log_slowdown(limit, power * exp(sign * halves["power_w"]), highest))
+            for sign in (-1, 1)
+        ]
+        wider = {**halves, "latency_ms": hypot(halves["latency_ms"], (ends[1] - ends[0]) / 2)}
+        yield _point(limit, latency * exp(slow), min(power * exp(less), limit), wider, band)
+
+
+def _point(
+    limit_w: float, latency_ms: float, power_w: float, halves: dict[str, float], band: Band
+) -> PowerPoint:
+    widths = {
+        "latency_ms": hypot(halves["latency_ms"], band.time_log_error),
+        "power_w": hypot(halves["power_w"], band.power_log_error),
+        "energy_j": hypot(halves["latency_ms"], halves["power_w"], band.energy_log_error),
+    }
+    energy_j = latency_ms * power_w / 1e3
+    values = {"latency_ms": latency_ms, "power_w": power_w, "energy_j": energy_j}
+    intervals = {
+        name: Interval(value / exp(widths[name]), value * exp(widths[name]), 0.9)
+        for name, value in values.items()
+    }
+    intervals["power_w"] = Interval(
+        intervals["power_w"].low, max(power_w, min(intervals["power_w"].high, limit_w)), 0.9
+    )
+    return PowerPoint(
+        float(limit_w), latency_ms, power_w, energy_j, intervals, band.lowest_share < 1
+    )
+
+
+def _half(prediction: Prediction, target: str) -> float:
+    value, interval = getattr(prediction, target), prediction.intervals[target]
+    return max(log(interval.high / value), log(value / interval.low))
+
+
+def _warnings(prediction: Prediction, points: Iterable[PowerPoint]) -> Iterator[str]:
+    if any(point.estimated for point in points):
+        yield (
+            "lower power limits are estimated, by a law fitted to training runs on "
+            f"{', '.join(fitted().gpus)}"
+        )
+    coarse = fitted().bands[-1]
+    half = fitted().bands[0].lowest_share * prediction.conditions.device.known("power_limit_w")
+    if any(point.limit_w < half for point in points):
+        factor = exp(coarse.time_log_error)
+        yield f"below {half:.0f} W times are rough: 90 % lie within a factor of {factor:.1f}"
+
+
+def _several(limits_w: float | Iterable[float]) -> tuple[float, ...]:
+    return (limits_w,) if isinstance(limits_w, int | float) else tuple(limits_w)

@@ -1,0 +1,248 @@
+"""`KernelTable`: the kernels of a graph as arrays that follow the batch without another walk.
+
+Every quantity of a kernel is affine in the batch (activations scale, parameters do not), so two
+expansions give it for all batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.errors import ConversionError
+from dippm.estimate.conditions import Attention, Mode, Optimizer, Precision
+from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
+from dippm.model.graph.batch_sizes import rebinding
+from dippm.model.graph.calls import CallSequence
+from dippm.model.graph.model_graph import ModelGraph
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+QUANTITIES = (
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "weight_bytes",
+    "m",
+    "n",
+    "k",
+    "copies",
+    "serial",
+)
+SETTINGS = (
+    "window",
+    "stride",
+    "in_bytes",
+    "out_bytes",
+    "strided",
+    "launches",
+    "images_last",
+    "in_place",
+    "repeated",
+    "run",
+)
+_KIND = {name: i for i, name in enumerate(KERNEL_CLASSES)}
+_PROBES = (2, 6)
+"""Batches between which quantities are a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """Kernels as columns.
+
+    Attributes:
+        node: position of each kernel's operator, shape (K,).
+        kind: index in KERNEL_CLASSES, shape (K,).
+        unit: index in UNITS, shape (K,).
+        part: index in PARTS, shape (K,): of a training step; inference is all forward.
+        settings: SETTINGS, which do not depend on the batch, shape (K, 10).
+        per_sample: growth of QUANTITIES per sample of batch, shape (K, 9).
+        fixed: QUANTITIES at batch 0, shape (K, 9).
+        input_bytes: (per sample, fixed) bytes of the user inputs.
+        batch: the only batch that may be asked for; None if any may.
+        edges: (producer, consumer) positions of kernels, without duplicates, shape (2, E). What
+            passes through operators that launch nothing is joined. Kernels that a compiler merged
+            may read what one further on in the list writes.
+    """
+
+    node: Integers
+    kind: Integers
+    unit: Integers
+    part: Integers
+    settings: Floats
+    per_sample: Floats
+    fixed: Floats
+    input_bytes: tuple[float, float]
+    batch: int | None
+    edges: Integers
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        *,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+        half_scores: bool = False,
+    ) -> KernelTable:
+        """Expand a graph into the kernels of inference, see `launched` and `Run`."""
+        return cls._expanded(
+            graph,
+            partial(
+                launched_by,
+                precision=precision,
+                mode=mode,
+                channels_last=channels_last,
+                attention=attention,
+                half_scores=half_scores,
+            ),
+        )
+
+    @classmethod
+    def of_training(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+        *,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+        checkpointing: bool = False,
+    ) -> KernelTable:
+        """Expand a graph into the kernels of a training step, see `training_step`."""
+
+        def kernels_of(sequence: CallSequence) -> list[Kernel]:
+            step = training_step(
+                sequence,
+                precision,
+                optimizer=optimizer,
+                channels_last=channels_last,
+                attention=attention,
+                checkpointing=checkpointing,
+            )
+            return step.kernels
+
+        return cls._expanded(graph, kernels_of)
+
+    @classmethod
+    def of_kernels(cls, kernels: list[Kernel]) -> KernelTable:
+        """Return a table of kernels that are ready: their work does not follow a batch."""
+        values = _quantities(kernels)
+        return cls._from(kernels, np.zeros_like(values), values, (0.0, 0.0), None)
+
+    @classmethod
+    def _expanded(
+        cls, graph: ModelGraph, kernels_of: Callable[[CallSequence], list[Kernel]]
+    ) -> KernelTable:
+        sequence = sequence_of(graph)
+        if not graph.batch_is_symbolic:
+            kernels = kernels_of(sequence.at_batch(graph.batch))
+            values = _quantities(kernels)
+            return cls._from(
+                kernels,
+                np.zeros_like(values),
+                values,
+                (0.0, _input_bytes(graph, graph.batch)),
+                graph.batch,
+            )
+        low, high, kernels, others = _alike(sequence, kernels_of, graph.batch)
+        at_low, at_high = _quantities(kernels), _quantities(others)
+        per_sample = (at_high - at_low) / (high - low)
+        bytes_low, bytes_high = (_input_bytes(graph, batch) for batch in (low, high))
+        slope = (bytes_high - bytes_low) / (high - low)
+        return cls._from(
+            kernels, per_sample, at_low - low * per_sample, (slope, bytes_low - low * slope), None
+        )
+
+    @classmethod
+    def _from(
+        cls,
+        kernels: list[Kernel],
+        per_sample: Floats,
+        fixed: Floats,
+        input_bytes: tuple[float, float],
+        batch: int | None,
+    ) -> KernelTable:
+        settings = [[float(getattr(k, name)) for name in SETTINGS] for k in kernels]
+        return cls(
+            node=np.array([k.node for k in kernels], dtype=np.int64),
+            kind=np.array([_KIND[k.kind] for k in kernels], dtype=np.int64),
+            unit=np.array([UNITS.index(k.unit) for k in kernels], dtype=np.int64),
+            part=np.array([PARTS.index(k.part) for k in kernels], dtype=np.int64),
+            settings=np.array(settings, dtype=np.float64).reshape(-1, len(SETTINGS)),
+            per_sample=per_sample,
+            fixed=fixed,
+            input_bytes=input_bytes,
+            batch=batch,
+            edges=_edges(kernels),
+        )
+
+    def only(self, kernels: Integers) -> KernelTable:
+        """Return the table of some of its kernels, by position; without the data flow."""
+        return replace(
+            self,
+            node=self.node[kernels],
+            kind=self.kind[kernels],
+            unit=self.unit[kernels],
+            part=self.part[kernels],
+            settings=self.settings[kernels],
+            per_sample=self.per_sample[kernels],
+            fixed=self.fixed[kernels],
+            edges=np.zeros((2, 0), dtype=np.int64),
+        )
+
+    def quantities(self, batch: int) -> Floats:
+        """Return QUANTITIES at a batch, shape (K, 9)."""
+        return np.maximum(self.fixed + batch * self.per_sample, 0.0)
+
+    @property
+    def launches(self) -> float:
+        """Kernels launched in one inference or step."""
+        return float(self.settings[:, SETTINGS.index("launches")].sum())
+
+
+def _alike(
+    sequence: CallSequence, kernels_of: Callable[[CallSequence], list[Kernel]], marker: int
+) -> tuple[int, int, list[Kernel], list[Kernel]]:
+    """Return two batches and the kernels at them, which are the same but for their sizes.
+
+    A small batch can be as large as another size of the model, by which a rule takes one tensor for
+    another; the marker and what it divides are no size of the model.
+
+    Raises:
+        ConversionError: if the kernels differ there as well.
+    """
+    for low, high in (_PROBES, (marker, 3 * marker)):
+        kernels, others = (kernels_of(sequence.at_batch(batch)) for batch in (low, high))
+        if [kernel.node for kernel in kernels] == [kernel.node for kernel in others]:
+            return low, high, kernels, others
+    raise ConversionError(
+        f"the model launches {len(kernels)} kernels at batch {low:,} and {len(others)} at batch "
+        f"{high:,}, so that no batch tells what another one costs",
+        'Give the complete input of the batch in question: input="fixed:8,3,224,224".',
+    )
+
+
+def _quantities(kernels: list[Kernel]) -> Floats:
+    rows = [[float(getattr(k, name)) for name in QUANTITIES] for k in kernels]
+    return np.array(rows, dtype=np.float64).reshape(-1, len(QUANTITIES))
+
+
+def _edges(kernels: list[Kernel]) -> Integers:
+    pairs = [(source, i) for i, kernel in enumerate(kernels) for source in kernel.sources]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+
+
+def _input_bytes(graph: ModelGraph, batch: int) -> float:
+    size = rebinding(graph.batch, batch)
+    return float(sum(4 * prod(map(size, spec.shape)) for spec in graph.inputs))

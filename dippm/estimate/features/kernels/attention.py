@@ -1,0 +1,113 @@
+"""Attention that the framework is asked for as one: a fused kernel, or what an unfused one runs."""
+
+from __future__ import annotations
+
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.casts import lower
+from dippm.estimate.features.kernels.products import copied, macs, product
+from dippm.estimate.features.kernels.run import HALF_WIDTH, Run, Strides
+from dippm.model.graph.calls import Call
+from dippm.model.graph.draft import Shape
+from dippm.model.graph.operators import FUSED_RANK
+
+ALIGNED = 8
+"""Elements of half precision that fused kernels read together."""
+
+
+def attention(run: Run, call: Call) -> None:
+    """Launch one fused kernel, or a kernel for each step where no fused one takes the operands."""
+    a, out = call.attributes, run.tensor(call.outputs[0])
+    query = run.tensor(call.inputs[0]).shape
+    queries, keys = float(a["query_length"]), float(a["key_length"])
+    width = float(a["head_dim"])
+    work = macs(run, call)
+    heads = work / max(1.0, 2.0 * queries * keys * width)
+    rank = len(query)
+    strides: Strides | None = None
+    if rank == FUSED_RANK:  # as the layers before and after it want it: batch, length, heads, width
+        _, many, rows, wide = out.shape
+        strides = (many * rows * wide, wide, many * wide, 1)
+    if rank != FUSED_RANK and query[-1] == width:  # packed heads are one operator of ONNX Runtime
+        _unfused(run, call, (queries, keys, width), heads, 2.0 * work)
+        return
+    if run.product_width == HALF_WIDTH and width % ALIGNED:
+        strides = _aligned(run, call, out.shape)
+    product(
+        run,
+        call,
+        "attention",
+        (queries, keys, width),
+        copies=heads,
+        flops=2.0 * work,
+        operands=call.inputs,
+        strides=strides,
+    )
+    run.kernels[-1] = run.kernels[-1]._replace(strided=False)
+
+
+def _aligned(run: Run, call: Call, shape: Shape) -> Strides:
+    """Pad the width of the operands to what fused kernels read; return the result's strides."""
+    for position in call.inputs[:3]:
+        lower(run, call, position)
+        copied(run, call, position, run.tensor(position).size)
+    _, heads, rows, width = shape
+    wide = -(-width // ALIGNED) * ALIGNED
+    return (heads * rows * wide, wide, heads * wide, 1)
+
+
+def _unfused(
+    run: Run, call: Call, shape: tuple[float, float, float], heads: float, flops: float
+) -> None:
+    """Launch scaled operands, scores = queries · keys, plus mask, their softmax, scores · values.
+
+    PyTorch computes them in float32 since its version 2.5, whatever the operands are.
+    """
+    for position in call.inputs:
+        lower(run, call, position)
+    queries, keys, width = shape
+    scores, i, narrow = queries * keys * heads, call.node, run.product_width
+    wide = narrow if run.half_scores else 4
+    sizes = [queries * width * heads, keys * width * heads, keys * width * heads]
+    after: tuple[int, ...] = tuple(m for p in call.inputs for m in run.state(p).makers)
+    first = Kernel(
+        node=i,
+        kind="batched_gemm",
+        unit="half" if wide == HALF_WIDTH else "fp32",
+        flops=flops / 2,
+        read_bytes=wide * (sizes[0] + sizes[1]),
+        write_bytes=wide * scores,
+        m=queries,
+        n=keys,
+        k=width,
+        copies=heads,
+        in_bytes=wide,
+        out_bytes=wide,
+    )
+    second = first._replace(
+        read_bytes=wide * (scores + sizes[2]), write_bytes=wide * sizes[0], n=width, k=keys
+    )
+    softmax = Kernel.stream(i, "softmax", scores, wide)
+    softmax = softmax._replace(m=queries * heads, n=keys, flops=5.0 * scores)
+    steps = [Kernel.stream(i, "cast", size, narrow, wide) for size in sizes if narrow != wide]
+    steps += [Kernel.stream(i, "elementwise", size, wide) for size in sizes[:2]]
+    steps += [Kernel.stream(i, "copy", size, wide)._replace(strided=True) for size in sizes[:2]]
+    steps += [first, *_masked(run, call, scores, wide), softmax]
+    if narrow != wide:  # the weights in the type of the operands, which nobody reads
+        steps.append(Kernel.stream(i, "cast", scores, wide, narrow))
+    steps += [Kernel.stream(i, "copy", sizes[2], wide)._replace(strided=True), second]
+    if narrow != wide:
+        steps.append(Kernel.stream(i, "cast", sizes[0], wide, narrow))
+    for kernel in steps:
+        after = (run.emit(kernel, after=after),)
+    run.make(call.outputs[0], narrow)
+
+
+def _masked(run: Run, call: Call, scores: float, width: int) -> list[Kernel]:
+    """Return what adds masks to the scores, in place."""
+    found = []
+    for position in call.inputs[3:]:
+        if not run.tensor(position).is_number:
+            mask = float(run.stored(position) * run.state(position).width)
+            added = Kernel.stream(call.node, "broadcast", scores, width)
+            found.append(added._replace(read_bytes=width * scores + mask, in_place=True))
+    return found

@@ -1,0 +1,217 @@
+"""`Gradients`: a backward pass while its kernels are launched."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.backward.tape import Memory, Tape
+from dippm.estimate.features.kernels.casts import without_gaps
+from dippm.estimate.features.kernels.copies import viewed
+from dippm.estimate.features.kernels.products import copied, matmul
+from dippm.estimate.features.kernels.run import State, Strides
+from dippm.estimate.features.kernels.streaming import pass_over_memory
+from dippm.model.graph.calls import Call, Tensor
+from dippm.model.graph.draft import Shape
+from dippm.model.graph.strides import dense_in_order
+
+
+class Gradients:
+    """A backward pass.
+
+    Attributes:
+        tape: of the forward pass.
+        run: the tape's; gradients are tensors that are added to it.
+        step: the call whose gradients are made now.
+        saved: bytes that autograd keeps from forward to backward, by memory.
+        paths: of the calls that wrote them.
+        savers: paths of the calls that keep them.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape, self.run = tape, tape.run
+        self.step = tape.steps[0]
+        self.saved: dict[Memory, float] = {}
+        self.paths: dict[Memory, str] = {}
+        self.savers: defaultdict[Memory, set[str]] = defaultdict(set)
+        self._of: dict[int, int] = {}
+        self._waiting = Counter(p for step in tape.steps for p in step.call.inputs)
+
+    def wants(self, position: int) -> bool:
+        """Tell whether the gradient of a tensor is needed."""
+        return position in self.tape.wanted
+
+    def take(self, position: int) -> int | None:
+        """Return the gradient of a tensor, now that all its readers gave theirs."""
+        return self._of.pop(position, None)
+
+    def give(self, position: int, gradient: int) -> None:
+        """Add to the gradient of an argument: sum what was repeated, cast back, accumulate.
+
+        Autocast casts a parameter once, so its gradient is cast back once, when all readers gave
+        theirs.
+        """
+        if not self.wants(position):
+            return
+        self._waiting[position] -= 1
+        run, shape = self.run, self.run.tensor(position).shape
+        with self.towards(position):
+            if run.tensor(gradient).size > run.tensor(position).size:
+                gradient = self.call("reduce_sum", (gradient,), shape)
+            before = self._of.get(position)
+            if before is not None:
+                if run.state(before).width != run.state(gradient).width:
+                    before, gradient = (self._cast_back(position, p) for p in (before, gradient))
+                gradient = self.call("add", (before, gradient), shape)
+            if not run.tensor(position).is_parameter or self._waiting[position] <= 0:
+                gradient = self._cast_back(position, gradient)
+        self._of[position] = gradient
+
+    def finish(self) -> None:
+        """Cast back the gradients of parameters of which a reader gave none."""
+        for position, gradient in self._of.items():
+            with self.towards(position):
+                self._of[position] = self._cast_back(position, gradient)
+
+    def _cast_back(self, position: int, gradient: int) -> int:
+        """Return a gradient in the type of its tensor."""
+        width = self.tape.width(position)
+        return gradient if self.run.state(gradient).width == width else self.cast(gradient, width)
+
+    @contextmanager
+    def towards(self, position: int) -> Iterator[None]:
+        """Launch kernels for the gradient of an argument or of a weight."""
+        before = self.run.part
+        self.run.part = "backward_weight" if self.run.tensor(position).roots else "backward_input"
+        yield
+        self.run.part = before
+
+    def new(self, shape: Shape, state: State | None = None, *, like: int | None = None) -> int:
+        """Add a tensor to the run; return its position.
+
+        Args:
+            shape: its sizes.
+            state: what is known of it; None until a kernel makes it.
+            like: a tensor whose type it has, and the parameters it is made of.
+        """
+        tensor = Tensor(shape, "float32")
+        if like is not None:
+            held = self.run.tensor(like)
+            tensor = Tensor(shape, held.dtype, held.roots)
+        self.run.tensors.append(tensor)
+        position = len(self.run.tensors) - 1
+        if state is not None:
+            self.run.states[position] = state
+        return position
+
+    def kept(self, position: int) -> int:
+        """Return an argument of the step as its kernel read it; autograd keeps it."""
+        return self._keep(position, self.step.read[position])
+
+    def original(self, position: int) -> int:
+        """Return an argument as the call got it, cast but not copied: kernels copy it again."""
+        given, read = self.step.given[position], self.step.read[position]
+        if given.width == read.width:
+            return self._keep(position, given)
+        strides = read.strides
+        if all(given.strides):
+            strides = dense_in_order(self.run.tensor(position).shape, given.strides)
+        return self._keep(position, replace(read, strides=strides))
+
+    def result(self, position: int) -> int:
+        """Return a result of the step; autograd keeps it."""
+        return self._keep(position, self.step.made[position])
+
+    def keep(self, name: str, size: float) -> None:
+        """Note bytes that a call writes for its gradient alone, such as statistics."""
+        self._save((name, id(self.step)), size, self.step.call.path)
+
+    def _keep(self, position: int, state: State) -> int:
+        memory, size = self.tape.memory(position, state)
+        self._save(memory, size, self.tape.path(memory))
+        return self.new(self.run.tensor(position).shape, state, like=position)
+
+    def _save(self, memory: Memory, size: float, path: str) -> None:
+        self.saved[memory], self.paths[memory] = size, path
+        self.savers[memory].add(self.step.call.path)
+
+    def call(self, op: str, inputs: Sequence[int], shape: Shape, **attributes: Any) -> int:
+        """Launch one pass over memory; return what it makes."""
+        out = self.new(shape)
+        pass_over_memory(self.run, self._call(op, inputs, out, attributes))
+        return out
+
+    def multiply(self, left: int, right: int, shape: Shape, k: float) -> int:
+        """Launch a matrix product over k; return what it makes."""
+        out = self.new(shape)
+        call = self._call("matmul", (left, right), out, {"k": k})
+        with self.run.restored((left, right)):
+            matmul(self.run, call)
+        return out
+
+    def reshaped(self, position: int, shape: Shape) -> int:
+        """Return a tensor in another shape: a view, or a copy where there can be none."""
+        if self.run.tensor(position).shape == shape:
+            return position
+        out = self.new(shape, like=position)
+        viewed(self.run, self._call("reshape", (position,), out, {}))
+        return out
+
+    def permuted(self, position: int, axes: Sequence[int]) -> int:
+        """Return a view with its axes in another order."""
+        held, shape = self.run.state(position), self.run.tensor(position).shape
+        state = replace(held, strides=tuple(held.strides[axis] for axis in axes))
+        return self.new(tuple(shape[axis] for axis in axes), state, like=position)
+
+    def viewed(self, position: int, shape: Shape, strides: Strides) -> int:
+        """Return a view of a tensor."""
+        state = replace(self.run.state(position), strides=strides)
+        return self.new(shape, state, like=position)
+
+    def dense(self, position: int, strides: Strides) -> int:
+        """Return a tensor in an order of axes, copied if it is in another."""
+        run = self.run
+        held, shape = run.state(position).strides, run.tensor(position).shape
+        if all(n == 1 or a == b for n, a, b in zip(shape, held, strides, strict=True)):
+            return position
+        with run.restored((position,)):
+            copied(run, self.step.call, position, run.tensor(position).size)
+            made = replace(run.state(position), strides=strides)
+        return self.new(shape, made)
+
+    def cast(self, position: int, width: int) -> int:
+        """Return a tensor in another precision."""
+        run, held = self.run, self.run.state(position)
+        kernel = Kernel.stream(self.step.call.node, "cast", run.stored(position), held.width, width)
+        strides = without_gaps(run, position)
+        return self.launch(kernel, (position,), run.tensor(position).shape, width, strides)
+
+    def fill(self, shape: Shape, width: int) -> int:
+        """Return zeros."""
+        out = self.new(shape)
+        kernel = Kernel.stream(self.step.call.node, "elementwise", self.run.tensor(out).size, width)
+        self.run.emit(kernel._replace(read_bytes=0.0))
+        self.run.make(out, width)
+        return out
+
+    def launch(
+        self,
+        kernel: Kernel,
+        reads: Sequence[int],
+        shape: Shape,
+        width: int,
+        strides: Strides | None = None,
+    ) -> int:
+        """Launch a kernel that reads tensors; return what it makes."""
+        out = self.new(shape)
+        self.run.emit(kernel, reads)
+        self.run.make(out, width, strides)
+        return out
+
+    def _call(self, op: str, inputs: Sequence[int], out: int, attributes: dict[str, Any]) -> Call:
+        call = self.step.call
+        return Call(op, attributes, tuple(inputs), (out,), path=call.path, node=call.node)

@@ -1,0 +1,228 @@
+"""`training_step`: the kernels of a step, and what autograd keeps alive between its two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dippm.estimate.conditions import Attention, Optimizer, Precision
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.attention_steps import in_steps
+from dippm.estimate.features.kernels.backward import movement, norms
+from dippm.estimate.features.kernels.backward.attention import attention as attended
+from dippm.estimate.features.kernels.backward.checkpointing import checkpointed_bytes, recomputed
+from dippm.estimate.features.kernels.backward.convolution import convolution
+from dippm.estimate.features.kernels.backward.elementwise import elementwise
+from dippm.estimate.features.kernels.backward.gradients import Gradients
+from dippm.estimate.features.kernels.backward.products import matmul
+from dippm.estimate.features.kernels.backward.recurrent import recurrent
+from dippm.estimate.features.kernels.backward.tape import NOT_DIFFERENTIABLE, Step, Tape
+from dippm.estimate.features.kernels.launch import walk
+from dippm.estimate.features.kernels.optimizers import update
+from dippm.estimate.features.kernels.run import Run
+from dippm.model.graph.calls import CallSequence
+from dippm.model.graph.operators import operator
+
+Rule = Callable[[Gradients, Step, int], None]
+
+
+def _mean(g: Gradients, step: Step, gradient: int) -> None:
+    movement.spread(g, step, gradient, divides=True)
+
+
+def _sum(g: Gradients, step: Step, gradient: int) -> None:
+    movement.spread(g, step, gradient, divides=False)
+
+
+BY_NAME: Mapping[str, Rule] = {
+    "batch_norm": norms.batch_norm,
+    "layer_norm": norms.layer_norm,
+    "rms_norm": norms.layer_norm,
+    "group_norm": norms.group_norm,
+    "instance_norm": norms.group_norm,
+    "softmax": norms.softmax,
+    "log_softmax": norms.softmax,
+    "matmul": matmul,
+    "transpose": movement.transposed,
+    "reshape": movement.reshaped,
+    "broadcast": movement.repeated,
+    "tile": movement.repeated,
+    "concat": movement.joined,
+    "slice": movement.put_back,
+    "dynamic_slice": movement.put_back,
+    "resize": movement.resized,
+    "embedding": movement.looked_up,
+    "gather": movement.looked_up,
+    "scatter": movement.scattered,
+    "reduce_mean": _mean,
+    "global_avg_pool": _mean,
+    "reduce_sum": _sum,
+    "reduce_max": movement.extreme,
+    "reduce_min": movement.extreme,
+    "global_max_pool": movement.extreme,
+    "reduce_norm": movement.length,
+    "reduce_variance": movement.variance,
+    "reduce_std": movement.variance,
+}
+"""Rules by canonical name; `split` has all its results at once and is no row."""
+BY_KERNEL: Mapping[str, Rule] = {
+    "convolution": convolution,
+    "gemm": matmul,
+    "batched_gemm": matmul,
+    "attention": attended,
+    "recurrent": recurrent,
+    "pool": movement.pooled,
+}
+"""Rules by the column `kernel` of the operator table."""
+CLASSES_RANK = 2
+INDEX_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """A step: forward, loss, gradients, update.
+
+    Attributes:
+        kernels: each with its part of the step, in execution order, but that those which
+            checkpointing runs again stand before the update.
+        saved_bytes: what autograd keeps from forward to backward: activations, their statistics
+            and indices, and under autocast the half copies of weights; parameters are not in it.
+        checkpointed_bytes: the most that is alive of it if every block is run again.
+        parameters: elements of each parameter that is trained.
+        saved_tensors: bytes of each tensor that the forward pass keeps, those of the loss left out,
+            about in the order in which they are made.
+    """
+
+    kernels: list[Kernel]
+    saved_bytes: float
+    checkpointed_bytes: float
+    parameters: tuple[int, ...]
+    saved_tensors: tuple[float, ...] = ()
+
+
+def training_step(
+    sequence: CallSequence,
+    precision: Precision = "fp32",
+    *,
+    optimizer: Optimizer = "sgd",
+    channels_last: bool = False,
+    attention: Attention = "fused",
+    checkpointing: bool = False,
+) -> TrainingStep:
+    """Return what a step of eager PyTorch launches and keeps.
+
+    Nothing is dropped. The loss is the cross-entropy of a result with two axes, else its sum; no
+    gradient is scaled or clipped, and gradients are set to None between steps.
+
+    Args:
+        sequence: calls at the batch in question.
+        precision: see `Conditions`; under autocast the backward pass follows the forward's types.
+        optimizer: whose update ends the step.
+        channels_last: images are held so.
+        attention: see `launched`.
+        checkpointing: every block is run again in the backward pass, see `blocks_of`.
+    """
+    if attention == "unfused":
+        sequence = in_steps(sequence, precision)
+    run = Run(sequence, precision, channels_last=channels_last, training=True)
+    tape = Tape(run)
+    walk(run, tape.record)
+    sizes = _sizes(tape)
+    if not tape.steps:
+        return TrainingStep([], 0.0, 0.0, ())
+    gradients = Gradients(tape)
+    _begin(gradients)
+    of_loss = len(gradients.saved)
+    run.autocast, run.part = False, "backward_input"
+    for step in reversed(tape.steps):
+        gradients.step = step
+        _back(gradients, step)
+    gradients.finish()
+    again = recomputed(tape, len(run.kernels)) if checkpointing else []
+    kernels = [*run.kernels, *again, *update(optimizer, sizes, run.default_width)]
+    return TrainingStep(
+        kernels,
+        sum(gradients.saved.values()),
+        checkpointed_bytes(gradients),
+        sizes,
+        tuple(reversed(list(gradients.saved.values())[of_loss:])),
+    )
+
+
+def _begin(g: Gradients) -> None:
+    """Launch the loss of the last result, and its gradient."""
+    run = g.run
+    results = [p for p in g.tape.results() if g.wants(p)]
+    if not results:
+        return
+    result = results[-1]
+    g.step = next(step for step in g.tape.steps if result in step.call.outputs)
+    shape, width = run.tensor(result).shape, run.state(result).width
+    losses = len(shape) == CLASSES_RANK
+    gradient = result
+    if losses:
+        if width != 4 and run.autocast:
+            gradient = g.cast(gradient, 4)
+        likely = g.call("softmax", (gradient,), shape)
+        g.keep("likelihoods", float(run.state(likely).width * run.tensor(likely).size))
+        g.keep("classes", float(INDEX_BYTES * shape[0]))
+        g.call("reduce_sum", (likely,), ())
+    else:
+        g.call("reduce_sum", (gradient,), ())
+    run.part = "backward_input"
+    start = g.fill((), 4)
+    if not losses:
+        made = g.viewed(start, shape, (0,) * len(shape))
+        run.states[made].width = width
+        g.give(result, made)
+        return
+    with run.restored(()):
+        zeros = g.fill(shape, run.state(likely).width)
+        g.call("gather", (zeros, start), (shape[0],))
+        made = g.call("softmax", (zeros, likely), shape)
+    if run.state(made).width != width:
+        made = g.cast(made, width)
+    g.give(result, made)
+
+
+def _back(g: Gradients, step: Step) -> None:
+    """Launch what the gradients of a call's results ask for."""
+    call = step.call
+    gradients = [g.take(p) for p in call.outputs]
+    first = next((p for p in gradients if p is not None), None)
+    asked = any(map(g.wants, call.inputs)) or operator(call.op).category == "norm"
+    if first is None or not asked or call.op in NOT_DIFFERENTIABLE:
+        return
+    if call.in_place and call.inputs[0] in g.tape.views:
+        first = movement.written_over(g, step, first)
+    if call.op == "split":
+        movement.parted(g, step, gradients)
+    else:
+        _rule_of(step)(g, step, first)
+
+
+def _rule_of(step: Step) -> Rule:
+    call = step.call
+    row = operator(call.op)
+    if call.op in BY_NAME:
+        return BY_NAME[call.op]
+    if row.kernel in BY_KERNEL:
+        return BY_KERNEL[row.kernel]
+    if row.category == "view":
+        return movement.reshaped
+    if row.category == "copy":
+        return movement.moved
+    return elementwise
+
+
+def _sizes(tape: Tape) -> tuple[int, ...]:
+    """Return the elements of each parameter; calls do not name those of norms."""
+    run = tape.run
+    sizes = [run.tensor(p).size for p in tape.parameters()]
+    for step in tape.steps:
+        if operator(step.call.op).category == "norm":
+            shape = run.tensor(step.call.inputs[0]).shape
+            axes = step.call.attributes.get("axes")
+            width = shape[1] if axes is None and len(shape) > 1 else shape[-1]
+            sizes += [width, width]
+    return tuple(sizes)

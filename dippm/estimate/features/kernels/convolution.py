@@ -1,0 +1,92 @@
+"""Convolutions, by what they become: pointwise ones are products, depthwise ones stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.casts import lower, weight_cast
+from dippm.estimate.features.kernels.depthwise import is_depthwise, walks_windows
+from dippm.estimate.features.kernels.layouts import image_strides, images_last
+from dippm.estimate.features.kernels.products import dense_image, macs, product
+from dippm.estimate.features.kernels.run import Run
+from dippm.model.graph.calls import Call
+
+
+def convolution(run: Run, call: Call) -> None:
+    """Launch a convolution: pixels × output channels, summed over the window."""
+    a = call.attributes
+    window, strides = tuple(a.get("kernel", (1,))), tuple(a.get("strides", (1,)))
+    groups, channels_in = int(a.get("groups", 1)), int(a.get("in_channels", 1))
+    channels_out = int(a.get("out_channels", 1))
+    source, out = call.inputs[0], run.tensor(call.outputs[0])
+    pixels = out.shape[0] * prod(out.shape[2:])
+    shape = (float(pixels), channels_out / groups, channels_in / groups * prod(window))
+    lower(run, call, source)
+    dense_image(run, call, source)
+    work = macs(run, call)
+    kind = convolution_class(call.op, window, strides, groups, channels_in)
+    if is_depthwise(call.op, groups, channels_in, channels_out):
+        direct = walks_windows(run, call, source, window, strides)
+        kind = "conv_depthwise_direct" if direct else "conv_depthwise"
+    product(
+        run,
+        call,
+        kind,
+        shape,
+        copies=float(groups),
+        flops=2.0 * work,
+        operands=call.inputs,
+        strides=image_strides(run, source, out.shape),
+    )
+    run.kernels[-1] = run.kernels[-1]._replace(
+        window=prod(window),
+        stride=max(strides),
+        strided=False,
+        images_last=images_last(run, source),
+    )
+
+
+def convolution_class(
+    op: str, kernel: Sequence[int], strides: Sequence[int], groups: int, channels_in: int
+) -> str:
+    """Return the kernel class of a convolution."""
+    if op != "conv2d":
+        return "conv_other"
+    if groups > 1:
+        return "conv_depthwise" if groups == channels_in else "conv_grouped"
+    if prod(kernel) == 1:
+        return "conv_pointwise"
+    if tuple(kernel) == tuple(strides):
+        return "conv_patch"
+    return "conv_spatial"
+
+
+def bias(run: Run, call: Call, maker: Call) -> None:
+    """Launch what adds the bias that a layer was given.
+
+    A dense layer adds it in its product if its argument is dense, and so do depthwise convolutions
+    that PyTorch runs itself. cuDNN's convolutions do not: a pass over the result follows them.
+    """
+    result, out = maker.outputs[0], call.outputs[0]
+    held = run.state(result)
+    parameter = next(p for p in call.inputs if p != result)
+    made = run.kernels[held.makers[0]] if held.makers else None
+    if run.autocast and run.state(parameter).width == 4:
+        weight_cast(run, call, parameter)
+    run.states[out] = held
+    if made is None or made.kind == "conv_depthwise_direct":
+        return
+    if not maker.op.startswith("conv") and run.is_dense(maker.inputs[0]):
+        return
+    kernel = Kernel.stream(maker.node, "broadcast", run.tensor(out).size, held.width)
+    shape = run.tensor(out).shape
+    kernel = kernel._replace(
+        m=float(run.tensor(out).size / max(shape[-1], 1)),
+        n=float(shape[-1]),
+        in_place=True,
+        images_last=images_last(run, result),
+    )
+    run.emit(kernel, [result])
+    run.make(out, held.width, held.strides)

@@ -1,0 +1,197 @@
+"""`launched`: the kernels of a model, and which rule launches what of which call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from dippm.base.progress import counted
+from dippm.estimate.conditions import Attention, Mode, Precision
+from dippm.estimate.features.fusion import fuse
+from dippm.estimate.features.kernel import Kernel
+from dippm.estimate.features.kernels.attention import attention as attended
+from dippm.estimate.features.kernels.attention_steps import in_steps
+from dippm.estimate.features.kernels.casts import cast
+from dippm.estimate.features.kernels.convolution import bias, convolution
+from dippm.estimate.features.kernels.copies import (
+    created,
+    identity,
+    masked,
+    padded,
+    scattered,
+    viewed,
+)
+from dippm.estimate.features.kernels.node_calls import calls_of
+from dippm.estimate.features.kernels.products import matmul
+from dippm.estimate.features.kernels.recurrent import recurrent
+from dippm.estimate.features.kernels.run import Run
+from dippm.estimate.features.kernels.streaming import pass_over_memory
+from dippm.estimate.features.kernels.trained import batch_norm, copied_first, needs_copy
+from dippm.model.graph.calls import Call, CallSequence
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.operators import operator
+from dippm.model.graph.rules.quantised import BYTES
+
+KERNEL_VERSION = "9"
+
+Rule = Callable[[Run, Call], None]
+BY_NAME: Mapping[str, Rule] = {
+    "cast": cast,
+    "identity": identity,
+    "matmul": matmul,
+    "pad": padded,
+    "masked_fill": masked,
+    "scatter": scattered,
+    "create": created,
+    "random": created,
+}
+"""Rules by canonical name."""
+BY_KERNEL: Mapping[str, Rule] = {
+    "convolution": convolution,
+    "gemm": matmul,
+    "batched_gemm": matmul,
+    "attention": attended,
+    "recurrent": recurrent,
+}
+"""Rules by the column `kernel` of the operator table."""
+TRAINED: Mapping[str, Rule] = {"batch_norm": batch_norm}
+"""Rules of what training does in another way."""
+_BIASED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "dense", "batch_matmul")
+
+
+def launched(
+    graph: ModelGraph,
+    precision: Precision = "fp32",
+    mode: Mode = "eager",
+    *,
+    channels_last: bool = False,
+    attention: Attention = "fused",
+    half_scores: bool = False,
+) -> list[Kernel]:
+    """Return the kernels of one inference in execution order.
+
+    Args:
+        graph: a graph at the batch in question.
+        precision: see `Conditions`.
+        mode: "eager", or "compiled", which fuses chains of element-wise kernels.
+        channels_last: images are held so.
+        attention: "fused" attention is one kernel, "unfused" its steps, see `in_steps`.
+        half_scores: see `Run`.
+    """
+    sequence = sequence_of(graph).at_batch(graph.batch)
+    return launched_by(
+        sequence,
+        precision,
+        mode,
+        channels_last=channels_last,
+        attention=attention,
+        half_scores=half_scores,
+    )
+
+
+def sequence_of(graph: ModelGraph) -> CallSequence:
+    """Return what the framework calls, at the batch of the conversion.
+
+    Products of integers that the file spells with casts around them are calls of their own: what
+    runs them does not run the casts.
+    """
+    if graph.calls is None or _multiplies_integers(graph):
+        return calls_of(graph)
+    return graph.calls
+
+
+def launched_by(
+    sequence: CallSequence,
+    precision: Precision = "fp32",
+    mode: Mode = "eager",
+    *,
+    channels_last: bool = False,
+    attention: Attention = "fused",
+    half_scores: bool = False,
+) -> list[Kernel]:
+    """Return the kernels that calls launch; see `launched` and `Run`."""
+    if attention == "unfused":
+        sequence = in_steps(sequence, precision)
+    run = Run(
+        sequence,
+        precision,
+        channels_last=channels_last,
+        compiled=mode == "compiled",
+        half_scores=half_scores,
+    )
+    walk(run)
+    return fuse(run.kernels, run.graph_breaks) if mode == "compiled" else run.kernels
+
+
+def walk(run: Run, seen: Callable[[Call, Call | None], None] | None = None) -> None:
+    """Launch the kernels of all calls of a run.
+
+    Args:
+        run: nothing was launched in it.
+        seen: is told each call that was launched, and the layer whose bias it adds, while the run
+            still knows what the call did to its arguments.
+    """
+    sequence = run.sequence
+    makers, readers = _data_flow(sequence)
+    for call in counted(sequence.calls, len(sequence.calls), "kernels of operator"):
+        maker = _biased(call, sequence, makers, readers)
+        with run.restored(call.inputs):
+            if maker is not None:
+                bias(run, call, maker)
+            else:
+                _rule_of(run, call)(run, call)
+            if seen is not None:
+                seen(call, maker)
+
+
+def _multiplies_integers(graph: ModelGraph) -> bool:
+    """Tell whether products were recognised that the file spells with casts around them."""
+    return any(
+        node.macs and node.in_dtypes and all(dtype in BYTES for dtype in node.in_dtypes)
+        for node in graph.nodes
+    )
+
+
+def _rule_of(run: Run, call: Call) -> Rule:
+    row = operator(call.op)
+    if run.training and call.op in TRAINED:
+        return TRAINED[call.op]
+    if run.training and needs_copy(run, call):
+        return copied_first
+    if not call.inputs:
+        return created
+    if call.op in BY_NAME:
+        return BY_NAME[call.op]
+    if row.kernel in BY_KERNEL:
+        return BY_KERNEL[row.kernel]
+    if call.op == "transpose" or row.category == "view":
+        return viewed
+    return pass_over_memory
+
+
+def _data_flow(sequence: CallSequence) -> tuple[dict[int, Call], Counter[int]]:
+    """Return what makes each tensor, and how often each is read."""
+    makers = {p: call for call in sequence.calls for p in call.outputs}
+    readers = Counter(p for call in sequence.calls for p in call.inputs)
+    return makers, readers
+
+
+def _biased(
+    call: Call, sequence: CallSequence, makers: dict[int, Call], readers: Counter[int]
+) -> Call | None:
+    """Return the layer whose bias a call adds; None if it is another addition."""
+    if call.op != "add" or len(call.inputs) != 2:
+        return None
+    result, other = call.inputs
+    if sequence.tensors[result].roots:
+        result, other = other, result
+    maker, parameter = makers.get(result), sequence.tensors[other]
+    if maker is None or not parameter.roots or parameter.is_number:
+        return None
+    weighted = any(sequence.tensors[p].roots for p in maker.inputs[1:2])
+    if maker.op not in _BIASED or not weighted or maker.path != call.path or readers[result] > 1:
+        return None
+    shape = sequence.tensors[result].shape
+    channels = shape[1 if maker.op.startswith("conv") else -1] if shape else 0
+    wide = [size for size in parameter.shape if size != 1]
+    return maker if wide == [channels] else None

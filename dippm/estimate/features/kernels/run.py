@@ -1,0 +1,215 @@
+"""`Run`: a sequence of calls while its kernels are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+
+from dippm.estimate.conditions import Precision
+from dippm.estimate.features.kernel import Kernel, Part, Unit
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.model.graph.calls import Call, CallSequence, Tensor
+from dippm.model.graph.draft import item_bytes
+from dippm.model.graph.macs import is_complex
+from dippm.model.graph.operators import operator
+from dippm.model.graph.strides import contiguous, dense_in_order
+
+Strides = tuple[int, ...]
+HALF: tuple[Precision, ...] = ("fp16", "bf16")
+AUTOCAST: tuple[Precision, ...] = ("amp", "amp-bf16")
+LONGEST_RUN = 4096
+HALF_WIDTH = 2
+"""Bytes per element."""
+
+
+@dataclass(slots=True)
+class State:
+    """What a run knows of a tensor.
+
+    Attributes:
+        width: bytes per element.
+        strides: in elements; 0 along an axis that is repeated.
+        makers: kernels that wrote it.
+        widened: whether the model itself asked for float32 of half precision.
+    """
+
+    width: int
+    strides: Strides
+    makers: tuple[int, ...] = ()
+    widened: bool = False
+
+
+class Run:
+    """A run of a model.
+
+    Attributes:
+        sequence: its calls, at the batch in question.
+        precision: of the run.
+        channels_last: images and weights of convolutions are held so.
+        compiled: a compiler makes the kernels of these calls.
+        half_scores: attention that no fused kernel takes keeps the width of its operands, as in
+            PyTorch before its version 2.5.
+        autocast: whether the framework chooses the precision of each call.
+        product_width: bytes per element of what a matrix product reads and writes.
+        default_width: of parameters and inputs.
+        tensors: of the sequence, then those that rules add.
+        part: of a training step, that the next kernels belong to.
+        training: batch norms make the statistics that they norm with.
+        kernels: launched so far.
+        graph_breaks: of these the ones, call by call, that a compiler leaves to the framework; it
+            compiles what runs before such a call and after it as two graphs.
+    """
+
+    def __init__(
+        self,
+        sequence: CallSequence,
+        precision: Precision,
+        *,
+        channels_last: bool,
+        compiled: bool = False,
+        half_scores: bool = False,
+        training: bool = False,
+    ) -> None:
+        self.training, self.tensors = training, list(sequence.tensors)
+        self.part: Part = "forward"
+        self.sequence, self.precision, self.channels_last = sequence, precision, channels_last
+        self.compiled, self.half_scores = compiled, half_scores
+        self.autocast = precision in AUTOCAST
+        self.product_width = 2 if precision in (*HALF, *AUTOCAST) else 4
+        self.default_width = 2 if precision in HALF else 4
+        self.kernels: list[Kernel] = []
+        self.graph_breaks: list[range] = []
+        self.states: dict[int, State] = {}
+        self.cast_weights: dict[tuple[int, ...], int] = {}
+        for position in sequence.inputs:
+            tensor = sequence.tensors[position]
+            strides = contiguous(tensor.shape)
+            if channels_last and len(tensor.shape) == 4:
+                strides = dense_in_order(tensor.shape, (tensor.size, 1, 3, 2))
+            self.states[position] = State(self.natural_width(tensor), strides)
+
+    @contextmanager
+    def restored(self, positions: Iterable[int]) -> Iterator[None]:
+        """Forget what a call does to its arguments for itself: casts and copies of them."""
+        before = {p: self.state(p) for p in positions}
+        yield
+        self.states.update(before)
+
+    def tensor(self, position: int) -> Tensor:
+        """Return a tensor of the sequence."""
+        return self.tensors[position]
+
+    def state(self, position: int) -> State:
+        """Return what is known of a tensor; parameters are dense."""
+        if position not in self.states:
+            tensor = self.tensor(position)
+            self.states[position] = State(self.natural_width(tensor), contiguous(tensor.shape))
+        return self.states[position]
+
+    def natural_width(self, tensor: Tensor) -> int:
+        """Return the bytes per element of a tensor that nothing has cast."""
+        return self.default_width if tensor.is_float else item_bytes(tensor.dtype)
+
+    def operands(self, call: Call) -> list[int]:
+        """Return the arguments that take memory."""
+        return [p for p in call.inputs if not self.tensor(p).is_number]
+
+    def stored(self, position: int) -> int:
+        """Return how many elements of a tensor lie in memory: repeated ones once."""
+        shape, strides = self.tensor(position).shape, self.state(position).strides
+        return prod(n for n, stride in zip(shape, strides, strict=True) if stride)
+
+    def is_dense(self, position: int) -> bool:
+        """Return whether a tensor lies in memory in the order of its axes."""
+        shape, strides = self.tensor(position).shape, self.state(position).strides
+        dense = contiguous(shape)
+        return all(n == 1 or s == d for n, s, d in zip(shape, strides, dense, strict=True))
+
+    def run_length(self, position: int, strides: Strides) -> int:
+        """Return how many elements in a row are read together by whoever writes in an order.
+
+        Args:
+            position: tensor that is read.
+            strides: of what is written, over the same axes.
+        """
+        shape, held = self.tensor(position).shape, self.state(position).strides
+        order = sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis))
+        length = 1
+        for axis in order:
+            if shape[axis] == 1:
+                continue
+            if held[axis] != length:
+                break
+            length *= shape[axis]
+        return min(length, LONGEST_RUN)
+
+    def make(
+        self, position: int, width: int, strides: Strides | None = None, *, widened: bool = False
+    ) -> None:
+        """Note what the last kernel wrote."""
+        shape = self.tensor(position).shape
+        makers = (len(self.kernels) - 1,) if self.kernels else ()
+        self.states[position] = State(width, strides or contiguous(shape), makers, widened)
+
+    def share(self, position: int, source: int, strides: Strides | None = None) -> None:
+        """Note that a tensor is a view of another one, perhaps of its parts as complex numbers."""
+        held = self.state(source)
+        self.states[position] = replace(
+            held,
+            width=self._width_of_view(position, source),
+            strides=strides or contiguous(self.tensor(position).shape),
+        )
+
+    def _width_of_view(self, position: int, source: int) -> int:
+        width = self.state(source).width
+        before, after = (is_complex(self.tensor(p).dtype) for p in (source, position))
+        if before == after:
+            return width
+        return width // 2 if before else 2 * width
+
+    def emit(self, kernel: Kernel, reads: Iterable[int] = (), after: Iterable[int] = ()) -> int:
+        """Launch a kernel; return its position.
+
+        Args:
+            kernel: without its sources.
+            reads: tensors that it reads.
+            after: kernels whose results it reads besides.
+        """
+        sources = {m for p in reads for m in self.state(p).makers} | set(after)
+        self.kernels.append(kernel._replace(sources=tuple(sorted(sources)), part=self.part))
+        return len(self.kernels) - 1
+
+    def promoted(self, call: Call) -> int:
+        """Return the bytes per element of a result that no rule of autocast decides.
+
+        A complex result is of two numbers as wide as the widest operand, and the other way round.
+        """
+        out = self.tensor(call.outputs[0])
+        parts = 2 if is_complex(out.dtype) else 1
+        if not out.is_float and parts == 1:
+            return item_bytes(out.dtype)
+        widths = [
+            self.state(p).width // (1 if self.tensor(p).is_float else 2)
+            for p in self.operands(call)
+            if self.tensor(p).shape
+            and (self.tensor(p).is_float or is_complex(self.tensor(p).dtype))
+        ]
+        return parts * max(widths, default=self.natural_width(out) // parts)
+
+    def unit(self, kind: str) -> Unit:
+        """Return the arithmetic of a matrix product of this kernel class."""
+        row = KERNEL_CLASSES[kind]
+        if not row.tensor_cores:
+            return "fp32"
+        if self.precision in (*HALF, *AUTOCAST):
+            return "half"
+        if self.precision == "tf32" or (self.precision == "fp32" and row.tf32_by_default):
+            return "tf32"
+        return "fp32"
+
+    def widens(self, call: Call) -> bool:
+        """Return whether autocast runs a call in float32 (the float32 list of torch.amp)."""
+        upsamples = call.op == "resize" and call.spelled.startswith("upsample")
+        return self.autocast and (upsamples or operator(call.op).autocast == "float32")

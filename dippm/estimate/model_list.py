@@ -1,0 +1,82 @@
+"""`Candidate`: one model of a comparison, with what is its own; and lists of them from text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.base.written import csv_rows
+from dippm.errors import ConditionsError, DippmError, shortened
+from dippm.estimate.batches import batches_of
+
+COLUMNS = ("model", "input", "batch", "framework")
+EXAMPLE = 'model,input,batch\nresnet50.onnx,"3,224,224","1,8,32"'
+
+
+class ModelListError(DippmError, ValueError):
+    """A list of models cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that is compared, with what differs from the other models of the comparison.
+
+    Attributes:
+        model: path, name or object, as `dippm.predict` takes it.
+        input: sizes without the batch; None takes those of the comparison.
+        batches: batch sizes; None takes those of the comparison.
+        framework: see `dippm.predict`.
+    """
+
+    model: Any
+    input: Any = None
+    batches: tuple[int, ...] | None = None
+    framework: str | None = None
+
+
+def candidates_of(text: str) -> tuple[Candidate, ...]:
+    """Return the models that a text lists.
+
+    Either one model per line, or a table with commas or tabs whose first line names its columns:
+    "model", and any of "input", "batch" (see `batches_of`) and "framework". Empty lines and
+    lines that begin with "#" do not count; paths are relative to the current folder.
+
+    Raises:
+        ModelListError: if the text lists nothing, or a line does not fit the columns.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise ModelListError("the list of models is empty", f"For example:\n{EXAMPLE}")
+    delimiter = "\t" if "\t" in lines[0] else ","
+    head = [name.strip().casefold() for name in lines[0].split(delimiter)]
+    if "model" not in head:
+        return tuple(Candidate(line.strip()) for line in lines)
+    unknown = [name for name in head if name not in COLUMNS]
+    if unknown or len(set(head)) < len(head):
+        raise ModelListError(
+            f"the list of models has the columns {shortened(', '.join(head))}",
+            f"Each of these at most once: {', '.join(COLUMNS)}.",
+        )
+    try:
+        rows = csv_rows("\n".join(lines[1:]), delimiter)
+    except ValueError as error:
+        raise ModelListError(f"the list of models: {error}", f"For example:\n{EXAMPLE}") from error
+    return tuple(_candidates(head, rows))
+
+
+def _candidates(head: list[str], rows: Iterable[list[str]]) -> Iterator[Candidate]:
+    for number, row in enumerate(rows, 1):
+        cells = {name: cell.strip() for name, cell in zip(head, row, strict=False)}
+        if len(row) != len(head) or not cells["model"]:
+            raise ModelListError(
+                f"model {number} of the list has {len(row)} values for {len(head)} columns",
+                'Put sizes into quotes: "3,224,224".',
+            )
+        try:
+            batches = batches_of(cells["batch"]) if cells.get("batch") else None
+        except ConditionsError as error:
+            where = shortened(cells["model"])
+            raise ModelListError(f"{where}: {error.message}", error.hint) from None
+        framework = cells.get("framework") or None
+        yield Candidate(cells["model"], cells.get("input") or None, batches, framework)

@@ -1,0 +1,299 @@
+"""`MemoryFootprint`: which bytes of a model are in memory at which step, for every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.estimate.conditions import Attention, Mode, Precision
+from dippm.estimate.models.allocator import BLOCK, reserved_bytes
+from dippm.estimate.models.compiled_program import narrowed, overwritten, without_indices
+from dippm.estimate.models.node_program import program_of
+from dippm.estimate.models.widths import Widths
+from dippm.model.graph.draft import Shape
+from dippm.model.graph.float_type import weight_bytes
+from dippm.model.graph.lifetimes import Lifetime, compiled, eager
+from dippm.model.graph.macs import is_complex
+from dippm.model.graph.model_graph import ModelGraph
+from dippm.model.graph.operators import FUSED_RANK, operator
+from dippm.model.graph.program import Program, Step
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+KEPT_MARGIN = 1.4
+"""Times the sum of all results: of 160 models of a zoo none keeps more under autograd. Recurrent
+layers, which keep their gates, come closest (Sequencer2D: 1.35)."""
+_PRODUCTS = ("dense", "batch_matmul", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """What is in memory where most of it is.
+
+    Attributes:
+        activation_bytes: tensors of the pass.
+        cast_weight_bytes: half-precision copies of weights that autocast has made by then.
+        node: position in `ModelGraph.nodes`; None if the inputs alone are the peak.
+    """
+
+    activation_bytes: float
+    cast_weight_bytes: float
+    node: int | None
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the sum of both."""
+        return self.activation_bytes + self.cast_weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a model needs at one batch, whatever the device.
+
+    Attributes:
+        weight_bytes: parameters, as they are stored.
+        alive: what is in memory where most of it is.
+        reserved_bytes: segments of the caching allocator for all but the weights.
+        convolves, multiplies: whether it has convolutions, matrix products.
+        kept_bytes: part of the reserved bytes that autograd alone keeps.
+    """
+
+    weight_bytes: float
+    alive: Alive
+    reserved_bytes: float
+    convolves: bool
+    multiplies: bool
+    kept_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFootprint:
+    """The tensors of one pass, with the steps between which each is in memory.
+
+    The size of a tensor is `base · batch ** power` bytes, so a batch needs no other walk, though
+    the step at which most is alive may change with it.
+
+    Attributes:
+        weight_bytes: parameters, as they are stored.
+        first, last: steps of each tensor, both included, shape (T,).
+        base, power: its size, shape (T,).
+        cast_weight: whether it is autocast's copy of a weight, shape (T,).
+        workspace: whether it is a library's own, which no framework counts, shape (T,).
+        nodes: position in `ModelGraph.nodes` for each step, -1 for none.
+        convolves, multiplies: whether it has convolutions, matrix products.
+    """
+
+    weight_bytes: float
+    first: Integers
+    last: Integers
+    base: Floats
+    power: Floats
+    cast_weight: NDArray[np.bool_]
+    workspace: NDArray[np.bool_]
+    nodes: tuple[int, ...]
+    convolves: bool
+    multiplies: bool
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        *,
+        attention: Attention = "fused",
+        channels_last: bool = False,
+    ) -> MemoryFootprint:
+        """Work out the tensors of a pass.
+
+        Args:
+            graph: the model, at any batch.
+            precision: see `Conditions`.
+            mode: "eager" or "compiled".
+            attention: "fused" attention keeps its scores on the chip; "unfused" writes them.
+            channels_last: images are held so, as tensor cores want them.
+        """
+        program = graph.program or program_of(graph)
+        autocast, halves = precision in ("amp", "amp-bf16"), frozenset[int]()
+        if mode == "compiled":
+            program = without_indices(program)
+            if autocast:
+                program, halves = narrowed(program, Widths(program, precision).of)
+        widths = Widths(program, precision, halves)
+        lifetimes = eager(program)
+        if mode == "compiled":
+            lifetimes = overwritten(program, compiled(program, halves), widths.of)
+        tensors = list(_tensors(program, lifetimes, widths, _Scores(attention, mode)))
+        if autocast:
+            tensors += _cast_weights(program, mode)
+        if precision != "fp32-ieee" and not channels_last:
+            tensors += _layout_changes(program, precision)
+        marker = program.batch if graph.batch_is_symbolic else 0
+        sizes = [_size(t.shape, t.width, marker) for t in tensors]
+        return cls(
+            weight_bytes=weight_bytes(graph, in_half=precision in ("fp16", "bf16")),
+            first=np.array([t.lifetime.first for t in tensors], dtype=np.int64),
+            last=np.array([t.lifetime.last for t in tensors], dtype=np.int64),
+            base=np.array([base for base, _ in sizes], dtype=np.float64),
+            power=np.array([power for _, power in sizes], dtype=np.float64),
+            cast_weight=np.array([t.cast_weight for t in tensors], dtype=np.bool_),
+            workspace=np.array([t.workspace for t in tensors], dtype=np.bool_),
+            nodes=tuple(step.node for step in program.steps),
+            convolves=any(step.op.startswith("conv") for step in program.steps),
+            multiplies=any(step.op in _PRODUCTS for step in program.steps),
+        )
+
+    def usage(self, batch: int) -> Usage:
+        """Return what is needed at a batch."""
+        return Usage(
+            self.weight_bytes,
+            self.peak(batch),
+            self.reserved_bytes(batch),
+            self.convolves,
+            self.multiplies,
+        )
+
+    def sizes(self, batch: int) -> Floats:
+        """Return the bytes of each tensor at a batch, as the allocator rounds them, shape (T,)."""
+        exact = self.base * float(batch) ** self.power
+        return np.asarray(np.ceil(exact / BLOCK) * BLOCK, dtype=np.float64)
+
+    def peak(self, batch: int) -> Alive:
+        """Return what is alive at the step where it is most; workspaces are not counted."""
+        sizes = np.where(self.workspace, 0.0, self.sizes(batch))
+        total = self._alive(sizes)
+        most = int(total.argmax())
+        copies = float(self._alive(np.where(self.cast_weight, sizes, 0.0))[most])
+        step = most - 1
+        node = self.nodes[step] if 0 <= step < len(self.nodes) else -1
+        return Alive(float(total[most]) - copies, copies, None if node < 0 else node)
+
+    def alive_by_node(self, batch: int) -> dict[int, float]:
+        """Return the bytes of activations alive while each operator runs, by its position."""
+        counted = self.workspace | self.cast_weight
+        alive = self._alive(np.where(counted, 0.0, self.sizes(batch)))[1:]
+        found: dict[int, float] = {}
+        for node, total in zip(self.nodes, alive.tolist(), strict=False):
+            found[node] = max(total, found.get(node, 0.0))
+        found.pop(-1, None)
+        return found
+
+    def reserved_bytes(self, batch: int) -> float:
+        """Return what the caching allocator takes for all of them, see `allocator`."""
+        lives = self.sizes(batch).astype(np.int64), self.first, self.last
+        return float(reserved_bytes(*(array.tolist() for array in lives)))
+
+    def all_kept(self, batch: int, usage: Usage) -> Usage:
+        """Return what is needed if nothing that the pass makes is given back until it ends.
+
+        Of nearly all models that is more than autograd keeps, with a margin for copies and for the
+        rounding of many small tensors.
+
+        Args:
+            batch: samples.
+            usage: at the batch, as `usage` returns it.
+        """
+        kept = KEPT_MARGIN * float(self.sizes(batch).sum())
+        return replace(usage, reserved_bytes=max(usage.reserved_bytes, kept))
+
+    def _alive(self, sizes: Floats) -> Floats:
+        """Return the bytes alive before the first step, at each step, and after the last."""
+        change = np.zeros(len(self.nodes) + 3)
+        np.add.at(change, self.first + 1, sizes)
+        np.add.at(change, self.last + 2, -sizes)
+        return np.asarray(np.cumsum(change)[:-1], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    shape: Shape
+    width: float
+    lifetime: Lifetime
+    cast_weight: bool = False
+    workspace: bool = False
+
+
+def _tensors(
+    program: Program, lifetimes: dict[int, Lifetime], widths: Widths, scores: _Scores
+) -> Iterator[_Tensor]:
+    fused = {b for step in program.steps for b in (*step.makes, *step.passing)} - set(lifetimes)
+    for buffer in range(program.inputs):
+        yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
+    for i, step in enumerate(program.steps):
+        now = Lifetime(i, i)
+        for buffer in (*step.makes, *step.passing):
+            if buffer not in fused:
+                yield _Tensor(program.buffers[buffer].shape, widths.of[buffer], lifetimes[buffer])
+        for shape, width in (*widths.casts[i], *scores.held(step, widths)):
+            yield _Tensor(shape, width, now)
+
+
+def _cast_weights(program: Program, mode: Mode) -> Iterator[_Tensor]:
+    """Yield the half-precision copies of weights that autocast makes.
+
+    Eager autocast keeps each copy of a parameter until the pass ends, but none of what the pass
+    computes of one (a standardised weight); a compiler frees it after its last reader.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    elements: dict[int, int] = {}
+    for i, step in enumerate(program.steps):
+        made = program.buffers[step.makes[0]].dtype if step.makes else ""
+        if operator(step.op).autocast == "lower" and not is_complex(made):
+            for parameter, count in step.weights:
+                first.setdefault(parameter, i)
+                elements.setdefault(parameter, count)
+                freed = mode == "compiled" or parameter in step.computed
+                last[parameter] = i if freed else len(program.steps)
+    for parameter, start in first.items():
+        lifetime = Lifetime(start, last[parameter])
+        yield _Tensor((elements[parameter],), 2, lifetime, cast_weight=True)
+
+
+def _layout_changes(program: Program, precision: Precision) -> Iterator[_Tensor]:
+    """Yield cuDNN's workspaces: tensor cores read and write images with the channels last.
+
+    Of images with the channels first it makes a copy in that order, and another of its result.
+    """
+    width = 2.0 if precision in ("fp16", "bf16", "amp", "amp-bf16") else 4.0
+    for i, step in enumerate(program.steps):
+        if step.groups == 1 and step.reads and len(program.buffers[step.makes[0]].shape) > 3:
+            for shape in (step.reads[0][1], program.buffers[step.makes[0]].shape):
+                yield _Tensor(shape, width, Lifetime(i, i), workspace=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What attention writes when its pieces run one by one: scores and their softmax."""
+
+    attention: Attention
+    mode: Mode
+
+    def held(self, step: Step, widths: Widths) -> list[tuple[Shape, float]]:
+        """Return shape and bytes per element of all that is in memory while the step runs."""
+        if not step.scores or (self.attention == "fused" and len(step.scores) == FUSED_RANK):
+            return []
+        low = widths.of[step.makes[0]]
+        return [(step.scores, width) for width in self._widths(step, low, widths.autocast)]
+
+    def _widths(self, step: Step, low: float, autocast: bool) -> tuple[float, ...]:
+        if not autocast:
+            return low, low
+        if len(step.scores) != FUSED_RANK:
+            return low, 4.0, 4.0  # computed in float32 as a whole
+        # Autocast takes the softmax in float32 and casts it back; compiled, that is one kernel.
+        return (low, low) if self.mode == "compiled" else (low, 4.0, low)
+
+
+def _size(shape: Shape, width: float, marker: int) -> tuple[float, float]:
+    """Return (bytes at batch 1, power of the batch)."""
+    elements, power = prod(shape), 0
+    while marker > 1 and elements and elements % marker == 0:
+        elements //= marker
+        power += 1
+    return elements * width, float(power)

@@ -1,0 +1,332 @@
+"""How much slower than its roofline each kernel of a model runs: the learned part of `hybrid`.
+
+An ensemble of graph networks and of boosted trees, averaged in the log: near what was measured the
+networks speak alone, the further from it the more the trees do, and the less a network may leave
+them. For a table of measurements that trained (a GPU, a mode, a software) terms by kernel class add
+to the law that all share, and to the networks what they left over of its models nearby; a GPU that
+was not measured takes the terms that tables of other GPUs with its kind of memory usually add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import (
+    DeviceView,
+    kernel_features,
+    roofline_ms,
+    serial_ms,
+)
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.board_power import Limited
+from dippm.estimate.models.gpu_effects import GpuEffects
+from dippm.estimate.models.kernel_network import Array, KernelNetwork, heads_of, static_features
+from dippm.estimate.models.kernel_trees import KernelTrees
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.novelty import MeasuredModels, Novelty, shares_of
+from dippm.estimate.models.residuals import MeasuredResiduals
+
+Floats = NDArray[np.float64]
+GUARD = 1.2
+"""How far, in the log, a network may leave the trees for one kernel. Networks extrapolate, trees do
+not: without it a recurrent model whose architecture was held out came out ten times too slow."""
+
+ROWS_AT_ONCE = 2048
+"""Kernels × places that the networks see at once: their states stay in the cache of a core."""
+
+NEAR, FAR = 0.03, 0.2
+"""Novelty up to which networks speak alone, and from which the trees have their whole weight. A
+quarter of the models whose architecture is held out are nearer than the one to what trains, and a
+quarter of those whose family is held out further than the other."""
+
+LAW_VERSION = "5"
+"""Raise it when the law reads other arrays or means something else by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kernels run: a device or a slice of it.
+
+    Attributes:
+        view: of the device or slice.
+        conditions: of the device; its precision and batch are those of the kernels.
+        ieee: whether products that may take TF32 are IEEE products instead.
+    """
+
+    view: DeviceView
+    conditions: Conditions
+    ieee: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Times of the kernels of one model.
+
+    Attributes:
+        kernel_ms: of each kernel of the whole table; they sum to `device_ms`, shape (K,).
+        device_ms: the mean of the members' sums, in the log.
+        spread: standard deviation of the log of the members' sums.
+        extrapolated: share of the time in kernels whose slow-down was cut to what was measured.
+        novelty: distance to the nearest measured model.
+        limited: what a low power limit of the board added to them; None if nothing.
+    """
+
+    kernel_ms: Floats
+    device_ms: float
+    spread: float
+    extrapolated: float
+    novelty: Novelty
+    limited: Limited | None = None
+
+
+class Law(Protocol):
+    """What says how long kernels take."""
+
+    def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return the times of a model's kernels at each place."""
+        ...
+
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        ...
+
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaw:
+    """Networks, trees, and what bounds them.
+
+    Attributes:
+        network: its members share what the trees leave.
+        trees: the other kind of member.
+        network_weight: of the networks in the mean far from what was measured, see `tree_share`.
+        measured: the models that the law was fitted to.
+        known: devices of which anything was measured; the networks see descriptors of no other.
+        lowest, highest: log slow-down by class that measured rows had, (classes,).
+        effects: of GPUs.
+        heads: by (GPU, mode): what its newest table adds to the last layer of each network,
+            (members, width).
+        residuals: what the networks left over of the rows that trained, of the newest tables.
+    """
+
+    network: KernelNetwork
+    trees: KernelTrees
+    network_weight: float
+    measured: MeasuredModels
+    known: frozenset[str]
+    lowest: Floats
+    highest: Floats
+    effects: GpuEffects
+    heads: Mapping[tuple[str, str], Array]
+    residuals: MeasuredResiduals
+
+    @classmethod
+    def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> KernelLaw:
+        """Read arrays and the part "law" of the configuration.
+
+        Raises:
+            CheckpointError: if an array is missing or does not fit.
+        """
+        law = config["law"]
+        bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
+        network = KernelNetwork.from_tensors(tensors, law["members"])
+        with_heads = [
+            (own["device"], own["mode"]) for own in law.get("heads", law.get("tables", ()))
+        ]
+        return cls(
+            network=network,
+            trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
+            network_weight=law["network_weight"],
+            measured=MeasuredModels.from_tensors(tensors, law.get("measured_gpus", ())),
+            known=frozenset(config["seen"]["devices"]),
+            lowest=bounds[:, 0],
+            highest=bounds[:, 1],
+            effects=GpuEffects.from_law(law),
+            heads=heads_of(tensors, law["members"], with_heads, network.width),
+            residuals=MeasuredResiduals.from_checkpoint(
+                tensors,
+                law.get("residuals", ()),
+                network.members[0]["mean"],
+                network.members[0]["scale"],
+            ),
+        )
+
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        return self.effects.log_sd(c)
+
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        return self.effects.has_head(c)
+
+    def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return the times of a model's kernels at each place."""
+        size = len(kernels.graph.count)
+        if not size:
+            nothing = np.zeros(len(KERNEL_CLASSES))
+            novelties = self._novelties([nothing] * len(places), places)
+            return [KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, novelty) for novelty in novelties]
+        at_once = max(1, ROWS_AT_ONCE // size)
+        parts = [places[first : first + at_once] for first in range(0, len(places), at_once)]
+        return [found for part in parts for found in self._times(kernels, batch, part)]
+
+    def _times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        looks, kind = kernels.looks, kernels.graph.table.kind
+        count = kernels.graph.count.astype(np.float64)
+        each_look = np.stack([roofline_ms(looks_at(kernels, p), batch, p.view) for p in places])
+        roofline = each_look[:, kernels.look_of]
+        shares = [shares_of(kind, each_roofline * count) for each_roofline in roofline]
+        novelties = self._novelties(shares, places)
+        novelty = np.array([found.on_any for found in novelties])
+        features = self._features(kernels, batch, places)
+        slow = self._log_slowdown(kernels, batch, places, features, np.log(roofline), novelty)
+        bounded = np.clip(slow, self.lowest[kind], self.highest[kind])
+        launches = kernels.graph.launches
+        each_place = [
+            self.effects.added(looks_at(kernels, p), batch, p.view, p.conditions, launches)
+            for p in places
+        ]
+        added = np.stack([of_looks[kernels.look_of] for of_looks in each_place])
+        nearby = self._nearby(kernels, places, features, each_look)
+        of_networks = np.append(np.ones(len(slow) - 1), 0.0)
+        added = added + of_networks[:, None, None] * nearby[:, None]
+        serial = serial_ms(looks, batch)[kernels.look_of]
+        each = roofline * np.exp(bounded + added) + serial
+        weights = self._weights(tree_share(novelty, self.network_weight))
+        totals = np.log(np.maximum(each @ count, 1e-12))
+        times = np.exp(np.einsum("md,mdc->dc", weights, np.log(each)))
+        device_ms = np.exp((weights * totals).sum(axis=0))
+        times *= (device_ms / np.maximum(times @ count, 1e-12))[:, None]
+        changed = np.einsum("md,mdc->dc", weights, slow - bounded)
+        cut = np.abs(changed) > np.log(1.05)
+        extrapolated = (times * cut) @ count / np.maximum(device_ms, 1e-12)
+        of_all = times[:, kernels.graph.class_of]
+        numbers = zip(
+            device_ms.tolist(),
+            self._spread(totals).tolist(),
+            extrapolated.tolist(),
+            strict=True,
+        )
+        each_found = zip(of_all, numbers, novelties, strict=True)
+        return [KernelTimes(own, *one, far) for own, one, far in each_found]
+
+    def _novelties(self, shares: Sequence[Floats], places: Sequence[Place]) -> list[Novelty]:
+        gpus = [place.conditions.device.measured_name for place in places]
+        return [self.measured.novelty(*pair) for pair in zip(shares, gpus, strict=True)]
+
+    def _spread(self, totals: Floats) -> Floats:
+        """Return how far members disagree at each place, all the same wherever it is, (D,)."""
+        weights = self._weights(np.full(totals.shape[1], 1.0 - self.network_weight))
+        middle = (weights * totals).sum(axis=0)
+        return np.asarray(np.sqrt((weights * (totals - middle) ** 2).sum(axis=0)))
+
+    def _nearby(
+        self, kernels: LawKernels, places: Sequence[Place], features: Array, roofline: Floats
+    ) -> Floats:
+        """Return what the networks left over of measured models nearby, at each place, (D,).
+
+        Args:
+            kernels: of the model.
+            places: D of them.
+            features: of the looks, (L, D, F).
+            roofline: of one kernel of each look, (D, L).
+        """
+        times = roofline * np.bincount(kernels.look_of, kernels.graph.count, len(features))
+        found = [
+            self.residuals.added(
+                place.conditions, place.conditions.device.measured_name, features[:, i], times[i]
+            )
+            for i, place in enumerate(places)
+        ]
+        return np.array(found, dtype=np.float64)
+
+    def _features(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> Array:
+        """Return what networks and trees see of the looks, shape (L, D, F)."""
+        return np.stack(
+            [
+                kernel_features(
+                    looks_at(kernels, place),
+                    batch,
+                    place.view,
+                    channels_last=place.conditions.channels_last,
+                    compiled=place.conditions.mode == "compiled",
+                )
+                for place in places
+            ],
+            axis=1,
+        )
+
+    def _log_slowdown(
+        self,
+        kernels: LawKernels,
+        batch: int,
+        places: Sequence[Place],
+        features: Array,
+        log_roofline: Floats,
+        novelty: Floats,
+    ) -> Floats:
+        """Return what members and trees say, shape (members + 1, D, C)."""
+        graph = kernels.graph
+        per_sample, fixed = graph.table.input_bytes
+        static = static_features(
+            log_roofline, graph.count, graph.launches, per_sample * batch + fixed
+        )
+        known = np.array([place.conditions.device.measured_name in self.known for place in places])
+        heads = self._heads(places)
+        network = self.network.log_slowdown(features, static, kernels, known, heads)
+        network = network.transpose(0, 2, 1)
+        looks = self.trees.log_slowdown(features.reshape(-1, features.shape[2]))
+        trees = looks.reshape(features.shape[:2])[kernels.look_of].T
+        free = network.astype(np.float64)
+        held = free + distance(novelty)[:, None] * (guarded(free, trees) - free)
+        return np.concatenate([held, trees[None]])
+
+    def _heads(self, places: Sequence[Place]) -> Array | None:
+        """Return what tables add to the last layer at each place, (members, D, width)."""
+        asked = [(p.conditions.device.measured_name, p.conditions.mode) for p in places]
+        if not any(key in self.heads for key in asked):
+            return None
+        nothing = np.zeros((len(self.network.members), self.network.width), dtype=np.float32)
+        return np.stack([self.heads.get(key, nothing) for key in asked], axis=1)
+
+    def _weights(self, of_trees: Floats) -> Floats:
+        """Return the weights of members and trees at each place, (members + 1, D)."""
+        members = len(self.network.members)
+        return np.stack([*[(1.0 - of_trees) / members] * members, of_trees])
+
+
+def distance(novelty: Floats) -> Floats:
+    """Return how far from what was measured a novelty is: 0 up to NEAR, 1 from FAR, log between."""
+    step = np.log(np.maximum(novelty, NEAR) / NEAR) / np.log(FAR / NEAR)
+    return np.asarray(np.minimum(step, 1.0), dtype=np.float64)
+
+
+def tree_share(novelty: Floats, network_weight: float) -> Floats:
+    """Return the weight of the trees in the mean.
+
+    Args:
+        novelty: distance to what was measured, any shape.
+        network_weight: what is left for the networks far from it, 0 to 1.
+    """
+    return np.asarray(distance(novelty) * (1.0 - network_weight), dtype=np.float64)
+
+
+def looks_at(kernels: LawKernels, place: Place) -> KernelTable:
+    """Return the looks of kernels at a place, with IEEE products for TF32 where it says so."""
+    plain = kernels.ieee_looks if place.ieee else None
+    return plain or kernels.looks
+
+
+def guarded(network: Floats, trees: Floats) -> Floats:
+    """Return log slow-downs of networks, (..., K), within GUARD of the trees, (K,) or (D, K)."""
+    return np.asarray(np.clip(network, trees - GUARD, trees + GUARD), dtype=np.float64)

@@ -1,0 +1,222 @@
+"""`OrderedTimes`: the law's times at one batch, within what `dippm.estimate.models.order` allows.
+
+A bound is an ordered time itself: of another format, of the whole GPU for a slice, of a neighbour
+that has neighbours of its own. Many of them share theirs, so all points that a question leads to
+are collected first, those of the same kernels go through the law at once, and none twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+
+from dippm.devices import Device, MigProfile
+from dippm.estimate.conditions import Conditions, Mode, Precision, same_arithmetic
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import DeviceView
+from dippm.estimate.models.board_power import BoardPower
+from dippm.estimate.models.kernel_law import Floats, KernelTimes, Law, Place
+from dippm.estimate.models.law_kernels import Integers, LawKernels
+from dippm.estimate.models.order import Order, is_same_chip
+
+Point = tuple[int, Precision, MigProfile | None, Mode]
+"""Identity of the device, precision or the first that is the same, slice, mode."""
+
+_SLOWER_COMPILED = np.array([row.slower_compiled for row in KERNEL_CLASSES.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The points whose ordered times bound those of another one.
+
+    Attributes:
+        slower: in all, it takes no longer than each of these.
+        larger: no kernel takes less than on these.
+        smaller: no kernel takes longer than on these.
+    """
+
+    slower: Sequence[Conditions]
+    larger: Sequence[Conditions]
+    smaller: Sequence[Conditions]
+
+
+class OrderedTimes:
+    """Times of one model at one batch, for one question after the other.
+
+    Args:
+        law: says what kernels take by themselves.
+        order: of formats and GPUs.
+        kernels_of: the model's kernels under some conditions.
+        batch: samples.
+        boards: what low power limits do; None if nothing is known of them.
+    """
+
+    def __init__(
+        self,
+        law: Law,
+        order: Order,
+        kernels_of: Callable[[Conditions], LawKernels],
+        batch: int,
+        boards: BoardPower | None = None,
+    ) -> None:
+        self._law, self._order, self._boards = law, order, boards
+        self._kernels_of, self._batch = kernels_of, batch
+        self._bounds: dict[Point, Bounds] = {}
+        self._lone: dict[Point, KernelTimes] = {}
+        self._ordered: dict[Point, KernelTimes] = {}
+        self._devices: dict[int, Device] = {}
+
+    def at(self, c: Conditions) -> KernelTimes:
+        """Return the ordered times under conditions of this batch."""
+        found = self._in_its_mode(c)
+        if c.mode == "eager":
+            return found
+        eager = _in_eager(c)
+        others = [~_SLOWER_COMPILED[self._kinds(one)] for one in (c, eager)]
+        mine_ms, most_ms = (
+            float(times.kernel_ms[counted].sum())
+            for times, counted in zip((found, self._in_its_mode(eager)), others, strict=True)
+        )
+        if mine_ms <= most_ms:
+            return found
+        return _of(found, np.where(others[0], most_ms / mine_ms, 1.0) * found.kernel_ms)
+
+    def _in_its_mode(self, c: Conditions) -> KernelTimes:
+        """Return the times within what other formats, GPUs and the board's limit allow."""
+        siblings = self._boards.siblings(c) if self._boards else ()
+        asked: dict[Point, Conditions] = {}
+        for one in (c, *siblings):
+            self._collect(one, asked)
+        self._evaluate(asked)
+        return self._limited(c, self._order_of(c), siblings)
+
+    def _limited(
+        self, c: Conditions, found: KernelTimes, siblings: Sequence[Conditions]
+    ) -> KernelTimes:
+        """Slow kernels down by what the power limit of their board does."""
+        if self._boards is None or not siblings or found.device_ms <= 0.0:
+            return found
+        there = [
+            (s.device, self._kernels_of(s).graph, self._order_of(s).device_ms) for s in siblings
+        ]
+        limited = self._boards.limited(c, self._batch, found.device_ms, there)
+        if limited is None:
+            return found
+        slowed = _of(found, found.kernel_ms * exp(limited.log_slowdown))
+        return replace(slowed, limited=limited)
+
+    def _collect(self, c: Conditions, asked: dict[Point, Conditions]) -> None:
+        """Note the bounds of a point and of all that they lead to, and which ask the law."""
+        point = self._point(c)
+        if point in self._bounds:
+            return
+        lone = self._arithmetic(c)
+        if lone not in self._lone:
+            asked.setdefault(lone, c)
+        if c.mode != "eager" and len(self._kernels_of(c).left_alone):
+            eager = _in_eager(c)
+            if self._arithmetic(eager) not in self._lone:
+                asked.setdefault(self._arithmetic(eager), eager)
+        self._bounds[point] = bounds = self._bounds_of(c)
+        for found in (*bounds.slower, *bounds.larger, *bounds.smaller):
+            self._collect(found, asked)
+
+    def _bounds_of(self, c: Conditions) -> Bounds:
+        formats = self._order.never_faster(c.device, c.precision)
+        slower = [replace(c, precision=precision) for precision in formats]
+        if c.device.calibration is not None:
+            return Bounds(slower, (), ())
+        smaller, larger = self._order.neighbours(c.device, c.precision)
+        if c.mig is not None:
+            whole = [replace(c, mig=None)] if smaller or larger else []
+            return Bounds(slower, whole, ())
+        return Bounds(
+            slower,
+            [replace(c, device=device) for device in larger],
+            [replace(c, device=device) for device in smaller],
+        )
+
+    def _evaluate(self, asked: dict[Point, Conditions]) -> None:
+        """Ask the law for what each point takes by itself, all points of some kernels at once."""
+        groups: dict[int, tuple[LawKernels, list[Point], list[Place]]] = {}
+        for point, c in asked.items():
+            kernels = self._kernels_of(c)
+            _, points, places = groups.setdefault(id(kernels), (kernels, [], []))
+            view = DeviceView.of(c.device, c.mig)
+            points.append(point)
+            places.append(Place(view, c))
+            if kernels.ieee_looks is not None and "tf32" in c.device.peak_tflops:
+                points.append(point)
+                places.append(Place(view, c, ieee=True))
+        for kernels, points, places in groups.values():
+            times = self._law.times(kernels, self._batch, places)
+            for point, place, found in zip(points, places, times, strict=True):
+                if place.ieee:
+                    least = np.minimum(self._lone[point].kernel_ms, found.kernel_ms)
+                    self._lone[point] = _of(self._lone[point], least)
+                else:
+                    self._lone[point] = found
+        for point, c in asked.items():
+            if c.mode != "eager":
+                self._lone[point] = self._left_alone(c, self._lone[point])
+
+    def _left_alone(self, c: Conditions, found: KernelTimes) -> KernelTimes:
+        """Give what a compiler leaves alone the time that it takes in eager mode.
+
+        Such kernels are the same in both modes, and come in the same order.
+        """
+        kernels, eager = self._kernels_of(c), _in_eager(c)
+        if not len(kernels.left_alone):
+            return found
+        kernel_ms = found.kernel_ms.copy()
+        same = self._kernels_of(eager).left_alone
+        kernel_ms[kernels.left_alone] = self._lone[self._arithmetic(eager)].kernel_ms[same]
+        return _of(found, kernel_ms)
+
+    def _kinds(self, c: Conditions) -> Integers:
+        """Return the class of each kernel of the whole table."""
+        graph = self._kernels_of(c).graph
+        return graph.table.kind[graph.class_of]
+
+    def _order_of(self, c: Conditions) -> KernelTimes:
+        point = self._point(c)
+        known = self._ordered.get(point)
+        if known is not None:
+            return known
+        lone, bounds = self._lone[self._arithmetic(c)], self._bounds[point]
+        times = self._no_slower(lone.kernel_ms, bounds)
+        for larger in bounds.larger:
+            times = np.maximum(times, self._order_of(larger).kernel_ms)
+        for smaller in bounds.smaller:
+            times = np.minimum(times, self._order_of(smaller).kernel_ms)
+        for larger in bounds.larger:  # a measured board of the chip says more than other chips
+            if is_same_chip(c.device, larger.device):
+                times = np.maximum(times, self._order_of(larger).kernel_ms)
+        # kernel by kernel a larger GPU may have raised the sum above that of another format
+        self._ordered[point] = found = _of(lone, self._no_slower(times, bounds))
+        return found
+
+    def _no_slower(self, times: Floats, bounds: Bounds) -> Floats:
+        """Return times whose sum is at most that of each format which bounds them."""
+        for slower in bounds.slower:
+            most_ms = self._order_of(slower).device_ms
+            times = times * min(1.0, most_ms / max(float(times.sum()), 1e-12))
+        return times
+
+    def _point(self, c: Conditions) -> Point:
+        self._devices[id(c.device)] = c.device  # an identity is another's once its owner is gone
+        return id(c.device), c.precision, c.mig, c.mode
+
+    def _arithmetic(self, c: Conditions) -> Point:
+        return id(c.device), same_arithmetic(c.device, c.precision)[0], c.mig, c.mode
+
+
+def _in_eager(c: Conditions) -> Conditions:
+    return replace(c, mode="eager")
+
+
+def _of(found: KernelTimes, times: Floats) -> KernelTimes:
+    return replace(found, kernel_ms=times, device_ms=float(times.sum()))

@@ -1,0 +1,197 @@
+"""Predictor kind "pmgns": D3.5's method, answering only for what it was trained on.
+
+It is the reference point. A pooled embedding cannot carry over to another GPU, precision or
+execution mode, so those are refused, not extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+
+from dippm.errors import CheckpointError, ConditionsError
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features import FEATURE_VERSION, collate
+from dippm.estimate.models.checkpoint_schemas import PmgnsSchema, check
+from dippm.estimate.models.pmgns_inputs import network_inputs
+from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
+from dippm.estimate.models.predictor import predictor, refuse_phase
+from dippm.estimate.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estimates, Interval
+from dippm.model.graph.model_graph import ModelGraph
+
+KIND = "pmgns"
+
+
+@predictor(KIND)
+class PmgnsPredictor:
+    """A trained network with the conditions and the residuals of its training.
+
+    Args:
+        network: weights and scales.
+        config: of the checkpoint; the keys read here are "graph_version", "conditions" (what was
+            measured: lists under "devices", "precision", "mode", "timer", "channels_last"),
+            "residuals" (per target the quantiles of log(measured / predicted) on held-out data:
+            "coverage", "low", "high", "upper_99"), "seen" ("operators", "batch", "nodes") and,
+            where given, "absent" (reason by target that was not trained).
+    """
+
+    feature_version = FEATURE_VERSION
+
+    def __init__(self, network: Pmgns, config: Mapping[str, Any]) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.config = config
+
+    @classmethod
+    def from_checkpoint(
+        cls, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]
+    ) -> Self:
+        """Build the predictor.
+
+        Raises:
+            CheckpointError: if the checkpoint is for another feature layout or its tensors do not
+                fit its configuration.
+        """
+        if config.get("feature_version") != FEATURE_VERSION:
+            raise CheckpointError(
+                f"the checkpoint is for feature version {config.get('feature_version')}, "
+                f"this is {FEATURE_VERSION}",
+                "Take a checkpoint of this version of DIPPM (`dippm models`), or train again.",
+            )
+        check(config, PmgnsSchema, "the configuration")
+        switches = PmgnsConfig.from_dict(config["network"])
+        with torch.device("meta"):  # shapes without memory: the configuration may ask for any size
+            wanted = {name: t.shape for name, t in Pmgns(switches).state_dict().items()}
+        if wanted != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise CheckpointError(
+                "the checkpoint's tensors do not fit its configuration",
+                "Its files are damaged or mixed; fetch the checkpoint again.",
+            )
+        network = Pmgns(switches)
+        network.load_state_dict(dict(tensors))
+        return cls(network, config)
+
+    def predict(self, graph: ModelGraph, conditions: Conditions) -> Estimates:
+        """Predict one point.
+
+        Raises:
+            ConditionsError: if the checkpoint was not trained for these conditions.
+            CheckpointError: if the graph follows other canonical rules than its training graphs.
+        """
+        return self.predict_many(graph, [conditions])[0]
+
+    def predict_many(self, graph: ModelGraph, conditions: Sequence[Conditions]) -> list[Estimates]:
+        """Predict many points of one model; points that look alike are computed once."""
+        if graph.version != self.config["graph_version"]:
+            raise CheckpointError(
+                f"the checkpoint is for graph version {self.config['graph_version']}, "
+                f"the graph has {graph.version}",
+                "Take a checkpoint of this version of DIPPM (`dippm models`), or train again.",
+            )
+        for point in conditions:
+            self._refuse_untrained(point)
+        if not conditions:
+            return []
+        if graph.runs_nothing:
+            return [Estimates({}, dict.fromkeys(TARGETS, NOTHING_RUNS))] * len(conditions)
+        batches = {point.batch for point in conditions}
+        graphs = {b: graph if graph.batch == b else graph.at_batch(b) for b in sorted(batches)}
+        keys = list(dict.fromkeys(map(_key, conditions)))
+        tensors = [
+            network_inputs(graphs[b], self.network.config, precision=precision, channels_last=last)
+            for b, precision, last in keys
+        ]
+        with torch.inference_mode():
+            rows = self.network.decode(self.network(collate(tensors))).tolist()
+        answers = {
+            key: self._estimates(row, graphs[key[0]]) for key, row in zip(keys, rows, strict=True)
+        }
+        return [answers[_key(point)] for point in conditions]
+
+    def _refuse_untrained(self, conditions: Conditions) -> None:
+        refuse_phase(self.config, conditions)
+        trained = self.config["conditions"]
+        if conditions.device.name not in trained["devices"]:
+            raise ConditionsError(
+                f"this checkpoint knows nothing about {conditions.device.name}",
+                f"It was trained on {', '.join(trained['devices'])}; the kind `hybrid` predicts "
+                "other GPUs, no other CPUs.",
+            )
+        if conditions.mig is not None:
+            raise ConditionsError(
+                f"this checkpoint was trained on whole devices, not on slice {conditions.mig}",
+                "Leave the slice out, or use the kind `hybrid`.",
+            )
+        if conditions.host is not None:
+            raise ConditionsError(
+                "this checkpoint knows the host that it was trained on, and no other",
+                "Leave the host out, or use the kind `hybrid`.",
+            )
+        if conditions.context_mb is not None or conditions.autograd:
+            asked = "autograd" if conditions.autograd else "context_mb"
+            raise ConditionsError(
+                f"this checkpoint predicts the memory as one number, and knows no {asked}",
+                f"Leave {asked} out, or use the kind `hybrid`.",
+            )
+        if conditions.attention != "fused":
+            raise ConditionsError(
+                "this checkpoint knows attention as it ran in its training, not "
+                f"{conditions.attention}",
+                "Ask for attention=fused, or use the kind `hybrid`.",
+            )
+        for name in ("precision", "mode", "timer", "channels_last"):
+            value = getattr(conditions, name)
+            if value not in trained[name]:
+                known = ", ".join(map(str, trained[name]))
+                raise ConditionsError(
+                    f"this checkpoint was not trained for {name}={value}",
+                    f"Ask for {name}={known}, or use the kind `hybrid`.",
+                )
+
+    def _estimates(self, row: Sequence[float], graph: ModelGraph) -> Estimates:
+        residuals = self.config["residuals"]
+        points = dict(zip(self.network.config.targets, row, strict=True))
+        values = {
+            target: _estimate(points[target], residuals[target])
+            for target in TARGETS
+            if target in points and target in residuals
+        }
+        absent = {target: self._why_absent(target) for target in TARGETS if target not in values}
+        bound = None
+        if "memory_mb" in values:
+            bound = points["memory_mb"] * math.exp(residuals["memory_mb"]["upper_99"])
+        return Estimates(
+            values=values,
+            absent=absent,
+            memory_bound_mb=bound,
+            warnings=self._warnings(graph),
+        )
+
+    def _why_absent(self, target: str) -> str:
+        if target in self.config.get("absent", {}):
+            return str(self.config["absent"][target])
+        if target not in self.network.config.targets:
+            return "this network has no output for it"
+        return "its training data has no measurement of it"
+
+    def _warnings(self, graph: ModelGraph) -> tuple[str, ...]:
+        seen, warnings = self.config["seen"], []
+        unseen = sorted({node.op for node in graph.nodes} - set(seen["operators"]))
+        if unseen:
+            warnings.append(f"operators never seen in training: {', '.join(unseen)}")
+        for name, value in (("batch", graph.batch), ("nodes", len(graph.nodes))):
+            low, high = seen[name]
+            if not low <= value <= high:
+                warnings.append(f"{name} is {value}, training had {low} to {high}")
+        return tuple(warnings)
+
+
+def _key(point: Conditions) -> tuple[int, str, bool]:
+    return point.batch, point.precision, point.channels_last
+
+
+def _estimate(value: float, residual: Mapping[str, float]) -> Estimate:
+    low, high = value * math.exp(residual["low"]), value * math.exp(residual["high"])
+    return Estimate(value, Interval(low, high, residual["coverage"]))

@@ -1,0 +1,197 @@
+"""PMGNS, the network of D3.5 §4.4: three GraphSAGE blocks, static features, three FC blocks.
+
+    z = readout(SAGE₃(SAGE₂(SAGE₁(X, A))))
+    memory, latency, energy = FC₃(FC₂(FC₁(z ⊕ F_s)))
+
+Where D3.5 and its released code differ, `PmgnsConfig` has a switch; `PmgnsConfig.variant` gives
+both. Scales of inputs and targets are buffers, fitted on the training split, saved with the
+weights. Units outside are those of `dippm.estimate.models.targets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dippm.errors import CheckpointError
+from dippm.estimate.features import NODE_FEATURES, GraphTensors
+from dippm.estimate.models.encoders import find_encoder
+
+Variant = Literal["paper", "code"]
+STATIC_FEATURES = 5
+CODE_STATIC_ORDER = (1, 0, 2, 3, 4)
+RAW_SCALES = {"memory_mb": 1.0, "latency_ms": 1000.0, "energy_j": 10.0}
+"""What the released code multiplies its targets by before it regresses them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PmgnsConfig:
+    """The switches of the network.
+
+    Attributes:
+        gnn: name of an encoder; "sage" is PMGNS, the others are D3.5's comparators.
+        targets: what the head gives, in this order.
+        hidden: width of graph and FC layers (D3.5 table 2).
+        layers_per_block: graph layers in a block; D3.5 names none, so 1; its code has 2.
+        dropout: probability (D3.5 table 2).
+        edges: "dataflow", or the "chain" of the released code.
+        nodes: "all", or "var_only": operators that read a weight or a model input.
+        shape: the "output", or the "weight" of the released code.
+        static_order: "eq1", or the "code" order: batch before MACs.
+        l2_normalise: node embeddings of norm 1, in the layers that define it.
+        readout: "mean" or "sum" over nodes; not in D3.5, sum in its code, which on our graphs (up
+            to 2,400 nodes) was far behind after three epochs: MAPE 0.85 against 0.17.
+        target_space: "log", or the released code's "raw" scales behind a softplus.
+        loss: "huber" (D3.5 table 2) or "mse".
+        precisions: that the network tells apart, as static inputs (one-hot, the layout of images
+            beside them); empty, as in D3.5, for a network of one precision and layout.
+    """
+
+    gnn: str = "sage"
+    targets: tuple[str, ...] = ("memory_mb", "latency_ms", "energy_j")
+    hidden: int = 512
+    layers_per_block: int = 1
+    dropout: float = 0.05
+    edges: Literal["dataflow", "chain"] = "dataflow"
+    nodes: Literal["all", "var_only"] = "all"
+    shape: Literal["output", "weight"] = "output"
+    static_order: Literal["eq1", "code"] = "eq1"
+    l2_normalise: bool = True
+    readout: Literal["sum", "mean"] = "mean"
+    target_space: Literal["log", "raw"] = "log"
+    loss: Literal["huber", "mse"] = "huber"
+    precisions: tuple[str, ...] = ()
+
+    @classmethod
+    def variant(cls, name: Variant, **changes: Any) -> Self:
+        """Return the network as the "paper" describes it, or as the released "code" builds it."""
+        code = cls(
+            layers_per_block=2,
+            readout="sum",
+            edges="chain",
+            nodes="var_only",
+            shape="weight",
+            static_order="code",
+            target_space="raw",
+        )
+        return replace(code if name == "code" else cls(), **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `config.json` holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave.
+
+        Raises:
+            CheckpointError: if a switch is not known here.
+        """
+        unknown = set(document) - {field.name for field in fields(cls)}
+        if unknown:
+            raise CheckpointError(
+                f"the network configuration has unknown switches: {', '.join(sorted(unknown))}",
+                "The checkpoint was made by another version of DIPPM; install that one.",
+            )
+        lists = {name: tuple(document.get(name, ())) for name in ("targets", "precisions")}
+        return cls(**{**document, **lists})
+
+    @property
+    def static_width(self) -> int:
+        """Static inputs: the five of equation 1, then those of the conditions."""
+        return STATIC_FEATURES + (len(self.precisions) + 1 if self.precisions else 0)
+
+
+class Pmgns(nn.Module):
+    """The network: scaled inputs → encoder → FC blocks → targets.
+
+    Args:
+        config: its switches.
+    """
+
+    node_mean: torch.Tensor
+    node_std: torch.Tensor
+    static_mean: torch.Tensor
+    static_std: torch.Tensor
+    target_mean: torch.Tensor
+    target_std: torch.Tensor
+
+    def __init__(self, config: PmgnsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = find_encoder(config.gnn)(
+            NODE_FEATURES,
+            hidden=config.hidden,
+            layers_per_block=config.layers_per_block,
+            dropout=config.dropout,
+            l2_normalise=config.l2_normalise,
+            readout=config.readout,
+        )
+        self.head = _fully_connected(self.encoder.width + config.static_width, config)
+        for name, size in (
+            ("node", NODE_FEATURES),
+            ("static", config.static_width),
+            ("target", len(config.targets)),
+        ):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_std", torch.ones(size))
+        raw = torch.tensor([RAW_SCALES.get(target, 1.0) for target in config.targets])
+        self.register_buffer("raw_scale", raw, persistent=False)
+
+    def fit_scales(self, graphs: GraphTensors, targets: torch.Tensor) -> None:
+        """Set the scales from the training split: graphs, and targets (G, T), NaN if unlabelled."""
+        _fit(self.node_mean, self.node_std, graphs.x)
+        _fit(self.static_mean, self.static_std, graphs.static.log1p())
+        _fit(self.target_mean, self.target_std, targets.log())
+
+    def forward(self, graphs: GraphTensors) -> torch.Tensor:
+        """Return targets (G, T) in the space of the loss."""
+        x = (graphs.x - self.node_mean) / self.node_std
+        z = self.encoder(x, graphs)
+        static = (graphs.static.log1p() - self.static_mean) / self.static_std
+        if self.config.static_order == "code":
+            rest = static[:, STATIC_FEATURES:]
+            static = torch.cat([static[:, CODE_STATIC_ORDER], rest], dim=1)
+        out: torch.Tensor = self.head(torch.cat([z.float(), static], dim=1))
+        return functional.softplus(-out) if self.config.target_space == "raw" else out
+
+    def decode(self, out: torch.Tensor) -> torch.Tensor:
+        """Return physical units from what `forward` gave."""
+        if self.config.target_space == "raw":
+            return out / cast(torch.Tensor, self.raw_scale)
+        return (out * self.target_std + self.target_mean).exp()
+
+    def loss(self, out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss over the labels that exist; targets (G, T) in physical units."""
+        if self.config.target_space == "raw":
+            wanted = targets * cast(torch.Tensor, self.raw_scale)
+        else:
+            wanted = (targets.log() - self.target_mean) / self.target_std
+        known = wanted.isfinite()
+        function = functional.mse_loss if self.config.loss == "mse" else functional.huber_loss
+        return function(out[known], wanted[known])
+
+
+def _fully_connected(width: int, config: PmgnsConfig) -> nn.Sequential:
+    """Return three FC blocks; the last is the output layer."""
+    hidden, dropout = config.hidden, config.dropout
+    return nn.Sequential(
+        *(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout)),
+        *(nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout)),
+        nn.Linear(hidden, len(config.targets)),
+    )
+
+
+def _fit(mean: torch.Tensor, std: torch.Tensor, rows: torch.Tensor) -> None:
+    """Write the moments of the known entries; a column without spread or labels is left as is."""
+    known = rows.isfinite()
+    count = known.sum(0).clamp(min=1)
+    centre = rows.nan_to_num().sum(0) / count
+    spread = ((rows.nan_to_num() - centre).square() * known).sum(0).div(count).sqrt()
+    mean.copy_(centre)
+    std.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))

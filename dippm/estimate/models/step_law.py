@@ -1,0 +1,139 @@
+"""How much slower than its roofline each kernel of a training step runs.
+
+    log slow-down = inference + what the GPU adds + part and class + trees
+
+The first two are the law of inference as its boosted trees have it, so that a GPU of which only
+inferences were measured is known. The rest was learned from training steps: a number for each part
+of the step and class of kernels, and boosted trees that see each kernel with its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel import PARTS
+from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
+from dippm.estimate.features.kernel_features import (
+    N_FEATURES,
+    kernel_features,
+    roofline_ms,
+    serial_ms,
+)
+from dippm.estimate.models.gpu_effects import GpuEffects, by_class
+from dippm.estimate.models.kernel_law import KernelTimes, Place, looks_at
+from dippm.estimate.models.kernel_trees import KernelTrees
+from dippm.estimate.models.law_kernels import LawKernels
+from dippm.estimate.models.novelty import MeasuredModels, shares_of
+
+Floats = NDArray[np.float64]
+MARKED = ("backward_input", "backward_weight", "optimizer")
+"""Parts that the trees tell from a forward pass; what is run again runs as it did forward."""
+N_STEP_FEATURES = N_FEATURES + len(MARKED) + 1
+
+
+def step_features(
+    features: NDArray[np.float32], part: NDArray[np.int64], log_slowdown: Floats
+) -> NDArray[np.float32]:
+    """Return what the trees of training steps see, shape (K, N_STEP_FEATURES).
+
+    Args:
+        features: of the kernels as of inference, shape (K, N_FEATURES).
+        part: index in PARTS, shape (K,).
+        log_slowdown: by the shared law of inference, shape (K,).
+    """
+    marks = [part == PARTS.index(name) for name in MARKED]
+    columns = np.stack([*marks, log_slowdown], axis=1).astype(np.float32)
+    return np.concatenate([features, columns], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaw:
+    """The law of training steps.
+
+    Attributes:
+        trees: of inference.
+        steps: of training steps.
+        multipliers: log slow-down by part and class, shape (PARTS, classes).
+        measured: the training steps that it was fitted to.
+        lowest, highest: log slow-down by class that measured inferences had, (classes,).
+        effects: of GPUs.
+    """
+
+    trees: KernelTrees
+    steps: KernelTrees
+    multipliers: Floats
+    measured: MeasuredModels
+    lowest: Floats
+    highest: Floats
+    effects: GpuEffects
+
+    @classmethod
+    def from_checkpoint(cls, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> StepLaw:
+        """Read arrays and the part "law" of the configuration.
+
+        Raises:
+            CheckpointError: if an array is missing or does not fit.
+        """
+        law = config["law"]
+        bounds = np.array([law["range"][name] for name in KERNEL_CLASSES], dtype=np.float64)
+        by_part = {**law["multipliers"], "recompute": law["multipliers"]["forward"]}
+        return cls(
+            trees=KernelTrees.from_tensors(tensors, law["tree_depth"], law["tree_reach"]),
+            steps=KernelTrees.from_tensors(
+                tensors, law["step_depth"], law["step_reach"], "steps", N_STEP_FEATURES
+            ),
+            multipliers=np.stack([by_class(by_part[name]) for name in PARTS]),
+            measured=MeasuredModels.from_tensors(tensors),
+            lowest=bounds[:, 0],
+            highest=bounds[:, 1],
+            effects=GpuEffects.from_law(law),
+        )
+
+    def laboratory_log_sd(self, c: Conditions) -> float:
+        """Return what is not known of the laboratory of a question, standard deviation, log."""
+        return self.effects.log_sd(c)
+
+    def has_head(self, c: Conditions) -> bool:
+        """Tell whether an answer means what one laboratory measured, see `GpuEffects`."""
+        return self.effects.has_head(c)
+
+    def times(self, kernels: LawKernels, batch: int, places: Sequence[Place]) -> list[KernelTimes]:
+        """Return the times of a step's kernels at each place.
+
+        The spread is how far the answers with and without the trees of training steps are apart.
+        """
+        return [self._times(kernels, batch, place) for place in places]
+
+    def _times(self, kernels: LawKernels, batch: int, place: Place) -> KernelTimes:
+        if not len(kernels.graph.count):
+            nothing = self.measured.novelty(np.zeros(len(KERNEL_CLASSES)))
+            return KernelTimes(np.zeros(0), 0.0, 0.0, 0.0, nothing)
+        looks = looks_at(kernels, place)
+        features = kernel_features(
+            looks, batch, place.view, channels_last=place.conditions.channels_last
+        )
+        free = self.trees.log_slowdown(features)
+        base = np.clip(free, self.lowest[looks.kind], self.highest[looks.kind])
+        launches = kernels.graph.launches
+        added = self.effects.added(looks, batch, place.view, place.conditions, launches)
+        plain = base + added + self.multipliers[looks.part, looks.kind]
+        slow = plain + self.steps.log_slowdown(step_features(features, looks.part, base))
+        roofline, serial = roofline_ms(looks, batch, place.view), serial_ms(looks, batch)
+        count = np.bincount(kernels.look_of, kernels.graph.count, len(looks.kind))
+        each = roofline * np.exp(slow) + serial
+        device_ms = float(each @ count)
+        without = float((roofline * np.exp(plain) + serial) @ count)
+        cut = np.abs(free - base) > np.log(1.05)
+        return KernelTimes(
+            kernel_ms=each[kernels.look_of][kernels.graph.class_of],
+            device_ms=device_ms,
+            spread=abs(float(np.log(device_ms / without))) / 2,
+            extrapolated=float((each * cut) @ count) / device_ms,
+            novelty=self.measured.novelty(shares_of(looks.kind, roofline * count)),
+        )

@@ -1,0 +1,95 @@
+"""Device memory of a training step.
+
+driver   = context + reserved, the context as of inference
+reserved = weights + gradients + states + workspace of cuBLAS + the greater of
+           spread · saved activations (forward pass done), what the update makes (end of the step)
+
+The spread is what the caching allocator and the kernels' own workspaces take beyond what is saved.
+Gradients are counted where most is saved: they are there already if they are not set to None, and
+take the place of what is freed if they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dippm.estimate.models.memory import (
+    MIB,
+    PRODUCT_WORKSPACE,
+    AskedContext,
+    Context,
+    MemoryModel,
+    log_sd,
+)
+from dippm.estimate.models.targets import MemoryParts
+from dippm.estimate.models.training_memory import StepUsage
+from dippm.model.graph.model_graph import ModelGraph
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemoryModel:
+    """The fitted part.
+
+    Attributes:
+        context: of inference.
+        spread: reserved over saved activations, at least 1.
+        log_error: standard deviation of the log error of the reserved part, measured on models
+            left out; of the whole memory if the context knows no classes of software.
+    """
+
+    context: MemoryModel
+    spread: float
+    log_error: float
+
+    def memory_mb(
+        self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None
+    ) -> float:
+        """Return the device memory that `nvidia-smi` shows.
+
+        Args:
+            usage: of a step at a batch.
+            sm_count: multiprocessors of the GPU or slice, None if nobody says.
+            asked: context that the user states.
+        """
+        return self._context(usage, sm_count, asked).context_mb + self.reserved_mb(usage)
+
+    def log_sd(self, usage: StepUsage, sm_count: int | None, asked: AskedContext = None) -> float:
+        """Return the standard deviation of the log error of `memory_mb`, same arguments."""
+        context = self._context(usage, sm_count, asked)
+        return log_sd(self.reserved_mb(usage), context, self.log_error)
+
+    def _context(self, usage: StepUsage, sm_count: int | None, asked: AskedContext) -> Context:
+        return self.context.context_of(sm_count, convolves=usage.convolves, asked=asked)
+
+    def reserved_mb(self, usage: StepUsage) -> float:
+        """Return what PyTorch's allocator reserves."""
+        memory = usage.memory
+        workspace = PRODUCT_WORKSPACE if usage.multiplies else 0
+        passing = max(self.spread * memory.saved_bytes, memory.fresh_bytes)
+        return (memory.kept_bytes + workspace + passing) / MIB
+
+    def parts(
+        self,
+        usage: StepUsage,
+        graph: ModelGraph,
+        sm_count: int | None,
+        asked: AskedContext = None,
+    ) -> MemoryParts:
+        """Return what `memory_mb` is the sum of; it is most where the forward pass ends."""
+        memory = usage.memory
+        rest = self.reserved_mb(usage) - memory.total_bytes / MIB
+        context = self._context(usage, sm_count, asked)
+        return MemoryParts(
+            weights_mb=memory.weight_bytes / MIB,
+            activations_mb=memory.saved_bytes / MIB,
+            workspace_mb=max(0.0, rest),
+            context_mb=context.context_mb,
+            peak_node=None,
+            peak_op="",
+            peak_path="",
+            gradients_mb=memory.gradient_bytes / MIB,
+            optimizer_mb=memory.optimizer_bytes / MIB,
+            context_software=context.software,
+            context_sd_mb=context.sd_mb,
+            context_assumed=context.assumed,
+        )

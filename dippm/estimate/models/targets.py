@@ -1,0 +1,179 @@
+"""What a predictor answers: a value with an interval per target, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dippm.estimate.models.intervals import IntervalTerms
+
+Bound = Literal["compute", "memory", "launch", "host"]
+Pass = Literal["forward", "backward", "optimizer", "recompute", "host"]
+UNITS = {"latency_ms": "ms", "memory_mb": "MB", "power_w": "W", "energy_j": "J"}
+TARGETS = tuple(UNITS)
+NOTHING_RUNS = "nothing of the model runs on the device: no operator computes or moves data"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A range that holds the true value with the stated probability (0 to 1)."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+def two_sided(coverage: float) -> float:
+    """Return the standard deviations within which a normal error is with this probability."""
+    return NormalDist().inv_cdf((1 + coverage) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted value in the unit of its target, with its interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """The share of one operator, or of the host, in the latency.
+
+    Attributes:
+        node: position in `ModelGraph.nodes`; None for the host row and that of an update.
+        op: canonical operator name, "host", or "optimizer".
+        kernels: kernels that the operator launches under the conditions.
+        time_ms: its part of the predicted latency.
+        share: time_ms / latency, 0 to 1.
+        bound: what limits it.
+        macs: multiply-accumulates.
+        bytes_moved: bytes read and written, weights included.
+        path: of the module or layer, see `OpNode.path`; "" for the host.
+        energy_j: its part of the predicted energy, see `dippm.estimate.models.energy_shares`; None
+            if the energy is not predicted, or not by operator.
+        flops: floating-point operations of its kernels, beside MACs those of element-wise work.
+        unit: arithmetic that carries most of them, one of `dippm.estimate.features.kernel.UNITS`;
+            "" if nobody says.
+        part: of a training step: an operator has a row for its forward pass, one for its gradients
+            and, with checkpointing, one for what runs again; the update is a row without a node.
+            Inference is all forward.
+    """
+
+    node: int | None
+    op: str
+    kernels: int
+    time_ms: float
+    share: float
+    bound: Bound
+    macs: int
+    bytes_moved: int
+    path: str = ""
+    energy_j: float | None = None
+    flops: int = 0
+    unit: str = ""
+    part: Pass = "forward"
+
+    @property
+    def title(self) -> str:
+        """Return the operator with the pass that it is run in, if that is not the forward pass."""
+        return f"{self.op} {self.part}" if self.part in ("backward", "recompute") else self.op
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """What the predicted memory consists of; the parts sum to what `nvidia-smi` shows.
+
+    All but the context is what PyTorch's allocator reserves (`torch.cuda.max_memory_reserved`).
+
+    Attributes:
+        weights_mb: parameters, with the half-precision copies that autocast has made by the peak.
+        activations_mb: tensors alive at once where most of them are; of a training step, and of a
+            forward pass under autograd, what is saved for the gradients.
+        workspace_mb: what is reserved beyond them: cached blocks, workspaces of the libraries,
+            rounding.
+        context_mb: driver context, libraries and framework; grows with the multiprocessors.
+        peak_node: position in `ModelGraph.nodes` of the operator whose results complete the
+            activations; None if the inputs alone are the peak.
+        peak_op: its canonical name, "" without one.
+        peak_path: its module or layer, see `OpNode.path`.
+        gradients_mb: of the parameters; a forward pass has none.
+        optimizer_mb: states of the optimiser; a forward pass has none.
+        context_software: class of software that the context is that of, "as given", or "that of
+            the checkpoint".
+        context_sd_mb: standard deviation of the context between installations; None if the error of
+            the whole memory says it.
+        context_assumed: whether nobody named the context.
+    """
+
+    weights_mb: float
+    activations_mb: float
+    workspace_mb: float
+    context_mb: float
+    peak_node: int | None
+    peak_op: str
+    peak_path: str
+    gradients_mb: float = 0.0
+    optimizer_mb: float = 0.0
+    context_software: str = ""
+    context_sd_mb: float | None = None
+    context_assumed: bool = True
+
+    @property
+    def reserved_mb(self) -> float:
+        """Return what the framework's allocator reserves: all but the context."""
+        kept = self.weights_mb + self.gradients_mb + self.optimizer_mb
+        return kept + self.activations_mb + self.workspace_mb
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """The machine that a latency holds for, and what it decides of it.
+
+    Attributes:
+        name: class of machines, or the number that was given.
+        launch_us: host time of one launch, in µs.
+        log_sd: standard deviation of its logarithm between such machines.
+        assumed: whether nobody named a machine.
+        launches: kernels launched in one pass.
+        share: of the latency that the launch time decides, 0 to 1.
+    """
+
+    name: str
+    launch_us: float
+    log_sd: float
+    assumed: bool
+    launches: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The answer of a predictor for one graph under one set of conditions.
+
+    Attributes:
+        values: one estimate per target of `TARGETS`; a target that cannot be had is missing here
+            and has its reason in `absent`.
+        absent: reason by target.
+        memory_bound_mb: one-sided 99 % upper bound of the memory; None without memory estimate.
+        operators: parts of the latency, in graph order, the host row last; their times sum to it.
+        warnings: what a user should know about this number: unseen operators, out-of-range
+            shapes, a device that was never measured.
+        memory_parts: what the memory consists of; None if the predictor knows only the whole, or
+            was asked for many points.
+        host: the machine that the latency holds for; None if the predictor knows only one.
+        interval_terms: what the width of the latency's interval is made of; None if the predictor
+            does not say.
+    """
+
+    values: Mapping[str, Estimate]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    memory_bound_mb: float | None = None
+    operators: tuple[OperatorCost, ...] = ()
+    warnings: tuple[str, ...] = ()
+    memory_parts: MemoryParts | None = None
+    host: HostUse | None = None
+    interval_terms: IntervalTerms | None = None

@@ -1,0 +1,252 @@
+"""What autograd keeps in memory, in a training step and in a forward pass of inference.
+
+`TrainingMemory`     weights + gradients + states of the optimiser + activations saved for them
+`AutogradFootprint`  weights + the same activations: a forward pass without `torch.no_grad`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dippm.estimate.conditions import Attention, Optimizer, Precision
+from dippm.estimate.features.kernels import TrainingStep, sequence_of, training_step
+from dippm.estimate.features.kernels.optimizers import UPDATES
+from dippm.estimate.models.allocator import reserved_bytes
+from dippm.estimate.models.footprint import Alive, MemoryFootprint, Usage
+from dippm.model.graph.model_graph import ModelGraph
+
+Floats = NDArray[np.float64]
+HALF: tuple[Precision, ...] = ("fp16", "bf16")
+PROBES = (2, 6)
+"""Batches between which saved bytes are a line."""
+LARGE_PROBES = (512, 1024)
+"""With checkpointing the block that keeps most may be another one at a large batch."""
+PRIME_BATCH = 1009
+"""Sizes that have this factor have it from the batch."""
+_PRODUCTS = ("dense", "batch_matmul", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMemory:
+    """Bytes at the end of the forward pass of a step, gradients of the last one included.
+
+    Attributes:
+        weight_bytes: parameters that are trained.
+        gradient_bytes: as many of the same type.
+        optimizer_bytes: its states, of the same type.
+        saved_bytes: what autograd keeps; with checkpointing the most that is alive of it.
+        fresh_bytes: what exists while the update runs, when nothing is saved any more.
+    """
+
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    saved_bytes: float
+    fresh_bytes: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        batch: int,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+        *,
+        checkpointing: bool = False,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+    ) -> TrainingMemory:
+        """Follow a step of eager PyTorch.
+
+        Args:
+            graph: a graph that follows the batch, or one at this batch.
+            batch: samples.
+            precision: see `Conditions`.
+            optimizer: whose states are kept.
+            checkpointing: every block is run again in the backward pass, see `blocks_of`.
+            channels_last: images are held so.
+            attention: see `launched`.
+        """
+        step = training_step(
+            sequence_of(graph).at_batch(batch if graph.batch_is_symbolic else graph.batch),
+            precision,
+            optimizer=optimizer,
+            channels_last=channels_last,
+            attention=attention,
+        )
+        weights = float(sum(step.parameters) * (2 if precision in HALF else 4))
+        return cls(
+            weight_bytes=weights,
+            gradient_bytes=weights,
+            optimizer_bytes=weights * UPDATES[optimizer].states,
+            saved_bytes=_saved(step, checkpointing),
+            fresh_bytes=weights * UPDATES[optimizer].fresh,
+        )
+
+    @property
+    def kept_bytes(self) -> float:
+        """Return what stays from step to step: parameters, gradients, states."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the sum of all parts at the end of the forward pass."""
+        return self.kept_bytes + self.saved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepUsage:
+    """What a step needs at one batch, whatever the device.
+
+    Attributes:
+        memory: part by part.
+        convolves, multiplies: whether the model has convolutions, matrix products.
+    """
+
+    memory: TrainingMemory
+    convolves: bool
+    multiplies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFootprint:
+    """The memory of a step at any batch.
+
+    Attributes:
+        memory: its parts; what is saved is that of one batch, see `lines`.
+        lines: (at batch 0, for each sample) of the saved bytes; the highest holds.
+        convolves, multiplies: see `StepUsage`.
+    """
+
+    memory: TrainingMemory
+    lines: tuple[tuple[float, float], ...]
+    convolves: bool
+    multiplies: bool
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+        *,
+        checkpointing: bool = False,
+        channels_last: bool = False,
+        attention: Attention = "fused",
+    ) -> TrainingFootprint:
+        """Follow steps at a few batches; the arguments are those of `TrainingMemory.of`."""
+
+        def memory(batch: int) -> TrainingMemory:
+            return TrainingMemory.of(
+                graph,
+                batch,
+                precision,
+                optimizer,
+                checkpointing=checkpointing,
+                channels_last=channels_last,
+                attention=attention,
+            )
+
+        operators = {node.op for node in graph.nodes}
+        convolves = any(op.startswith("conv") for op in operators)
+        multiplies = bool(operators.intersection(_PRODUCTS))
+        if not graph.batch_is_symbolic:
+            whole = memory(graph.batch)
+            return cls(whole, ((whole.saved_bytes, 0.0),), convolves, multiplies)
+        lines, first = [], memory(PROBES[0])
+        for low, high in (PROBES, LARGE_PROBES) if checkpointing else (PROBES,):
+            at_low = first if low == PROBES[0] else memory(low)
+            slope = (memory(high).saved_bytes - at_low.saved_bytes) / (high - low)
+            lines.append((at_low.saved_bytes - low * slope, slope))
+        return cls(first, tuple(lines), convolves, multiplies)
+
+    def usage(self, batch: int) -> StepUsage:
+        """Return what is needed at a batch."""
+        m = self.memory
+        saved = max(fixed + batch * slope for fixed, slope in self.lines)
+        memory = TrainingMemory(
+            m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, max(0.0, saved), m.fresh_bytes
+        )
+        return StepUsage(memory, self.convolves, self.multiplies)
+
+
+def _saved(step: TrainingStep, checkpointing: bool) -> float:
+    return step.checkpointed_bytes if checkpointing else step.saved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradFootprint:
+    """The memory of an eager forward pass that keeps what a backward pass would need.
+
+    Attributes:
+        inference: the same pass under `torch.no_grad`.
+        fixed, slope: bytes of each tensor that is kept, at batch 0 and for each sample, shape (T,).
+    """
+
+    inference: MemoryFootprint
+    fixed: Floats
+    slope: Floats
+
+    @classmethod
+    def of(
+        cls,
+        graph: ModelGraph,
+        precision: Precision = "fp32",
+        *,
+        attention: Attention = "fused",
+        channels_last: bool = False,
+        inference: MemoryFootprint | None = None,
+    ) -> AutogradFootprint:
+        """Follow a forward pass at one batch, whose factor tells which tensors grow with it.
+
+        Args:
+            graph: the model, as for `MemoryFootprint.of`, whose arguments the next three are.
+            precision: number formats.
+            attention: "fused" or "unfused".
+            channels_last: images are held so.
+            inference: the pass under `torch.no_grad`, if it was followed before.
+        """
+        inference = inference or MemoryFootprint.of(
+            graph, precision, attention=attention, channels_last=channels_last
+        )
+
+        def kept(batch: int) -> Floats:
+            step = training_step(
+                sequence_of(graph).at_batch(batch),
+                precision,
+                channels_last=channels_last,
+                attention=attention,
+            )
+            return np.array(step.saved_tensors, dtype=np.float64)
+
+        if not graph.batch_is_symbolic:
+            whole = kept(graph.batch)
+            return cls(inference, whole, np.zeros_like(whole))
+        whole = kept(PRIME_BATCH)
+        grows = whole % PRIME_BATCH == 0
+        return cls(
+            inference, np.where(grows, 0.0, whole), np.where(grows, whole / PRIME_BATCH, 0.0)
+        )
+
+    def usage(self, batch: int, least: Usage | None = None) -> Usage:
+        """Return what is needed at a batch, at least what the pass needs under `torch.no_grad`.
+
+        Args:
+            batch: samples.
+            least: that need, if it was worked out before.
+        """
+        least = least or self.inference.usage(batch)
+        sizes = np.maximum(self.fixed + batch * self.slope, 0.0)
+        count = len(sizes)
+        reserved = reserved_bytes(sizes.astype(np.int64).tolist(), range(count), [count] * count)
+        if reserved <= least.reserved_bytes:
+            return least
+        return replace(
+            least,
+            alive=Alive(float(sizes.sum()), 0.0, None),
+            reserved_bytes=float(reserved),
+            kept_bytes=reserved - least.reserved_bytes,
+        )

@@ -1,0 +1,16 @@
+"""Trained predictors: found by name or path, checked, loaded."""
+
+from dippm.estimate.pretrained.checkpoint import Checkpoint, load, save_checkpoint
+from dippm.estimate.pretrained.choice import for_device
+from dippm.estimate.pretrained.store import DEFAULT, CheckpointInfo, available, find
+
+__all__ = [
+    "DEFAULT",
+    "Checkpoint",
+    "CheckpointInfo",
+    "available",
+    "find",
+    "for_device",
+    "load",
+    "save_checkpoint",
+]

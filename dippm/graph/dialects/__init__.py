@@ -1,7 +1,0 @@
-"""How each importer spells operators, and what that means in canonical terms."""
-
-from __future__ import annotations
-
-from dippm.graph.dialects.reader import read
-
-__all__ = ["read"]

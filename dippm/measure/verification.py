@@ -1,0 +1,181 @@
+"""Predicted beside measured: the error of each quantity, and whether it was inside the interval."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.errors import ConditionsError
+from dippm.estimate.models.targets import TARGETS, UNITS, Interval
+from dippm.estimate.prediction import LABELS, Prediction
+from dippm.measure.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One quantity, predicted and measured.
+
+    Attributes:
+        target: of `dippm.estimate.models.targets`.
+        predicted: value in the unit of the target; None if it was not predicted.
+        interval: of the prediction.
+        measured: value; None if it could not be measured.
+        reason: why one of the two is missing; empty if both are there.
+    """
+
+    target: str
+    predicted: float | None
+    interval: Interval | None
+    measured: float | None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Signed relative error of the prediction: 0.1 is 10 % too much."""
+        if self.predicted is None or self.measured is None or self.measured == 0:
+            return None
+        return self.predicted / self.measured - 1
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured value lies in the predicted interval."""
+        if self.interval is None or self.measured is None:
+            return None
+        return self.interval.low <= self.measured <= self.interval.high
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A prediction held against a measurement under the same conditions.
+
+    Attributes:
+        title: model and conditions.
+        checks: one per target; none if the two cannot be compared.
+        prediction: what was foretold; None if it could not be made.
+        measurement: what was seen.
+        reason: why the two are not compared; "" if they are.
+    """
+
+    title: str
+    checks: tuple[Check, ...]
+    prediction: Prediction | None
+    measurement: Measurement
+    reason: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before relying on the verdict."""
+        found = self.prediction.warnings if self.prediction and self.checks else ()
+        load = self.measurement.load
+        if load is None or not load.is_busy or not self.checks:
+            return (*found, *self.measurement.warnings)
+        verdict = (
+            f"this is the verdict of a busy machine ({load.words}), not of the prediction: measure "
+            "again when nothing else runs"
+        )
+        return (*found, verdict)
+
+    def __str__(self) -> str:
+        if self.prediction is None or self.reason:
+            return f"{self.measurement}\n comparison absent: {printable(self.reason)}"
+        head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}"
+        lines = [" " + self.title, head, *map(_line, self.checks)]
+        load = self.measurement.load
+        if load is not None:
+            lines.append(f" {'machine':<13}{load.words}")
+        lines += [f" ! {printable(warning)}" for warning in self.warnings]
+        return "\n".join([*lines, f" {self.prediction.footer} · {self.measurement.footer}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {
+            "checks": [{**asdict(c), "error": c.error, "inside": c.inside} for c in self.checks],
+            "prediction": self.prediction and self.prediction.to_dict(),
+            "measurement": self.measurement.to_dict(),
+            "absent": {"comparison": self.reason} if self.reason else {},
+            "warnings": list(self.warnings),
+        }
+
+
+def verify(prediction: Prediction, measurement: Measurement) -> Verification:
+    """Hold a prediction against a measurement.
+
+    Raises:
+        ConditionsError: if they are not for the same conditions; nothing is averaged over that.
+    """
+    _refuse_mismatch(prediction, measurement)
+    checks = tuple(_check(target, prediction, measurement) for target in TARGETS)
+    return Verification(measurement.title, checks, prediction, measurement)
+
+
+def not_compared(
+    measurement: Measurement, reason: str, prediction: Prediction | None = None
+) -> Verification:
+    """Return a measurement that no prediction is held against, and why."""
+    return Verification(measurement.title, (), prediction, measurement, reason)
+
+
+def why_other_framework(prediction: Prediction, framework: str) -> str:
+    """Return why a prediction says nothing of a framework's run; "" if it does."""
+    known = prediction.provenance.frameworks
+    if framework in known:
+        return ""
+    return (
+        f"the prediction is for framework {' or '.join(known)}, the measurement for {framework}: "
+        f"{prediction.provenance.checkpoint} did not learn from runs of that"
+    )
+
+
+def _refuse_mismatch(prediction: Prediction, measurement: Measurement) -> None:
+    c, regime = prediction.conditions, measurement.regime
+    pairs = {
+        "device": (c.device.name, measurement.device),
+        "slice": (c.mig and c.mig.name, measurement.columns["mig_profile"]),
+        "batch": (c.batch, measurement.batch),
+        "precision": (c.precision, regime.precision),
+        "mode": (c.mode, regime.mode),
+        "timer": (c.timer, measurement.columns["timer"]),
+        "layout": (c.channels_last, regime.channels_last),
+        "phase": (c.phase, regime.phase),
+        "autograd": (c.autograd, False),  # measurements run under torch.inference_mode
+    }
+    for name, (predicted, measured) in pairs.items():
+        if predicted != measured:
+            raise ConditionsError(
+                f"the prediction is for {name} {predicted}, the measurement for {measured}",
+                "Predict and measure under the same conditions.",
+            )
+    why = why_other_framework(prediction, measurement.columns["framework"].split()[0])
+    if why:
+        raise ConditionsError(
+            why,
+            "Measure the PyTorch model, or train a checkpoint on runs of this framework: "
+            "docs/train_your_own.md says how.",
+        )
+
+
+def _check(target: str, prediction: Prediction, measurement: Measurement) -> Check:
+    predicted, measured = getattr(prediction, target), getattr(measurement, target)
+    reasons = []
+    if predicted is None:
+        reasons.append("not predicted: " + prediction.absent.get(target, "no reason given"))
+    if measured is None:
+        reasons.append("not measured: " + measurement.absent.get(target, "no reason given"))
+    interval = prediction.intervals.get(target)
+    return Check(target, predicted, interval, measured, "; ".join(reasons))
+
+
+def _line(check: Check) -> str:
+    unit = UNITS[check.target]
+    predicted = "–" if check.predicted is None else f"{show(check.predicted)} {unit}"
+    measured = "–" if check.measured is None else f"{show(check.measured)} {unit}"
+    between = ""
+    if check.interval is not None:
+        between = f"{show(check.interval.low)} – {show(check.interval.high)}"
+    error = "" if check.error is None else f"{check.error:+.1%}"
+    verdict = {True: "inside", False: "outside", None: ""}[check.inside]
+    rest = printable(f"{verdict} {check.reason}".strip())
+    label = LABELS[check.target]
+    return f" {label:<13}{predicted:<14}{between:<22}{measured:<14}{error:>8}  {rest}".rstrip()

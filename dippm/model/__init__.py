@@ -1,0 +1,1 @@
+"""A model's file, name or object becomes a graph."""

@@ -1,0 +1,335 @@
+"""Parts of Keras that a configuration may name without trust, and how they are found.
+
+A configuration names classes and functions, and Keras builds and calls them with what else it says;
+some of Keras' own load files or run code. So an untrusted configuration is checked before Keras
+sees it, and within `allowed_parts_only` Keras finds its parts here, where nothing is imported by a
+name from the file: whatever is on none of the lists is refused, also what a later Keras adds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dippm.errors import ConversionError, UnsafeModelError
+from dippm.model.frontends.objects import objects_in
+
+LAYERS = frozenset(
+    """
+    Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
+    AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add
+    AdditiveAttention AlphaDropout Attention AugMix AutoContrast Average AveragePooling1D
+    AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization Bidirectional
+    CategoryEncoding CenterCrop Concatenate ContrastLimitedAdaptiveHistogramEqualization Conv1D
+    Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D
+    Convolution1D Convolution1DTranspose Convolution2D Convolution2DTranspose Convolution3D
+    Convolution3DTranspose Cropping1D Cropping2D Cropping3D CutMix Dense DepthwiseConv1D
+    DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Equalization Flatten GRU
+    GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D
+    GlobalAveragePooling3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D
+    GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D
+    GroupNormalization GroupQueryAttention HashedCrossing Hashing Identity InputLayer IntegerLookup
+    LSTM LSTMCell LayerNormalization LeakyReLU Masking MaxNumBoundingBoxes MaxPool1D MaxPool2D
+    MaxPool3D MaxPooling1D MaxPooling2D MaxPooling3D Maximum MelSpectrogram Minimum MixUp
+    MultiHeadAttention Multiply Normalization PReLU Permute Pipeline RMSNormalization RNN
+    RandAugment RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop
+    RandomElasticTransform RandomErasing RandomFlip RandomGaussianBlur RandomGrayscale RandomHue
+    RandomInvert RandomPerspective RandomPosterization RandomRotation RandomSaturation
+    RandomSharpness RandomShear RandomTranslation RandomZoom ReLU RepeatVector Rescaling Reshape
+    Resizing ReversibleEmbedding STFTSpectrogram SeparableConv1D SeparableConv2D
+    SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax Solarization
+    SpatialDropout1D SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells
+    StringLookup Subtract TextVectorization TimeDistributed UnitNormalization UpSampling1D
+    UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
+    """.split()
+)
+MODELS = frozenset(("Functional", "Model", "Sequential"))
+DTYPE_POLICIES = frozenset(
+    (
+        "DTypePolicy",
+        "DTypePolicyMap",
+        "FloatDTypePolicy",
+        "QuantizedDTypePolicy",
+        "QuantizedFloat8DTypePolicy",
+    )
+)
+APPLICATIONS = {
+    "CustomScaleLayer": "inception_resnet_v2",
+    "LayerScale": "convnext",
+    "StochasticDepth": "convnext",
+}
+"""Layers of Keras' own networks, and the modules that hold them."""
+
+CLASSES = {
+    "": MODELS | DTYPE_POLICIES,
+    "models": MODELS,
+    "engine": MODELS,
+    "layers": LAYERS,
+    "dtype_policies": DTYPE_POLICIES,
+    "initializers": frozenset(
+        """
+        Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity IdentityInitializer
+        LecunNormal LecunUniform Ones Orthogonal OrthogonalInitializer RandomNormal RandomUniform
+        STFT STFTInitializer TruncatedNormal VarianceScaling Zeros
+        """.split()
+    ),
+    "regularizers": frozenset(("L1", "L1L2", "L2", "OrthogonalRegularizer")),
+    "constraints": frozenset(("MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm")),
+    "random": frozenset(("SeedGenerator",)),
+    "applications": frozenset(APPLICATIONS),
+}
+"""Classes by the part of Keras' name space that holds them."""
+
+ACTIVATIONS = frozenset(
+    """
+    celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu
+    linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus
+    softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold
+    """.split()
+)
+OPERATION_MODULES = {
+    "ops": ("core", "einops", "image", "linalg", "math", "nn", "numpy"),
+    "activations": ("activations",),
+}
+"""Modules below `keras.src`; each operation in them computes tensors from tensors."""
+
+PLAIN = frozenset(
+    ("__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__")
+)
+"""Spellings of values, which name no class."""
+
+CODE = frozenset(
+    (
+        "FlaxLayer",
+        "JaxLayer",
+        "Lambda",
+        "TFSMLayer",
+        "TorchModuleWrapper",
+        "__lambda__",
+        "__typespec__",
+    )
+)
+"""Parts that are known to run code; only for the message, since nothing unlisted is built."""
+
+FILE_ARGUMENTS = frozenset(("vocabulary", "idf_weights"))
+"""Arguments of preprocessing layers that Keras takes for the path of a file if they are a text."""
+
+MAX_NAMES, MAX_NAME = 5, 100
+
+DTYPES = frozenset(
+    """
+    bool int4 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64
+    float8_e4m3fn float8_e5m2 complex64 complex128
+    """.split()
+)
+ENUMERATIONS = DTYPES | frozenset(
+    """
+    valid same causal full channels_first channels_last nearest bilinear bicubic area linear
+    lanczos3 lanczos5 constant reflect symmetric edge wrap zero lower higher midpoint left right
+    backward forward ortho int binary multi_hot one_hot count tf_idf sum mean max min
+    mul ave concat fro nuc L U hann hamming
+    """.split()
+)
+"""Texts that an operation may be called with; a path or the name of a function is none of them."""
+
+
+def check(config: Mapping[str, Any], path: object) -> None:
+    """Refuse a configuration that names a part of Keras, or of others, that is on no list.
+
+    Raises:
+        UnsafeModelError: names what would run or be read.
+        ConversionError: names classes that Keras does not have.
+    """
+    unsafe: set[str] = set()
+    own: set[str] = set()
+    for item in objects_in(config):
+        if "class_name" in item:
+            _check_part(item, unsafe, own)
+        for argument in FILE_ARGUMENTS & item.keys():
+            if isinstance(item[argument], str):
+                unsafe.add(f"{argument} from the file {item[argument]!r}")
+        if "inbound_nodes" in item:
+            texts = _texts_in_calls(item["inbound_nodes"])
+            unsafe.update(f"a call with the text {text!r}" for text in texts)
+    if unsafe:
+        raise UnsafeModelError(
+            f"{path} has parts that can run code or read files when loaded: {_listed(unsafe)}",
+            "Export it with model.export(folder) where it was made, and give that folder, or to "
+            "ONNX; or pass trust=True if you trust it.",
+        )
+    if own:
+        raise ConversionError(
+            f"{path} has classes that Keras does not have: {_listed(own)}",
+            "Export it with model.export(folder) where its classes are, and give that folder.",
+        )
+
+
+def _listed(names: set[str]) -> str:
+    ordered = [name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…" for name in sorted(names)]
+    more = f" and {len(ordered) - MAX_NAMES} more" if len(ordered) > MAX_NAMES else ""
+    return ", ".join(ordered[:MAX_NAMES]) + more
+
+
+def _check_part(item: Mapping[str, Any], unsafe: set[str], own: set[str]) -> None:
+    """Add a class or function that is on no list to those that are unsafe, or not Keras' own."""
+    name, module, registered = (
+        item.get(key) for key in ("class_name", "module", "registered_name")
+    )
+    is_function = name == "function"
+    part = item.get("config") if is_function else name
+    if not isinstance(part, str) or not isinstance(module, str | None):
+        unsafe.add(f"a class_name of type {type(name).__name__}")
+    elif name in PLAIN:
+        if not _is_plain(item):
+            unsafe.add(f"{name} of another type")
+    elif not _is_allowed(part, module, is_function=is_function):
+        if is_function or module is not None or part.rpartition(">")[2] in CODE:
+            unsafe.add(f"{module}.{part}" if module else part)
+        elif "module" in item or ">" in part:
+            own.add(registered if isinstance(registered, str) else part)
+        # Others are of HDF5 files: Keras says that it does not know them.
+    elif registered not in (None, "", name, part):
+        (own if isinstance(registered, str) else unsafe).add(f"{part} as {registered}")
+
+
+def _is_plain(item: Mapping[str, Any]) -> bool:
+    """Return whether a value is spelled as Keras does: an array or tensor has a known type."""
+    config = item.get("config")
+    dtype = config.get("dtype") if isinstance(config, dict) else None
+    return dtype is None or (isinstance(dtype, str) and dtype in DTYPES)
+
+
+def _is_allowed(name: str, module: str | None, *, is_function: bool) -> bool:
+    place, inside = _place(module)
+    if is_function:
+        if module in (None, "builtins") or place == "activations":
+            return name in ACTIVATIONS
+        known = place == "ops" and inside in ("", *OPERATION_MODULES["ops"])
+        return known and name.isidentifier() and not name.startswith("_")
+    if inside in OPERATION_MODULES.get(place, ()):
+        return name.isidentifier()
+    return name in CLASSES.get(place, ())
+
+
+def _place(module: str | None) -> tuple[str, str]:
+    """Return the part of Keras' name space that a module is in, and the module within it.
+
+    Keras joins a module and a name before it looks, so `keras` with `utils.get_file` is what it
+    seems: a name with a point is on no list.
+    """
+    if module is None:  # HDF5 files, and whatever Keras 2 wrote, name layers alone
+        return "layers", ""
+    package, _, rest = module.partition(".")
+    if package != "keras":
+        return "another package", ""
+    place, _, inside = rest.removeprefix("src").removeprefix(".").partition(".")
+    return place, inside
+
+
+def _texts_in_calls(nodes: Any) -> Iterator[str]:
+    """Yield the texts that a layer is called with, but for those of an enumeration."""
+    stack: list[Any] = []
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, list):  # of Keras 2: [name of a layer, node, tensor, keywords], ...
+            stack.extend(call[1:] if _is_named(call) else call for call in node)
+        else:
+            stack.append(node)
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str) and item not in ENUMERATIONS:
+            yield item
+        elif isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, dict) and item.get("class_name") not in ("function", *PLAIN):
+            stack.extend(item.values())
+
+
+def _is_named(call: Any) -> bool:
+    return isinstance(call, list) and bool(call) and isinstance(call[0], str)
+
+
+@contextlib.contextmanager
+def allowed_parts_only() -> Iterator[None]:
+    """Have Keras find classes and functions on the lists alone, and none that others registered.
+
+    Keras has one function that turns a name into an object, and for HDF5 files one table.
+
+    Raises:
+        ConversionError: if this version of Keras has neither.
+    """
+    from keras.src import layers, models
+    from keras.src.legacy.saving import saving_utils
+    from keras.src.saving import object_registration, serialization_lib
+
+    registered = getattr(object_registration, "GLOBAL_CUSTOM_OBJECTS", None)
+    table = getattr(saving_utils, "MODULE_OBJECTS", None)
+    find = getattr(serialization_lib, FINDER, None)
+    if find is None or table is None or not isinstance(registered, dict):
+        raise ConversionError(
+            "this version of Keras cannot be held to the classes that are known to be safe",
+            "Install the version that DIPPM is tested with, or pass trust=True if you trust it.",
+        )
+    theirs = dict(registered)
+    registered.clear()
+    setattr(serialization_lib, FINDER, _find)
+    table.ALL_OBJECTS = {name: getattr(layers, name) for name in LAYERS if hasattr(layers, name)}
+    table.ALL_OBJECTS |= {name: getattr(models, name) for name in MODELS}
+    try:
+        yield
+    finally:
+        del table.ALL_OBJECTS  # Keras makes its own when it is missing
+        setattr(serialization_lib, FINDER, find)
+        registered.clear()
+        registered.update(theirs)
+
+
+FINDER = "_retrieve_class_or_fn"
+
+
+def _find(
+    name: str,
+    registered_name: object,
+    module: str | None,
+    obj_type: str,
+    full_config: object,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return a class or function that is on the lists, as Keras' own finder would.
+
+    Raises:
+        UnsafeModelError: if it is not; `check` should have said so before.
+        TypeError: if this version of Keras does not have it, as Keras' own finder says it.
+    """
+    is_function = obj_type == "function"
+    if not _is_allowed(name, module, is_function=is_function):
+        raise UnsafeModelError(
+            f"the file has a part that can run code when loaded: {module}.{name}",
+            "Export it with model.export(folder) where it was made, and give that folder, or to "
+            "ONNX; or pass trust=True if you trust it.",
+        )
+    place, inside = _place(module)
+    if is_function:
+        owner = importlib.import_module("keras.ops" if place == "ops" else "keras.activations")
+    elif place in OPERATION_MODULES:
+        owner = importlib.import_module(f"keras.src.{place}.{inside}")
+    elif place == "applications":
+        owner = importlib.import_module(f"keras.src.applications.{APPLICATIONS[name]}")
+    elif name in MODELS:
+        owner = importlib.import_module("keras.src.models")
+    else:
+        owner = importlib.import_module(f"keras.{place or 'dtype_policies'}")
+    found = getattr(owner, name, None)
+    if found is None or not (is_function or _is_operation(found, place)):
+        raise TypeError(f"Could not locate {obj_type} '{name}' in Keras' {place or 'models'}")
+    return found
+
+
+def _is_operation(found: Any, place: str) -> bool:
+    """Return whether a class of a module of operations is one, not something it imported."""
+    from keras import Operation
+
+    own = inspect.isclass(found) and issubclass(found, Operation)
+    return place not in OPERATION_MODULES or (own and found.__module__.startswith("keras.src."))

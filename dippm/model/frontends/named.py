@@ -1,0 +1,293 @@
+"""Models by name: `timm:NAME`, `torchvision:NAME`, `hf-config:FOLDER`. No weights, no download."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.base import files
+from dippm.errors import (
+    FrameworkNotInstalledError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnknownNameError,
+    UnsafeModelError,
+)
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.objects import objects_in
+from dippm.model.frontends.torch_defaults import chosen
+from dippm.model.frontends.torch_input_shapes import FRAMES
+from dippm.model.frontends.worker import step
+from dippm.model.frontends.worker_errors import short_of_memory
+from dippm.model.relax.raw_graph import RawGraph
+from dippm.model.vision_operators import declare_vision_operators
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "named"
+FLOW_SIZE = (520, 960)
+EXTRAS = {"timm": "timm", "torchvision": "timm", "hf-config": "hf"}
+KERNEL_KEYS = frozenset(
+    f"{prefix}{kind}_implementation{suffix}"
+    for prefix in ("", "_")
+    for kind in ("attn", "experts")
+    for suffix in ("", "_internal")
+)
+KERNELS = frozenset(
+    """
+    eager sdpa flex_attention flash_attention_2 flash_attention_3 batched_mm grouped_mm
+    """.split()
+)
+"""Implementations of attention and of experts that transformers brings itself."""
+
+TIMM_KEYS = frozenset(("architecture", "backbone"))
+WEIGHT_KEYS = frozenset(("checkpoint_path", "pretrained_cfg_overlay", "pretrained_strict"))
+LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf-config": "transformers"}
+
+
+def is_name(source: str) -> bool:
+    """Return whether a source is a model by name."""
+    prefix, colon, rest = source.partition(":")
+    return bool(colon and rest) and prefix in LIBRARIES
+
+
+def prepare() -> None:
+    """Import what every conversion needs, while the caller still works."""
+    from dippm.model.frontends import pytorch
+
+    pytorch.prepare()
+
+
+def load(path: Path, inputs: InputSpec, *, trust: bool) -> RawGraph:
+    """Build the named model without weights and convert it.
+
+    Raises:
+        UnknownNameError: if the library has no model of this name.
+        FrameworkNotInstalledError: if the library is not installed.
+        ModelFileError: if a configuration cannot be read; also from the conversion.
+    """
+    from dippm.model.frontends import pytorch
+
+    step(f"building {path}")
+    built = build(str(path), "meta")
+    if inputs.shapes:
+        return pytorch.convert_module(built.module, inputs)
+    graph = pytorch.convert_module(built.module, InputSpec(built.shapes))
+    return replace(graph, notes=(*built.notes, *graph.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model by name.
+
+    Attributes:
+        module: in evaluation mode.
+        shapes: of its inputs, without the batch; empty if the module itself tells.
+        notes: what was chosen for them.
+    """
+
+    module: torch.nn.Module
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def build(source: str, device: str) -> Built:
+    """Build the named model on a device.
+
+    Args:
+        source: for instance "timm:resnet50".
+        device: "meta" for a model without weights; elsewhere they are random, never downloaded.
+
+    Raises:
+        UnknownNameError: if the library has no model of this name.
+        FrameworkNotInstalledError: if the library is not installed.
+        ModelFileError: if a configuration cannot be read.
+    """
+    import torch
+
+    prefix, _, name = source.partition(":")
+    library = LIBRARIES[prefix]
+    if importlib.util.find_spec(library) is None:
+        raise FrameworkNotInstalledError(
+            f"{source} needs {library}, which is not installed",
+            f'pip install "dippm[{EXTRAS[prefix]}]"',
+        )
+    return BUILDERS[prefix](name, torch.device(device))
+
+
+def config_file(name: str) -> Path:
+    """Return the configuration that an `hf-config:` source points to."""
+    path = Path(os.path.expanduser(name))  # the method of Path refuses unknown users
+    return path / "config.json" if os.path.isdir(path) else path
+
+
+def _timm(name: str, device: torch.device) -> Built:
+    declare_vision_operators()
+    import timm
+
+    if not timm.is_model(name.partition(".")[0]):
+        raise _unknown("timm", name, timm.list_models())
+    return Built(_built(lambda: timm.create_model(name, pretrained=False), device))
+
+
+def _torchvision(name: str, device: torch.device) -> Built:
+    declare_vision_operators()
+    import torchvision
+
+    known = torchvision.models.list_models()
+    if name.casefold() not in known:
+        raise _unknown("torchvision", name, known)
+    builder = torchvision.models.get_model_builder(name)
+
+    def make() -> torch.nn.Module:
+        takes = inspect.signature(builder).parameters
+        extra = {k: None for k in ("weights_backbone",) if k in takes}  # its default downloads
+        return builder(weights=None, **extra)  # type: ignore[no-any-return]
+
+    module = _built(make, device)
+    size = getattr(module, "image_size", None)
+    if isinstance(size, int):  # built for it, whatever size its published weights were tuned to
+        return Built(module, {"": (3, size, size)})
+    weights = next(iter(torchvision.models.get_model_weights(builder)), None)
+    shapes, notes = _of_preset(weights) if weights else ({}, ())
+    return Built(module, shapes, notes)
+
+
+def _of_preset(weights: Any) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Return the inputs for the preprocessing that published weights come with."""
+    preset = weights.transforms()
+    kind = type(preset).__name__
+    if kind == "OpticalFlow":
+        shape = (3, *FLOW_SIZE)
+        return {"image1": shape, "image2": shape}, (chosen("two images", shape),)
+    cropped, resized = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
+    size = cropped or resized
+    if not isinstance(size, list | tuple) or not size:
+        return {}, ()
+    sizes = tuple(size) * 2 if len(size) == 1 else tuple(size)
+    if kind == "VideoClassification":
+        shape = (3, max(FRAMES, int(weights.meta.get("min_temporal_size", 1))), *sizes)
+        return {"": shape}, (chosen("a clip", shape, "its weights leave the frames open"),)
+    shape = (3, *sizes)
+    if cropped:
+        return {"": shape}, ()
+    return {"": shape}, (chosen("a square image", shape, "its weights fix the shorter side"),)
+
+
+def _hf_config(name: str, device: torch.device) -> Built:
+    file = config_file(name)
+    if not files.is_regular(file):
+        raise ModelNotFoundError(
+            f"hf-config: no configuration at {file}",
+            "Give a folder with a config.json, or the file itself. Nothing is downloaded: "
+            "`hf download NAME config.json --local-dir FOLDER` fetches one from the Hub.",
+        )
+    declare_vision_operators()  # transformers imports torchvision where it finds it
+    import transformers
+
+    cleaned = file
+    try:
+        document = _without_code(json.loads(file.read_text()), file)
+        with tempfile.TemporaryDirectory() as folder:
+            cleaned = Path(folder) / "config.json"
+            cleaned.write_text(json.dumps(document))
+            config = transformers.AutoConfig.from_pretrained(
+                str(cleaned), local_files_only=True, trust_remote_code=False
+            )
+    except UnsafeModelError:
+        raise
+    except Exception as error:  # of whatever kind: it checks the fields by itself
+        words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelFileError(
+            f"{file} is not a configuration that transformers knows: "
+            f"{words.replace(str(cleaned), file.name)[:300]}",
+            "It needs a known model_type; custom code is never run.",
+        ) from error
+    config.use_cache = False
+    try:
+        return Built(_built(lambda: _architecture(transformers, config), device))
+    except MemoryError:
+        raise
+    except (ArithmeticError, TypeError, ValueError, LookupError, RuntimeError) as error:
+        if short_of_memory(error) is not None:
+            raise
+        words = (str(error).strip().splitlines() or [""])[0][:300]
+        raise ModelFileError(
+            f"transformers cannot build the model of {file}: {type(error).__name__}: {words}",
+            "Check the sizes in the configuration.",
+        ) from error
+
+
+def _without_code(document: Any, file: Path) -> Any:
+    """Return a configuration without its own code; refuse one that names code or weights elsewhere.
+
+    transformers takes kernels for attention from a repository on a hub, and timm takes a model from
+    one, or from a folder, where a configuration names it so.
+
+    Raises:
+        UnsafeModelError: names what would be loaded.
+    """
+    for item in objects_in(document):
+        item.pop("auto_map", None)
+        for key, value in item.items():
+            if key in KERNEL_KEYS:
+                given = list(value.values()) if isinstance(value, dict) else [value]
+                foreign = [one for one in given if one is not None and one not in KERNELS]
+            elif key in TIMM_KEYS:
+                foreign = [value] if isinstance(value, str) and not _is_timm_name(value) else []
+            else:
+                foreign = [value] if key in WEIGHT_KEYS and value else []
+            if foreign:
+                raise UnsafeModelError(
+                    f"{files.shown(file)} would load {key} = {str(foreign[0])[:100]!r}",
+                    f"Take {key} out of the configuration; graphs do not depend on weights.",
+                )
+    return document
+
+
+def _is_timm_name(value: str) -> bool:
+    """Return whether this names a model, not where one is; also the spelling "user/model"."""
+    return ":" not in value and "\\" not in value and not value.startswith(("/", ".", "~"))
+
+
+def _architecture(transformers: Any, config: Any) -> torch.nn.Module:
+    """Build the architecture that the configuration names, the bare model if it names none."""
+    for name in config.architectures or ():
+        kind: Any = getattr(transformers, name, None)
+        if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
+            built: torch.nn.Module = getattr(kind, "_from_config")(config)  # noqa: B009
+            return built
+    return transformers.AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
+
+
+BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "hf-config": _hf_config,
+}
+
+
+def _built(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
+    """Build on a device; constructors that read numbers back get real memory instead of "meta"."""
+    from dippm.model.frontends.torch_known import BuildsNumbers
+
+    try:
+        with device, BuildsNumbers():
+            return make().eval()
+    except (RuntimeError, NotImplementedError):
+        if device.type != "meta":
+            raise
+        return make().eval()
+
+
+def _unknown(library: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    hint = f"{library}.list_models() lists all." if library == "timm" else ""
+    return UnknownNameError.of(f"{library} model", name, known, hint)

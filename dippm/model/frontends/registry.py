@@ -1,0 +1,362 @@
+"""Which frontend reads a source: by name, by content, by type of object.
+
+To add a framework, add a row to `BUILT_IN`, or from another distribution register the module under
+the entry point group "dippm.frontends". Modules are imported when they are first asked, and they
+import their framework only in the worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from errno import ENOENT, ENOTDIR
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from stat import S_ISDIR
+from typing import Any, cast
+
+from dippm.base import files
+from dippm.base.printable import printable
+from dippm.errors import (
+    LONGEST_NAME,
+    FrameworkNotInstalledError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnknownFormatError,
+    UnknownNameError,
+    UntestedVersionWarning,
+)
+from dippm.model.frontends import named, plugins, unread_formats
+from dippm.model.frontends.frontend import Frontend
+from dippm.model.frontends.zip_names import is_broken
+
+ADDRESSES = frozenset({"ftp:", "gs:", "http:", "https:", "s3:"})
+_HUB_ADDRESS = re.compile(
+    r"(?:hf-hub:|hf_hub:|hf:/*|(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/)(?P<name>.+)"
+)
+_HUB_NAME = re.compile(r"(?:(?P<owner>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
+FORMATS = (
+    "Known formats: PyTorch (.pt, .pth, .pt2), ONNX (.onnx), Keras (.keras, .h5), TensorFlow "
+    "SavedModel (folder), Paddle (.json or .pdmodel beside .pdiparams), and the names timm:NAME, "
+    "torchvision:NAME, hf-config:FOLDER."
+)
+
+
+TESTED_TORCH = ((2, 13), (2, 14))
+"""First and last minor version of torch that the tests pass with; the extra torch brings one."""
+
+NEEDS_OLDER_PYTHON = {"paddle": (3, 13)}
+"""Extras of which a Python has no packages from this version on; pyproject.toml leaves them out."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra, or what to do where this Python cannot have it."""
+    command = f'pip install "dippm[{extra}]"'
+    since = NEEDS_OLDER_PYTHON.get(extra)
+    if since is None or sys.version_info < since:
+        return command
+    major, minor = since
+    return (
+        f"there are no packages for Python {major}.{minor}: use {major}.{minor - 1} or older and "
+        f"{command}, or export the model to ONNX."
+    )
+
+
+def untested_torch() -> str:
+    """Return what to say of the torch that is installed; "" if it is tested, or is none."""
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    first, last = TESTED_TORCH
+    if numbers and first <= (int(numbers[1]), int(numbers[2])) <= last:
+        return ""
+    names = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
+    return (
+        f"torch {printable(found)} is used as it is, but DIPPM was tested with {names}: models may "
+        "be refused, or read otherwise"
+    )
+
+
+def check_torch(what: str, extra: str = "torch") -> None:
+    """Raise if something needs torch and there is none; warn if it is of an untested version.
+
+    Raises:
+        FrameworkNotInstalledError: naming the extra.
+    """
+    Entry("pytorch", "", ("torch",), extra).check_installed(what)
+
+
+@cache
+def warn_of_untested_torch() -> None:
+    """Warn, once in a process, if torch is used and is of a version that was not tested."""
+    if said := untested_torch():
+        warnings.warn(UntestedVersionWarning(said), stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frontend, not yet imported.
+
+    Attributes:
+        framework: what `framework=` says.
+        module: module path of the frontend.
+        needs: packages that its worker imports.
+        extra: what to install for them, as in `pip install "dippm[extra]"`.
+        suffixes: how its files usually end, for messages only; content decides.
+        is_plugin: it comes from another distribution, and is asked with care.
+    """
+
+    framework: str
+    module: str
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+    suffixes: tuple[str, ...] = ()
+    is_plugin: bool = False
+
+    def frontend(self) -> Frontend:
+        """Import the frontend's module."""
+        return cast(Frontend, importlib.import_module(self.module))
+
+    def check_installed(self, what: str) -> None:
+        """Raise if a package that this frontend needs is not installed.
+
+        Raises:
+            FrameworkNotInstalledError: naming the extra.
+        """
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if not missing and "torch" in self.needs:
+            warn_of_untested_torch()
+        if missing:
+            raise FrameworkNotInstalledError(
+                f"{what} needs {', '.join(missing)}, which is not installed",
+                install_hint(self.extra) if self.extra else f"pip install {' '.join(missing)}",
+            )
+
+
+BUILT_IN = (
+    Entry("pytorch", "dippm.model.frontends.pytorch", ("torch",), "torch", (".pt", ".pth", ".pt2")),
+    Entry(
+        "keras", "dippm.model.frontends.keras", ("keras",), "tensorflow", (".keras", ".h5", ".hdf5")
+    ),
+    Entry(
+        "tensorflow", "dippm.model.frontends.savedmodel", ("tensorflow",), "tensorflow", (".pb",)
+    ),
+    Entry(
+        "paddle",
+        "dippm.model.frontends.paddle",
+        ("paddle", "paddle2onnx"),
+        "paddle",
+        (".json", ".pdmodel", ".pdiparams"),
+    ),
+    Entry("onnx", "dippm.model.frontends.onnx", ("onnx",), "", (".onnx",)),
+)
+_SUFFIXES = tuple(suffix for entry in BUILT_IN for suffix in entry.suffixes)
+NAMED = Entry("pytorch", "dippm.model.frontends.named", ("torch",))
+
+ALIASES = {
+    "torch": "pytorch",
+    "torchscript": "pytorch",
+    "tf": "tensorflow",
+    "savedmodel": "tensorflow",
+    "paddlepaddle": "paddle",
+}
+ALSO_READS = {"tensorflow": ("tensorflow", "keras"), "keras": ("keras", "tensorflow")}
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all frontends, those of other distributions after ours."""
+    found = ((point.name, point.value.partition(":")[0]) for point in plugins.found())
+    return (*BUILT_IN, *(Entry(name, module, is_plugin=True) for name, module in found))
+
+
+def built_in(framework: str) -> Entry:
+    """Return our own first frontend of a framework."""
+    return next(entry for entry in BUILT_IN if entry.framework == framework)
+
+
+def find(source: str | Path, framework: str | None = None) -> Entry:
+    """Return the frontend that reads a file, folder or name.
+
+    Raises:
+        ModelNotFoundError: if the path does not exist; names close ones.
+        UnknownFormatError: if no frontend knows the content.
+        ModelFileError: if the file is a truncated archive, or must not be read.
+        UnknownNameError: if `framework` is none of ours.
+        FrameworkNotInstalledError: if its packages are missing.
+    """
+    wanted = _wanted(framework)
+    if isinstance(source, str) and named.is_name(source):
+        extra = named.EXTRAS[source.partition(":")[0]]
+        replace(NAMED, extra=extra).check_installed(source)
+        return NAMED
+    path = Path(source)
+    _check_openable(path)
+    for entry in entries():
+        if entry.framework in wanted and _accepts(entry, path):
+            entry.check_installed(path.name)
+            return entry
+    unknown = _unknown_format(path, framework)
+    unknown.hint += plugins.faults_hint()
+    raise unknown
+
+
+def _wanted(framework: str | None) -> tuple[str, ...]:
+    known = {entry.framework for entry in entries()}
+    if framework is None:
+        return tuple(known)
+    name = ALIASES.get(framework.casefold(), framework.casefold())
+    if name not in known:
+        raise UnknownNameError.of("framework", framework, known)
+    return ALSO_READS.get(name, (name,))
+
+
+def _accepts(entry: Entry, path: Path) -> bool:
+    if entry.is_plugin:
+        return plugins.accepts(entry.framework, entry.module, path)
+    try:
+        return bool(entry.frontend().accepts(path))
+    except ModelFileError:
+        raise
+    except (OSError, ValueError, ImportError, NotImplementedError):  # the last is a damaged zip's
+        return False
+
+
+def _check_openable(path: Path) -> None:
+    """Refuse what no frontend shall look at: what is no file or folder, or closed to us."""
+    try:
+        status = files.look(path)
+    except ModelNotFoundError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (ENOENT, ENOTDIR):
+            raise _not_found(path) from None
+        raise
+    if S_ISDIR(status.st_mode):
+        files.entries(path)
+    else:
+        files.open_regular(path).close()
+
+
+def _not_found(path: Path) -> ModelNotFoundError:
+    folder = path.parent
+    name = files.shown(path)
+    on_hub = _hub_hint(str(path))
+    if _HUB_ADDRESS.match(str(path)):
+        return ModelNotFoundError(f"no such file: {name}", on_hub)
+    if not os.path.isdir(folder):
+        hint = f"The folder {files.shown(folder)} does not exist either."
+        if path.parts[0] in ADDRESSES:
+            hint = "Nothing is downloaded: fetch the file, then give its path."
+        return ModelNotFoundError(f"no such file: {name}", f"{hint} {on_hub}".strip())
+    try:
+        names = [entry.name for entry in files.entries(folder)]
+    except ModelFileError:  # closed to us, or too large to look for a similar name
+        return ModelNotFoundError(f"no such file: {name}", f"Check the path. {on_hub}".strip())
+    close = get_close_matches(path.name, names, n=3, cutoff=0.4)
+    if get_close_matches(path.name, close, n=1, cutoff=0.6):
+        on_hub = ""
+    if close:
+        hint = f"In {files.shown(folder)}: {', '.join(close)}. Did you mean one of these?"
+    else:
+        hint = f"Nothing in {files.shown(folder)} has a similar name."
+    return ModelNotFoundError(f"no such file: {name}", f"{hint} {on_hub}".strip())
+
+
+def _hub_hint(text: str) -> str:
+    """Return how a model of a library or of the Hugging Face Hub is given, if this names one."""
+    address = _HUB_ADDRESS.match(text)
+    parts = address["name"].split("/") if address else text.split("/")
+    found = _HUB_NAME.fullmatch("/".join(parts[:2]))
+    if found is None or not (address or _may_be_a_name(text, len(parts))):
+        return ""
+    owner, model = found["owner"], found["model"]
+    if owner == "timm":
+        return f"A model of timm: timm:{model}."
+    library = "" if owner else f" Of a library: timm:{model} or torchvision:{model}."
+    return (
+        f"Nothing is downloaded. A model of the Hugging Face Hub: `hf download {found[0]} "
+        f"{unread_formats.CONFIG} --local-dir {model}`, then hf-config:{model}, or `dippm llm "
+        f"{model}` to serve a language model.{library}"
+    )
+
+
+def _may_be_a_name(text: str, parts: int) -> bool:
+    """Return whether this could name a model: at most an owner before it, no suffix of a file."""
+    is_of_timm = text.startswith("timm/")  # whose names end like "resnet50.a1_in1k"
+    is_bare = not Path(text).suffix[1:2].isalpha()
+    return parts <= 2 and len(text) <= LONGEST_NAME and (is_bare or is_of_timm)
+
+
+def _unknown_format(path: Path, framework: str | None) -> ModelFileError:
+    known = unread_formats.identify(path)
+    hint, content = known.way if known else FORMATS, known.words if known else _content(path)
+    if framework is not None:
+        others = [e.framework for e in entries() if _accepts(e, path)]
+        looks = f"It looks like {others[0]}: leave framework= out. " if others else ""
+        return UnknownFormatError(
+            f"{path.name} is not a {framework} model: {content}", looks + hint
+        )
+    if path.is_file() and is_broken(path):
+        return ModelFileError(
+            f"{path.name}: a truncated or damaged archive (PyTorch and Keras files are zip "
+            "archives; the list of members at its end is missing)",
+            "Copy or write the file again.",
+        )
+    meant = [e.framework for e in entries() if path.suffix.lower() in e.suffixes]
+    ending = f"; by its suffix it should be {meant[0]}" if meant and not known else ""
+    return UnknownFormatError(f"{path.name or path}: {content}{ending}", hint)
+
+
+def _content(path: Path) -> str:
+    """Say in a few words what a file holds that is of no format with a name."""
+    if path.is_dir():
+        inside = files.entries(path)
+        if not inside:
+            return "an empty folder"
+        odd = [p for p in inside if p.suffix.lower() in _SUFFIXES and not files.is_regular(p)]
+        note = f"; {odd[0].name} in it is {_kind_of(odd[0])}, not a file" if odd else ""
+        return f"a folder with {len(inside)} entries and no saved_model.pb{note}"
+    size = path.stat().st_size
+    if size == 0:
+        return "an empty file"
+    start = files.beginning(path, 8)
+    kinds = {
+        b"PK\x03\x04": "a zip archive of unknown or damaged content",
+        b"\x89HDF": "an HDF5 file",
+        b"version ": "text that looks like a Git LFS pointer: fetch the real file",
+    }
+    known = next((words for magic, words in kinds.items() if start.startswith(magic)), "")
+    return known or f"content of unknown format (first bytes {start.hex(' ')}, {size:,} bytes)"
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        return files.kind_of(files.look(path).st_mode)
+    except ModelFileError:
+        return "a link to nothing"
+
+
+def object_framework(source: Any) -> str | None:
+    """Return the framework that an object in memory belongs to, without importing any."""
+    import sys
+
+    checks = (
+        ("torch.jit", "ScriptModule", "pytorch script"),
+        ("torch.nn", "Module", "pytorch"),
+        ("torch.export", "ExportedProgram", "pytorch program"),
+        ("onnx", "ModelProto", "onnx"),
+        ("keras", "Model", "keras"),
+    )
+    for module_name, class_name, framework in checks:
+        kind = getattr(sys.modules.get(module_name), class_name, None)
+        if isinstance(kind, type) and isinstance(source, kind):
+            return framework
+    return None

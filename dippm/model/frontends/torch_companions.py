@@ -1,0 +1,260 @@
+"""Inputs to try last: those of models that refuse what models of their kind usually get.
+
+Masks that say which steps are no padding (all of them), latents of a decoder, the codebooks beside
+each token, features stacked as wide as the first layer, an image that is half of a canvas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_input_shapes import (
+    COMPANIONS,
+    FEATURE_STEPS,
+    SAMPLES,
+    TOKENS,
+    Found,
+    Shape,
+    input_shape,
+    setting,
+)
+from dippm.model.relax.raw_graph import InputValue
+
+if TYPE_CHECKING:
+    import torch
+
+LATENTS = 100
+MEL_BINS = 128
+FLOWS = 50
+STEPS = 1024
+MOST_NUMBERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Sizes without the batch by input name, and numbers of those that are known.
+
+    Where there are numbers, the sizes are complete, with a batch of one.
+    """
+
+    shapes: Mapping[str, Shape]
+    values: Mapping[str, InputValue] = field(default_factory=dict)
+
+
+def late_inputs(
+    module: torch.nn.Module, config: Any, names: list[str], required: Collection[str]
+) -> Iterator[Late]:
+    """Yield what a module may be given, the likeliest first; nothing where nothing tells.
+
+    Args:
+        module: what asks.
+        config: of the module.
+        names: parameters of its `forward`.
+        required: those that have no default.
+    """
+    main = getattr(module, "main_input_name", None)
+    base = [main] if isinstance(main, str) and main in names else []
+    if not base and not required and "input_ids" in names:
+        base = ["input_ids"]
+    if "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", False):
+        base.append("decoder_input_ids")
+    base += [name for name in required if name not in base]
+    most = [*base, *(n for n in names if n in (*COMPANIONS, "input_ids") and n not in base)]
+    masks = [n for n in names if n in _MASKS and n not in base]
+    for which in (base, [*base, *masks], [*most, *masks]):
+        shapes = {name: _shape(name, config) for name in which}
+        if any(shapes[name] is None for name in (*base, *required)):
+            continue
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        held = [name for name in known if name in _MASKS]
+        ways = list(_ways(module, config, known))
+        yield from map(Late, ways)
+        for sizes in ways if held else ():
+            yield from _with_known_masks(sizes, held)
+
+
+def _ways(
+    module: torch.nn.Module, config: Any, sizes: dict[str, Shape]
+) -> Iterator[dict[str, Shape]]:
+    """Yield sizes, and the same as modules of some kinds want them."""
+    yield sizes
+    if "pixel_values" in sizes and len(sizes["pixel_values"]) == 3:
+        if "prompt_pixel_values" in sizes:
+            halved = [n for n in sizes if n in ("pixel_values", *COMPANIONS) and len(sizes[n]) == 3]
+            yield {**sizes, **{n: _upper_half(sizes[n]) for n in halved}}
+        else:
+            yield {**sizes, "pixel_values": (1, *sizes["pixel_values"])}
+    for name in _SOUND & sizes.keys():
+        shape = sizes[name]
+        yield {**sizes, name: (*shape[:-2], *reversed(shape[-2:]))}
+        times = _stacked_by(module, shape[-1])
+        if times > 1:
+            yield {**sizes, name: (*shape[:-2], shape[-2] // times, shape[-1] * times)}
+    if "input_values" in sizes and len(sizes["input_values"]) == 1:
+        yield {**sizes, "input_values": (1, *sizes["input_values"])}
+    codebooks = setting(config, "num_codebooks")
+    if codebooks and "input_ids" in sizes:
+        yield {**sizes, "input_ids": (*sizes["input_ids"], codebooks + 1)}
+
+
+def _with_known_masks(sizes: dict[str, Shape], masks: list[str]) -> Iterator[Late]:
+    """Yield complete sizes with masks of ones, for modules that read how long a sequence is."""
+    if all(_count(sizes[name]) <= MOST_NUMBERS for name in masks):
+        whole = {name: (1, *shape) for name, shape in sizes.items() if name not in masks}
+        yield Late(whole, {name: _ones((1, *sizes[name])) for name in masks})
+
+
+def with_known_masks(inputs: InputSpec) -> InputSpec | None:
+    """Return one sample of these inputs whose masks leave nothing out; None without such masks."""
+    one = {"bool": True, "float": 1.0}
+    masks = {
+        name: _ones((1, *shape), one.get(inputs.kinds.get(name, ""), 1))
+        for name, shape in inputs.shapes.items()
+        if name.endswith("mask") and name not in inputs.batch_axes and _count(shape) <= MOST_NUMBERS
+    }
+    if not masks or any(axis is not None for axis in inputs.batch_axes.values()):
+        return None
+    shapes = {
+        name: shape if name in inputs.batch_axes else (1, *shape)
+        for name, shape in inputs.shapes.items()
+        if name not in masks
+    }
+    kinds = {name: kind for name, kind in inputs.kinds.items() if name not in masks}
+    return InputSpec(shapes, dict.fromkeys(shapes), {**inputs.values, **masks}, kinds)
+
+
+def packed_image(config: Any, names: Collection[str], main: object) -> Iterator[Late]:
+    """Yield a square image as a row of patches with its rows and columns as numbers.
+
+    Args:
+        config: of the model.
+        names: parameters of its `forward`.
+        main: the input that it names first.
+    """
+    patch, channels = setting(config, "patch_size"), setting(config, "num_channels") or 3
+    if patch is None or "pixel_values" not in names:
+        return
+    text = {"input_ids": (1, *_texts(config)[0])} if main == "input_ids" in names else {}
+    if "spatial_shapes" in names:
+        side = isqrt(setting(config, "num_patches") or 256)
+        sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
+        mask = {"pixel_attention_mask": _ones((1, side * side))}
+        masked = mask if "pixel_attention_mask" in names else {}
+        yield Late({**text, **sizes}, {"spatial_shapes": ((side, side),), **masked})
+    elif "target_sizes" in names:
+        side = 16
+        row = (1, channels, patch, side * side * patch)
+        yield Late({**text, "pixel_values": row}, {"target_sizes": ((side, side),)})
+    elif "pixel_position_ids" in names:
+        pool = setting(config, "pooling_kernel_size") or 1
+        side = max(16 // pool, 1) * pool
+        places = tuple((x, y) for y in range(side) for x in range(side))
+        sizes = {"pixel_values": (1, side * side, channels * patch * patch)}
+        yield Late(sizes, {"pixel_position_ids": (places,)})
+
+
+def _shape(name: str, config: Any) -> Shape | None:
+    rule = _RULES.get(name)
+    found = (rule(config) if rule is not None else None) or input_shape(name, config)
+    return found[0] if found is not None else None
+
+
+def _stacked_by(module: torch.nn.Module, width: int) -> int:
+    """Return how many steps the first layer of a module takes as one."""
+    first = next((part for part in module.modules() if list(part.parameters(recurse=False))), None)
+    wanted = getattr(first, "in_features", None)
+    return wanted // width if isinstance(wanted, int) and width and wanted % width == 0 else 1
+
+
+def _upper_half(shape: Shape) -> Shape:
+    channels, height, width = shape
+    return channels, height // 2, width
+
+
+def _count(shape: Shape) -> int:
+    return shape[0] * _count(shape[1:]) if shape else 1
+
+
+def _ones(shape: Shape, one: float = 1) -> InputValue:
+    return tuple(_ones(shape[1:], one) for _ in range(shape[0])) if shape else one
+
+
+def _texts(config: Any) -> Found:
+    found = input_shape("input_ids", config)
+    assert found is not None
+    return found
+
+
+def _images_of_text(config: Any) -> Found:
+    return (*_texts(config)[0], 1), True
+
+
+def _wide(count: int) -> Callable[[Any], Found | None]:
+    def rule(config: Any) -> Found | None:
+        inner = getattr(config, "dit_config", config)
+        width = setting(inner, "hidden_size")
+        return ((count, width), True) if width else None
+
+    return rule
+
+
+def _features(config: Any) -> Found | None:
+    if found := input_shape("input_features", config):
+        return found
+    inner = getattr(config, "semantic_model_config", None)
+    width = getattr(inner, "feature_projection_input_dim", None)
+    if width:  # beside the sound itself, as one step for each 20 ms
+        return (SAMPLES // 320, width), True
+    return (FEATURE_STEPS, MEL_BINS), True
+
+
+def _latents(config: Any) -> Found | None:
+    width = setting(config, "hidden_size")
+    return ((width, LATENTS), True) if width else None
+
+
+def _series(config: Any) -> Found | None:
+    length, patch = setting(config, "context_length"), setting(config, "patch_length")
+    return ((max(min(length, STEPS) // patch, 1) * patch,), True) if length and patch else None
+
+
+def _context(config: Any) -> Found | None:
+    width, layers = setting(config, "hidden_size"), getattr(config, "target_layer_ids", None)
+    return ((TOKENS, width * len(layers)), True) if width and layers else None
+
+
+def _noise(config: Any) -> Found | None:
+    width, block = setting(config, "hidden_size"), setting(config, "block_size")
+    return ((block, width), True) if width and block else None
+
+
+_RULES: dict[str, Callable[[Any], Found | None]] = {
+    "action_embeds": _wide(FLOWS),
+    "attention_mask": _texts,
+    "classes_attention_mask": _texts,
+    "context_hidden_states": _context,
+    "decoder_attention_mask": _texts,
+    "freq": lambda _: ((1,), True),
+    "hidden_states": _wide(TOKENS),
+    "image_attention_mask": _images_of_text,
+    "image_embeds_position_mask": _texts,
+    "input_features": _features,
+    "latents": _latents,
+    "noise_embeds": _noise,
+    "past_values": _series,
+    "past_values_padding": _series,
+    "tasks_attention_mask": _texts,
+}
+
+_MASKS = frozenset(
+    """
+    attention_mask decoder_attention_mask image_attention_mask image_embeds_position_mask
+    input_features_mask
+    """.split()
+)
+
+_SOUND = frozenset({"hidden_states", "input_features", "latents"})

@@ -1,0 +1,226 @@
+"""The inputs that a model states about itself, or that models of its kind usually get.
+
+What a model states (the image size of its configuration) is taken silently; what it leaves open
+(the length of a text) is chosen here and said in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.torch_companions import Late, late_inputs, packed_image
+from dippm.model.frontends.torch_input_shapes import COMPANIONS, SOUND, Shape, input_shape
+from dippm.model.frontends.torch_packed import packed_images
+from dippm.model.relax.raw_graph import InputValue
+
+if TYPE_CHECKING:
+    import torch
+
+CHOSEN = "input= gives another"
+"""How a note ends that only tells which inputs were taken."""
+
+ADDED = "input= adds it"
+"""How a note ends that only tells which inputs were left out."""
+
+KNOWN = (
+    f"input {{name}}: numbers that leave nothing out were taken (no padding, one image); {CHOSEN}"
+)
+"""Of an input whose sizes are not enough."""
+
+PARTS = ("pixel_values", "pixel_values_videos", "input_features", "input_values")
+"""Inputs that a language model can also be given, which are worked on by a part of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnInputs:
+    """Inputs that a model may be used with.
+
+    Attributes:
+        shapes: without the batch, by input name ("" is the first).
+        notes: what was chosen for them.
+        values: numbers by input name, for inputs whose sizes are not enough.
+        is_whole: whether the shapes are complete, without a batch.
+    """
+
+    shapes: Mapping[str, Shape]
+    notes: tuple[str, ...] = ()
+    values: Mapping[str, InputValue] = field(default_factory=dict)
+    is_whole: bool = False
+
+    @property
+    def spec(self) -> InputSpec:
+        """The same as a user would give it."""
+        axes = dict.fromkeys(self.shapes) if self.is_whole else {}
+        return InputSpec(self.shapes, batch_axes=axes, values=self.values)
+
+
+def own_inputs(
+    module: torch.nn.Module, names: list[str], required: Collection[str] = ()
+) -> list[OwnInputs]:
+    """Return the inputs that a model may be used with, the likeliest first; none if nothing tells.
+
+    Those after the first are for models that refuse it: they add inputs that `forward` asks for
+    though it has defaults for them, turn sound so that its features come first, or stack images
+    (one of several, or the two of a pair).
+
+    Args:
+        module: any module; timm's and transformers' say the most.
+        names: parameters of its `forward`.
+        required: those that have no default.
+    """
+    for attribute in ("pretrained_cfg", "default_cfg"):
+        settings = getattr(module, attribute, None)
+        if isinstance(settings, Mapping) and settings.get("input_size"):
+            return [OwnInputs({"": _image_of_timm(module, settings)})]
+    config = getattr(module, "config", None)
+    packed = list(packed_images(config, required))
+    if packed:
+        return [OwnInputs(p.shapes, (p.note,), p.values, is_whole=True) for p in packed]
+    if config is not None:
+        used = list(_used(module, config, names))
+        if used[0] not in names and any(input_shape(name, config) for name in required):
+            del used[0]
+        if any(input_shape(name, config) is None for name in used):
+            return []
+        used += [name for name in required if name in names and name not in used]
+        more = [*used, *(n for n in names if n in COMPANIONS and n not in used)]
+        most = [*more, *(n for n in names if n == "input_ids" and n not in more)]
+        size = _size_of_inner_timm(module)
+        found = [
+            _of_configuration(config, names, which, turned=turned, stacked=stacked, size=size)
+            for stacked in (0, 1, 2)
+            for turned in (False, True)
+            for which in (used, more, most)
+        ]
+        return [own for i, own in enumerate(found) if own is not None and own not in found[:i]]
+    own = _of_detector(module)
+    return [] if own is None else [own]
+
+
+def last_inputs(
+    module: torch.nn.Module, names: list[str], required: Collection[str] = ()
+) -> Iterator[OwnInputs]:
+    """Yield the inputs of models that refuse those of `own_inputs`, with the same arguments."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return
+    main = getattr(module, "main_input_name", None)
+    tried: list[Late] = []
+    for late in (*packed_image(config, names, main), *late_inputs(module, config, names, required)):
+        if late in tried:
+            continue
+        tried.append(late)
+        notes = [chosen(f"input {name}", shape) for name, shape in late.shapes.items()]
+        notes += [KNOWN.format(name=name) for name in late.values]
+        yield OwnInputs(late.shapes, tuple(notes), late.values, is_whole=bool(late.values))
+
+
+def chosen(what: str, sizes: Shape, why: str = "the model leaves it open") -> str:
+    """Return the note for an input that was chosen."""
+    return f"{what}: {','.join(map(str, sizes))} was taken ({why}); {CHOSEN}"
+
+
+def _image_of_timm(module: torch.nn.Module, settings: Mapping[str, Any]) -> Shape:
+    """Return the size that the model was built for: its settings are those of its weights."""
+    channels, height, width = (int(size) for size in settings["input_size"])
+    name = settings.get("first_conv")
+    name = name if isinstance(name, str) else next(iter(name or ()), "")
+    try:
+        first: Any = module.get_submodule(name) if name else None
+    except AttributeError:
+        first = None
+    found = getattr(first, "in_channels", None)
+    if isinstance(found, int) and isinstance(name, str) and settings["input_size"][0] in (1, 3):
+        channels = found // _pixels_as_channels(module, first)
+    built_for = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if isinstance(built_for, tuple) and len(built_for) == 2:
+        height, width = (int(size) for size in built_for)
+    return channels, height, width
+
+
+def _size_of_inner_timm(module: torch.nn.Module) -> Shape | None:
+    """Return the height and width that a timm model within the module was built for."""
+    for part in module.modules():
+        settings = getattr(part, "pretrained_cfg", None)
+        if isinstance(settings, Mapping) and settings.get("input_size"):
+            return _image_of_timm(part, settings)[1:]
+    return None
+
+
+def _pixels_as_channels(module: torch.nn.Module, first: torch.nn.Module) -> int:
+    """Return how many pixels a stem puts into the channels of one, before the first convolution."""
+    pixels = 1
+    for layer in module.modules():
+        if layer is first:
+            break
+        block = getattr(layer, "bs", getattr(layer, "downscale_factor", None))
+        if isinstance(block, int) and not list(layer.children()):
+            pixels *= block * block
+    return pixels
+
+
+def _of_detector(module: torch.nn.Module) -> OwnInputs | None:
+    """Return the size to which a detector of torchvision brings its images."""
+    transform = getattr(module, "transform", None)
+    shortest = getattr(transform, "min_size", None)
+    if not (isinstance(shortest, tuple | list) and shortest):
+        return None
+    size = getattr(transform, "fixed_size", None) or (shortest[-1], shortest[-1])
+    shape = (3, int(size[1]), int(size[0]))
+    return OwnInputs({"": shape}, (chosen("image", shape, "a size that the model keeps"),))
+
+
+def _of_configuration(
+    config: Any,
+    names: list[str],
+    used: list[str],
+    *,
+    turned: bool,
+    stacked: int,
+    size: Shape | None,
+) -> OwnInputs | None:
+    """Return inputs of a model with a configuration, as those of transformers have."""
+    shapes: dict[str, Shape] = {}
+    notes: list[str] = []
+    for name in used:
+        found = input_shape(name, config)
+        if found is None:
+            continue
+        shape, assumed = found
+        if size and assumed and name.startswith("pixel_values") and len(shape) >= 3:
+            shape = (*shape[:-2], *size)
+        if turned and name in SOUND:
+            shape, assumed = _turned(shape), True
+        if stacked and name == "pixel_values" and len(shape) == 3:
+            shape, assumed = (stacked, *shape), True
+        shapes[name if name in names else ""] = shape
+        if assumed:
+            notes.append(chosen(f"input {name}", shape))
+    absent = [name for name in PARTS if name in names and name not in shapes]
+    if absent and any(name.endswith("input_ids") for name in shapes):
+        notes.append(f"{', '.join(absent)}: none, so the work on it is not in the graph; {ADDED}")
+    return OwnInputs(shapes, tuple(notes)) if shapes else None
+
+
+def _used(module: torch.nn.Module, config: Any, names: list[str]) -> Iterator[str]:
+    """Yield the names of the inputs that a pass needs."""
+    main = getattr(module, "main_input_name", None)
+    if not isinstance(main, str):
+        yield "pixel_values"
+        return
+    yield main
+    both = "input_ids" in names and "pixel_values" in names
+    inserts_images = any(hasattr(config, f"image_token_{end}") for end in ("id", "index"))
+    if both and hasattr(config, "text_config") and hasattr(config, "vision_config"):
+        if not inserts_images:
+            yield "pixel_values" if main == "input_ids" else "input_ids"
+    elif "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", False):
+        yield "decoder_input_ids"
+
+
+def _turned(shape: Shape) -> Shape:
+    """Return the features of a sound before its steps, a wave with its one channel."""
+    return (1, *shape) if len(shape) == 1 else (*shape[:-2], shape[-1], shape[-2])

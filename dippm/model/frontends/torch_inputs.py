@@ -1,0 +1,350 @@
+"""What `forward` takes: names, shapes and types of the inputs of a module."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from dippm.errors import ConversionError, DippmError, InputShapeError
+from dippm.model.frontends.frontend import FORMS, InputSpec
+from dippm.model.frontends.torch_call import (
+    ByParameter,
+    Call,
+    Leaf,
+    is_list_of_tensors,
+    is_optional,
+    is_tensor,
+    plain_type,
+    takes_parts,
+)
+from dippm.model.frontends.torch_companions import with_known_masks
+from dippm.model.frontends.torch_defaults import last_inputs, own_inputs
+from dippm.model.relax.raw_graph import InputValue
+
+INTEGER_NAME = re.compile(
+    r"(^|[_.])(ids?|idx|index|indices|tokens?|attention_mask|labels?|offsets?|lengths?)$"
+)
+EDGES = re.compile(r"(^|[_.])edge_index$")
+"""The edges of a graph, 2 × E, as PyTorch Geometric names them."""
+
+MASK_NAME = re.compile(r"mask|valid")
+Result = TypeVar("Result")
+_EMPTY = inspect.Parameter.empty
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_GRAPH_NOTE = (
+    "the input holds the edges of a graph: all sizes were taken as complete, without a batch "
+    "(N in an input's sizes names one)"
+)
+
+_NO_PADDING = (
+    "the model reads its masks: one sample without padding was taken, whatever the batch; "
+    'input="MASK=value:[[1,1,...,0]];..." gives another'
+)
+
+_ANNOTATIONS = {
+    "Tensor": torch.Tensor,
+    "List[Tensor]": list[torch.Tensor],
+    "List[int]": list[int],
+    "List[float]": list[float],
+}
+"""What a scripted signature says, as Python annotates it."""
+
+_LIST_NOTE = (
+    "input {name} is a list with a tensor for each sample: one was taken, which is what batch 1 "
+    "means; {name}.0=..., {name}.1=... give more"
+)
+
+
+def accepted(module: torch.nn.Module, inputs: InputSpec, use: Callable[[Call], Result]) -> Result:
+    """Return what comes of the call that gives a module these inputs, or its own if there are none.
+
+    Of its own inputs, those are tried in turn that it may be used with.
+
+    Args:
+        module: any module.
+        inputs: shapes by parameter of `forward`; "" is the first one. Names with dots lead into
+            dictionaries, data classes and tuples: "batch.image", "state.0".
+        use: raises `InputShapeError` if the module does not accept them.
+
+    Raises:
+        InputShapeError: if the names are not those of the module, or some are missing; the first
+            one that `use` raised.
+    """
+    _check_forward(module)
+    parameters, floating = forward_parameters(module), float_dtype(module)
+    if inputs.shapes or inputs.values:
+        return _accepted_as_given(parameters, inputs, floating, use)
+    names, needed = [p.name for p in parameters], _needed(parameters)
+    refusal: DippmError | None = None
+    for own in own_inputs(module, names, needed):
+        try:
+            return use(_bound(parameters, own.spec, floating, own.notes))
+        except InputShapeError as error:
+            refusal = refusal or error
+        except ConversionError as error:  # accepted, but not to be followed
+            refusal = refusal or error
+            break
+    on_data = isinstance(refusal, ConversionError)
+    for own in last_inputs(module, names, needed):
+        if not on_data or own.values:
+            with contextlib.suppress(ConversionError, InputShapeError):
+                return use(_bound(parameters, own.spec, floating, own.notes))
+    raise refusal or _silence(module, parameters)
+
+
+def _accepted_as_given(
+    parameters: list[inspect.Parameter],
+    inputs: InputSpec,
+    floating: torch.dtype,
+    use: Callable[[Call], Result],
+) -> Result:
+    """Return what comes of given inputs; of one sample without padding if the masks are read."""
+    try:
+        return use(_bound(parameters, inputs, floating))
+    except ConversionError:
+        one = with_known_masks(inputs)
+        if one is None:
+            raise
+        with contextlib.suppress(ConversionError, InputShapeError):
+            return use(_bound(parameters, one, floating, (_NO_PADDING,)))
+        raise
+
+
+def _bound(
+    parameters: list[inspect.Parameter],
+    inputs: InputSpec,
+    floating: torch.dtype,
+    notes: tuple[str, ...] = (),
+) -> Call:
+    """Return the call that gives a module these inputs.
+
+    Raises:
+        InputShapeError: if the names are not those of the module, or some are missing.
+    """
+    inputs = inputs.in_order([p.name for p in parameters if p.kind not in _VARIABLE])
+    if "" in inputs.shapes and parameters and is_list_of_tensors(parameters[0].annotation):
+        notes = (*notes, _LIST_NOTE.format(name=parameters[0].name))
+    inputs = _with_parameter_names(parameters, inputs)
+    constants = _checked(parameters, inputs)
+    kinds = {"bool": torch.bool, "int": torch.int64, "float": floating}
+    leaves = [_leaf(name, inputs, parameters, kinds) for name in inputs.shapes]
+    if any(leaf.name for leaf in leaves if EDGES.search(leaf.name)):
+        leaves = [leaf if leaf.named else _without_batch(leaf) for leaf in leaves]
+        notes = (*notes, _GRAPH_NOTE)
+    return Call(tuple(leaves), ByParameter(parameters, constants), notes)
+
+
+def _check_forward(module: torch.nn.Module) -> None:
+    """Refuse a container whose parts are called one by one, by code that is not its `forward`.
+
+    Raises:
+        InputShapeError: that names its parts.
+    """
+    if not _lacks_forward(module):
+        return
+    parts = [name for name, part in module.named_children() if not _lacks_forward(part)]
+    raise InputShapeError(
+        f"{type(module).__name__} has no forward() of its own, so no input can be given to it",
+        f"Predict its parts one by one: {', '.join(parts[:8]) or 'none of them has one either'}.",
+    )
+
+
+def _lacks_forward(module: torch.nn.Module) -> bool:
+    own = getattr(type(module), "forward", None)
+    return own is torch.nn.Module.forward and "forward" not in vars(module)
+
+
+def forward_parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward` without `self`; none if it has no signature."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return _scripted_parameters(module)
+    for evaluated in (True, False):  # annotations may be text that cannot be evaluated
+        try:
+            signature = inspect.signature(module.forward, eval_str=evaluated)
+        except Exception:
+            continue
+        return list(signature.parameters.values())
+    return []
+
+
+def _scripted_parameters(module: torch.jit.ScriptModule) -> list[inspect.Parameter]:
+    schema: Any = module.forward.schema  # type: ignore[attr-defined]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = []
+    for argument in schema.arguments[1:]:
+        default = argument.default_value if argument.has_default_value() else _EMPTY
+        annotation = _ANNOTATIONS.get(str(argument.type), _EMPTY)
+        found.append(inspect.Parameter(argument.name, kind, default=default, annotation=annotation))
+    return found
+
+
+def _silence(module: torch.nn.Module, parameters: list[inspect.Parameter]) -> InputShapeError:
+    """Return the refusal of a model that says nothing of its inputs."""
+    names = _required(parameters) or [getattr(module, "main_input_name", "x")]
+    text = "128" if INTEGER_NAME.search(names[0]) else "3,224,224"
+    example = f'"{text}"' if len(names) == 1 else '"' + ";".join(f"{n}=..." for n in names) + '"'
+    return InputShapeError(
+        f"the model does not say its input shape (inputs: {', '.join(names)})",
+        f"Give input={example}, without the batch.",
+    )
+
+
+def _needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    return [p.name for p in _without_default(parameters) if not is_optional(p.annotation)]
+
+
+def _required(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    return [p.name for p in _without_default(parameters)]
+
+
+def _without_default(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [p for p in parameters if p.default is _EMPTY and p.kind not in _VARIABLE]
+
+
+def _with_parameter_names(parameters: list[inspect.Parameter], inputs: InputSpec) -> InputSpec:
+    """Spell names as parameters: parts of the only structured one, tokens given without a name."""
+    known = [p for p in parameters if p.kind not in _VARIABLE]
+    names = {name.partition(".")[0] for name in (*inputs.shapes, *inputs.values)}
+    required = _required(parameters)
+    if (
+        len(required) == 1
+        and "" not in names
+        and not names & {p.name for p in known}
+        and takes_parts(known[0].annotation)
+    ):
+        return _renamed(inputs, {name: f"{required[0]}.{name}" for name in _all_names(inputs)})
+    if "" not in inputs.shapes or not known:
+        return inputs
+    first = known[0]
+    if first.name in names:
+        raise InputShapeError(f"input {first.name!r} is given twice", FORMS)
+    if is_list_of_tensors(first.annotation):
+        return _renamed(inputs, {"": f"{first.name}.0"})
+    if INTEGER_NAME.search(first.name):
+        return _renamed(inputs, {"": first.name})
+    return inputs
+
+
+def _all_names(inputs: InputSpec) -> list[str]:
+    return [*inputs.shapes, *inputs.values]
+
+
+def _renamed(inputs: InputSpec, names: Mapping[str, str]) -> InputSpec:
+    return InputSpec(
+        shapes={names.get(n, n): shape for n, shape in inputs.shapes.items()},
+        batch_axes={names.get(n, n): axis for n, axis in inputs.batch_axes.items()},
+        values={names.get(n, n): value for n, value in inputs.values.items()},
+        kinds={names.get(n, n): kind for n, kind in inputs.kinds.items()},
+    )
+
+
+def _checked(parameters: list[inspect.Parameter], inputs: InputSpec) -> dict[str, Any]:
+    """Check that the names fit the parameters; return the arguments that are no tensors.
+
+    Raises:
+        InputShapeError: if names are unknown or missing.
+    """
+    known = {p.name: p for p in parameters if p.kind not in _VARIABLE}
+    given = {name.partition(".")[0] for name in _all_names(inputs) if name}
+    kinds = {p.kind for p in parameters}
+    for name in sorted(given - set(known)):
+        by_place = name.isdigit() and inspect.Parameter.VAR_POSITIONAL in kinds
+        if inspect.Parameter.VAR_KEYWORD not in kinds and not by_place and known:
+            raise InputShapeError(
+                f"the model has no input {name!r}", f"Its inputs: {', '.join(known)}. {FORMS}"
+            )
+    if "" in inputs.shapes and known:
+        given |= {next(iter(known))}
+    open_names = [name for name in _required(parameters) if name not in given]
+    absent = {name: None for name in open_names if is_optional(known[name].annotation)}
+    missing = [name for name in open_names if name not in absent]
+    if missing:
+        example = ";".join(f"{name}=..." for name in _required(parameters))
+        raise InputShapeError(
+            f"no shape for input {', '.join(missing)}",
+            f'The model has several inputs: give input="{example}".',
+        )
+    return {**absent, **{n: _argument(v, known.get(n)) for n, v in inputs.values.items()}}
+
+
+def _argument(value: InputValue, parameter: inspect.Parameter | None) -> Any:
+    """Return a value as its parameter asks for it; several numbers are a tuple where it is open."""
+    annotation = parameter.annotation if parameter is not None else None
+    if is_tensor(annotation):
+        return torch.tensor(value)
+    is_list = plain_type(annotation) is list
+    return list(value) if is_list and isinstance(value, tuple) else value
+
+
+def _leaf(
+    name: str,
+    inputs: InputSpec,
+    parameters: list[inspect.Parameter],
+    kinds: Mapping[str, torch.dtype],
+) -> Leaf:
+    axis, named = inputs.batch_axes.get(name, 0), name in inputs.batch_axes
+    top, dot, _ = name.partition(".")
+    one_per_sample = bool(dot) and any(
+        p.name == top and is_list_of_tensors(p.annotation) for p in parameters
+    )
+    if one_per_sample and not named:
+        axis = None
+    dtype = kinds.get(inputs.kinds.get(name, ""))
+    return Leaf(name, tuple(inputs.shapes[name]), axis, named, dtype)
+
+
+def _without_batch(leaf: Leaf) -> Leaf:
+    return Leaf(leaf.name, leaf.shape, None, leaf.named, leaf.dtype)
+
+
+def float_dtype(module: torch.nn.Module) -> torch.dtype:
+    """Return the type of the first weight; inputs usually share it."""
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
+
+
+def dtype_choices(names: Iterable[str], floating: torch.dtype) -> list[dict[str, torch.dtype]]:
+    """Return types for all inputs, the likeliest first, without repetition."""
+    names = list(names)
+    whole = {n for n in names if INTEGER_NAME.search(n)}
+    if any(EDGES.search(n) for n in names):
+        whole |= {"batch"}  # the graph that each node belongs to
+    guess = {n: torch.int64 if n in whole else floating for n in names}
+    choices = [guess]
+    masks = {n: torch.bool for n in names if MASK_NAME.search(n)}
+    choices.append({**guess, **masks})
+    for name in names:
+        other = floating if guess[name] is torch.int64 else torch.int64
+        choices += [{**guess, name: other}, {**guess, **masks, name: other}]
+    choices += [dict.fromkeys(names, torch.int64), dict.fromkeys(names, floating)]
+    choices += [{**guess, name: torch.bool} for name in names]
+    return [c for i, c in enumerate(choices) if c not in choices[:i]]
+
+
+def shape_hint(module: torch.nn.Module, shape: tuple[int, ...]) -> str:
+    """Say what the first layer with weights expects."""
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if re.fullmatch(r"Conv[123]d", kind) and isinstance(_size(layer, "in_channels"), int):
+            channels, rank = int(layer.in_channels), int(kind[4])
+            sizes = ",".join("DHW"[3 - rank :])
+            text = f"The first layer ({name or kind}) is {kind}: input={channels},{sizes}."
+            if len(shape) == rank + 1 and shape[-1] == channels != shape[0]:
+                moved = ",".join(map(str, (shape[-1], *shape[:-1])))
+                text += f" The shape looks channels-last: try {moved}."
+            return text
+        if kind == "Linear" and (width := _size(layer, "in_features", "in_channels")):
+            return f"The first layer ({name or kind}) is Linear: last size {width}."
+        if kind == "Embedding":
+            return f"The first layer ({name or kind}) is Embedding: input=TOKENS."
+    return FORMS
+
+
+def _size(layer: torch.nn.Module, *names: str) -> int | None:
+    sizes = (getattr(layer, name, None) for name in names)
+    return next((size for size in sizes if isinstance(size, int)), None)

@@ -1,0 +1,640 @@
+"""The conversion worker: a fresh process in a sandbox, with a memory limit and a time limit.
+
+Caller side: `Worker`, `WorkerPool`. Worker side: `main`, `step`. What all workers share is in
+`dippm.base.process`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import importlib.util
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from dippm.base import process
+from dippm.base.process import (
+    BadFrameError,
+    Sandbox,
+    TimedOutError,
+    WorkerDiedError,
+    WorkerPipes,
+    tells_out_of_memory,
+)
+from dippm.base.progress import listening, sized, tell
+from dippm.errors import ConversionError, DippmError, SandboxWarning
+from dippm.model.frontends.deadline import Frames
+from dippm.model.frontends.frontend import InputSpec
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S, times
+from dippm.model.frontends.worker_errors import (
+    as_data,
+    memory_words,
+    no_process,
+    no_room,
+    revive,
+    short_of_memory,
+    took_too_long,
+)
+from dippm.model.relax.raw_graph import RawGraph
+
+CONVERSIONS_PER_PROCESS = 64
+LEEWAY_S = 5.0
+"""So much later than its caller a worker ends itself."""
+PLACE_S = 3.0
+"""So long a worker whose time is over may take to say in which part of the model it was; one that
+is in a long call into C says nothing."""
+PLACE_SIGNAL = signal.SIGUSR1
+STAGE_S = 0.2
+LOOK_S = 1.0
+"""Between two looks at what a conversion has written."""
+MOST_FILES = 10_000
+LONGEST_STEP = 300
+GARBAGE = 100_000
+"""New objects before those without owner are looked for: a large graph is millions that have one,
+and to look through them again and again is a tenth of a conversion."""
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "PIP_NO_INDEX": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+OWN_FOLDERS = ("TMPDIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "YOLO_CONFIG_DIR")
+"""Where libraries write without asking whether they may; elsewhere they cannot."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process that converts, from the caller's side.
+
+    Attributes:
+        module: the frontend module whose `load` it calls; a worker never serves another one.
+        memory_limit_mb: limit that the process was started with.
+        conversions: how many it has done.
+        peak_memory_mb: resident peak that the process last reported.
+        cpu_s: processor time of its last conversion.
+        step: what it last said it was doing.
+        sandbox: what the process can no longer do, as it found out; None before it said so.
+        worn_out: it must not be used again.
+        folder: a temporary folder that goes with the process.
+    """
+
+    module: str
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB
+    conversions: int = 0
+    peak_memory_mb: float = 0.0
+    cpu_s: float = 0.0
+    step: str = "starting"
+    sandbox: Sandbox | None = None
+    worn_out: bool = False
+    _pipes: WorkerPipes = field(init=False, repr=False)
+    _began: float = field(default=0.0, init=False, repr=False)
+    _limit_s: float = field(default=DEFAULT_TIMEOUT_S, init=False, repr=False)
+    _looked: float = field(default=0.0, init=False, repr=False)
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="dippm-"))
+            self.folder.chmod(0o700)  # whatever the umask of this process
+        except OSError as error:
+            raise no_room(error, "") from error
+        words = f"{self.module!r}, {self.memory_limit_mb}, {str(self.folder)!r}"
+        start = f"from {__name__} import main; main({words})"
+        command = [sys.executable, "-P", "-c", start]
+        path = os.pathsep.join(os.path.abspath(p or os.getcwd()) for p in sys.path)
+        own = dict.fromkeys(OWN_FOLDERS, str(self.folder))
+        environment = {**os.environ, **OFFLINE, **own, "PYTHONPATH": path}
+        try:
+            self._pipes = WorkerPipes(command, environment)
+        except BaseException as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise no_process(error) from error
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._pipes.alive
+
+    def convert(self, request: dict[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RawGraph:
+        """Send one request and wait for its graph.
+
+        Args:
+            request: `source`, `inputs`, `trust` of a file or name, or `program` and its batch.
+            timeout_s: wall time until the process is ended, see `Limits`.
+
+        Raises:
+            DippmError: what the frontend raised, with its own type.
+            ConversionError: if the process crashed or met a limit.
+        """
+        self._began, self._limit_s = time.monotonic(), timeout_s
+        limit = timeout_s if math.isfinite(timeout_s) else None
+        try:
+            self._pipes.send({"timeout_s": limit, **request})
+            answer = self._receive(timeout_s)
+        except WorkerDiedError as error:
+            if error.code == -signal.SIGALRM:  # this process slept longer than the limit
+                raise self._too_slow() from None
+            raise self._ended(error) from None
+        except TimedOutError:
+            raise self._too_slow(self._ask_place()) from None
+        self.conversions += 1
+        self.peak_memory_mb, self.cpu_s = answer["peak_memory_mb"], answer["cpu_s"]
+        self.worn_out = (
+            answer.get("worn_out", False)
+            or self.conversions >= CONVERSIONS_PER_PROCESS
+            or self._wrote_too_much()  # the next one shall not answer for it
+        )
+        if "error" in answer:
+            raise revive(answer["error"])
+        try:
+            return RawGraph.from_json(answer["graph"])
+        except ValueError as error:
+            raise ConversionError(
+                f"the converter's answer is no graph: {error}",
+                "This is a fault of the frontend that reads the file: report it with the model.",
+            ) from error
+
+    def wait_for_sandbox(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Sandbox:
+        """Return what a process that was just started can no longer do.
+
+        Raises:
+            ConversionError: if it does not say so in time.
+        """
+        end = time.monotonic() + timeout_s
+        try:
+            while self.sandbox is None:
+                self._hear(self._pipes.receive(lambda: end - time.monotonic()))
+        except WorkerDiedError as error:
+            raise self._ended(error) from None
+        except TimedOutError:
+            self._limit_s = timeout_s
+            raise self._too_slow() from None
+        return self.sandbox
+
+    def stop(self) -> None:
+        """End the process and remove its folder."""
+        self._pipes.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _receive(self, timeout_s: float) -> process.Message:
+        while True:
+            frame = self._pipes.receive(self._remaining)
+            if not _is_frame(frame):
+                raise BadFrameError("answered with what is no answer")
+            if "operators" in frame:
+                self._limit_s = timeout_s * times(frame["operators"])
+            elif not self._hear(frame):
+                return frame
+
+    def _remaining(self) -> float:
+        """Return the seconds that are left of the limit, and look at the folder now and then."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK_S:
+            self._looked = now
+            if self._wrote_too_much():
+                self.stop()
+                raise ConversionError(
+                    f"the conversion wrote more than {self.memory_limit_mb} MB, or {MOST_FILES:,} "
+                    f"files, into its temporary folder (step: {self.step})",
+                    "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
+                )
+        return self._began + self._limit_s - now
+
+    def _wrote_too_much(self) -> bool:
+        """Return whether the folder holds more than the process may have in memory."""
+        left, files, folders = self.memory_limit_mb << 20, MOST_FILES, [str(self.folder)]
+        while folders:
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        left -= entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                    files -= 1
+                    if left < 0 or files < 0:
+                        return True
+        return False
+
+    def _hear(self, frame: process.Message) -> bool:
+        """Take what a worker says of itself; return whether a frame was such."""
+        if "sandbox" in frame:
+            if self.sandbox is None:  # the first was written before any model was read
+                self.sandbox = Sandbox.from_dict(frame["sandbox"])
+                _warn_of_open_ways(self.sandbox)
+        elif "step" in frame:
+            self.step = frame["step"][:LONGEST_STEP]
+            tell(self.step)
+        else:
+            return False
+        return True
+
+    def _ask_place(self) -> str:
+        """Ask a worker whose time is over in which part of the model it is; "" if it is silent."""
+        end = time.monotonic() + PLACE_S
+        try:
+            self._pipes.send_signal(PLACE_SIGNAL)
+            while True:
+                frame = self._pipes.receive(lambda: end - time.monotonic())
+                if "place" in frame:
+                    return str(frame["place"])
+                self._hear(frame)
+        except (TimedOutError, WorkerDiedError):
+            return ""
+
+    def _too_slow(self, place: str = "") -> ConversionError:
+        self.stop()
+        return took_too_long(self._limit_s, self.step + place)
+
+    def _ended(self, end: WorkerDiedError) -> ConversionError:
+        code = end.code
+        self.stop()
+        words = self._pipes.last_words()
+        where = f"(step: {self.step})"
+        limit = f"{self.memory_limit_mb} MB"
+        cpu_s = process.cpu_limit_s()
+        if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s is not None):
+            reason = "by" if code == -signal.SIGXCPU else "for memory, or by"
+            message = (
+                f"the conversion was ended {reason} the limit of processor time, {cpu_s} s, that"
+                f" this shell gives to its programs {where}"
+            )
+            hint = "`ulimit -t` shows it: convert where it is higher, or export the model to ONNX."
+        elif code == -signal.SIGKILL:
+            message = f"the conversion was killed, probably for memory {where}"
+            hint = "Close other programs or use a machine with more memory, then try again."
+        elif code == -signal.SIGSEGV:
+            message = f"the converter crashed with a segmentation fault {where}"
+            hint = "This is a fault of the framework's converter: export the model to ONNX instead."
+        elif code is not None and tells_out_of_memory(words):
+            message, hint = memory_words(limit, where)
+        elif "pthread_create" in words:
+            message, hint = no_process(RuntimeError(f"a library has none {where}")).args
+        elif code is None:
+            message = f"the conversion process {end} {where}"
+            hint = "Try again; if it repeats, export the model to ONNX instead."
+        elif code < 0:
+            message = f"the converter was ended by {process.signal_name(-code)} {where}"
+            hint = "Try again; if it repeats, export the model to ONNX instead."
+        else:
+            message = f"the conversion process ended early with exit code {code} {where}"
+            hint = "Run `dippm doctor` to see whether the framework's libraries load."
+        error = ConversionError(message, hint)
+        if words:
+            error.add_note("last words of the process:\n" + words)
+        return error
+
+
+def _is_frame(frame: process.Message) -> bool:
+    """Return whether this is what a worker says of itself, or an answer: `main` writes no other.
+
+    A model may have taken over the process.
+    """
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "operators": int,
+        "step": str,
+        "sandbox": dict,
+        "graph": str,
+        "error": dict,
+        "peak_memory_mb": float,
+        "cpu_s": float,
+        "worn_out": bool,
+    }
+    if not all(isinstance(value, kinds.get(key, ())) for key, value in frame.items()):
+        return False
+    if len(frame) == 1 and frame.keys() <= {"operators", "step", "sandbox"}:
+        return bool(0 <= frame.get("operators", 0) < 1 << 53)
+    words = frame.get("error", {"type": "", "message": "", "hint": "", "cause": ""})
+    return {"peak_memory_mb", "cpu_s"} < frame.keys() and all(
+        isinstance(words.get(key), str) for key in ("type", "message", "hint", "cause")
+    )
+
+
+def _warn_of_open_ways(sandbox: Sandbox) -> None:
+    """Say once, to whoever converts, what a conversion can still do here."""
+    if sandbox.open_ways and sandbox.open_ways not in _warned_of:
+        _warned_of.add(sandbox.open_ways)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in sandbox.missing.items())
+        warnings.warn(
+            SandboxWarning(
+                f"{' and '.join(sandbox.open_ways)} cannot be taken from conversions here"
+                f" ({reasons}): convert files from strangers on a machine where `dippm doctor`"
+                " shows a whole sandbox"
+            ),
+            stacklevel=2,
+        )
+
+
+_warned_of: set[tuple[str, ...]] = set()
+
+
+class WorkerPool:
+    """Warm workers, one kind per frontend module.
+
+    Attributes:
+        cpu_s: processor time of the last conversion.
+    """
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self._begin()
+        atexit.register(self.close)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)  # the workers are its parent's
+
+    def _begin(self) -> None:
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def borrow(self, module: str, memory_limit_mb: int) -> Iterator[Worker]:
+        """Yield a worker; it is kept for the next borrower unless it died or is worn out."""
+        worker = self._take(module, memory_limit_mb)
+        try:
+            yield worker
+        except DippmError:
+            self._return(worker)
+            raise
+        except BaseException:
+            worker.stop()
+            raise
+        else:
+            self._return(worker)
+
+    def warm(self, module: str, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
+        """Start a process for this frontend, which imports its libraries meanwhile."""
+        self._return(self._take(module, memory_limit_mb))
+
+    def peaks_mb(self) -> list[float]:
+        """Return the resident peaks of the idle processes."""
+        with self._lock:
+            return [worker.peak_memory_mb for worker in self._idle]
+
+    def close(self) -> None:
+        """End all idle processes."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.stop()
+
+    def _take(self, module: str, memory_limit_mb: int) -> Worker:
+        with self._lock:
+            for worker in self._idle:
+                if (worker.module, worker.memory_limit_mb) == (module, memory_limit_mb):
+                    self._idle.remove(worker)
+                    if worker.alive:
+                        return worker
+                    worker.stop()
+                    break
+        return Worker(module, memory_limit_mb)
+
+    def _return(self, worker: Worker) -> None:
+        self.cpu_s = worker.cpu_s
+        full = worker.peak_memory_mb > 0.6 * worker.memory_limit_mb
+        if worker.worn_out or full or not worker.alive:
+            worker.stop()
+            return
+        with self._lock:
+            self._idle.append(worker)
+
+
+POOL = WorkerPool()
+
+
+def step(name: str) -> None:
+    """Tell the caller what a conversion is doing, for the message if it has to be ended.
+
+    What is told by `dippm.base.progress.tell` during a conversion arrives there too, but of stages
+    that differ in their numbers only, not more than a few each second.
+    """
+    if _answers is not None:
+        _send({"step": name})
+
+
+@contextlib.contextmanager
+def locating(place_of: Callable[[Frames], str]) -> Iterator[None]:
+    """Say in which part of a model the work of the block is, should the worker's time be over then.
+
+    Args:
+        place_of: turns the calls of the working thread, the innermost last, into words.
+    """
+    global _place_of
+    _place_of = place_of
+    try:
+        yield
+    finally:
+        _place_of = None
+
+
+_place_of: Callable[[Frames], str] | None = None
+_sending = threading.Lock()
+_unsent_place: str | None = None
+"""The answer to a signal that came amid another message, which is sent behind that message."""
+
+
+def _send(message: process.Message) -> None:
+    assert _answers is not None
+    with _sending:
+        process.write_frame(_answers, message)
+    _send_unsent_place()
+
+
+def _send_place(_: int, frame: FrameType | None) -> None:
+    """Answer a caller whose time is over; it ends this process when it has heard, or soon."""
+    global _unsent_place
+    if _answers is not None:
+        _unsent_place = place_in(frame)
+        _send_unsent_place()
+
+
+def _send_unsent_place() -> None:
+    global _unsent_place
+    if _unsent_place is None or not _sending.acquire(blocking=False):  # who holds it comes here
+        return
+    try:
+        place, _unsent_place = _unsent_place, None
+        if place is not None:
+            assert _answers is not None
+            process.write_frame(_answers, {"place": place})
+    finally:
+        _sending.release()
+
+
+def place_in(frame: FrameType | None) -> str:
+    """Return in which part of a model a call and those around it are, see `locating`."""
+    calls: list[tuple[FrameType, int]] = []
+    with contextlib.suppress(Exception):  # it looks at objects of the model
+        while frame is not None:
+            calls.append((frame, frame.f_lineno))
+            frame = frame.f_back
+        return "" if _place_of is None else _place_of(reversed(calls))
+    return ""
+
+
+def main(module: str, memory_limit_mb: int, folder: str) -> None:
+    """Serve requests from standard input until it closes."""
+    global _answers
+    requests, _answers = process.own_pipes()
+    signal.signal(PLACE_SIGNAL, _send_place)
+    try:
+        guard = process.start_guard(requests, Path(folder))
+    except OSError as error:
+        none = {"peak_memory_mb": 0.0, "cpu_s": 0.0, "worn_out": True}
+        _send({"error": as_data(no_process(error)), **none})
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
+    os.environ["DIPPM_WORKER_LIMIT"] = f"{memory_limit_mb} MB"
+    _compile_outside(module)
+    sandbox = process.enter_sandbox(Path(folder))  # threads that libraries start shall inherit it
+    _send({"sandbox": sandbox.to_dict()})
+    process.limit_memory(memory_limit_mb)
+    process.limit_files(memory_limit_mb)
+    process.end_before_cpu_limit()
+    step("importing libraries")
+    _import(module)
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    while True:
+        try:
+            request = process.read_frame(requests)
+        except EOFError:
+            process.leave_guard(guard, Path(folder))
+            return
+        start = time.process_time()
+        limit = _TimeLimit(request.pop("timeout_s"))
+        with listening(_Pace(step)), sized(limit.grow):
+            answer = _answer(module, request)
+        process.end_after(None)
+        cost = {"peak_memory_mb": _peak_memory_mb(), "cpu_s": time.process_time() - start}
+        _send({**answer, **cost})
+
+
+_answers: IO[bytes] | None = None
+
+
+def _import(module: str) -> None:
+    with contextlib.suppress(Exception):
+        frontend = importlib.import_module(module)
+        getattr(frontend, "prepare", lambda: None)()
+
+
+def _compile_outside(module: str) -> None:
+    """Import libraries once in a child, so that their bytecode is kept; in a sandbox it cannot be.
+
+    Some installers leave compiling to the first import; it takes longer than all else at a start.
+    No file is known yet, and the child ends before one is.
+    """
+    # By name, as frontends are: it imports some that import this module.
+    built_in: Any = importlib.import_module("dippm.model.frontends.registry").BUILT_IN
+    needs = next(((*entry.needs, "tvm") for entry in built_in if entry.module == module), ())
+    if sys.dont_write_bytecode or not any(map(_lacks_bytecode, (module, *needs))):
+        return
+    step("compiling libraries")
+    child = os.fork()
+    if not child:
+        try:
+            _import(module)
+            for name in needs:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _lacks_bytecode(name: str) -> bool:
+    """Return whether the bytecode of a module is not kept, but could be; it is not imported."""
+    if name.rpartition(".")[0] not in sys.modules:  # looking for it would import what it lies in
+        name = name.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    if spec is None or spec.cached is None or os.path.exists(spec.cached):
+        return False
+    place = os.path.dirname(spec.cached)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return os.access(place, os.W_OK)
+
+
+class _TimeLimit:
+    """The worker's own limit, which is a little longer than its caller's and grows with it."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s, self._began, self._most = timeout_s, time.monotonic(), 0
+        self._set()
+
+    def grow(self, operators: int) -> None:
+        """Take the largest graph of the conversion into account, here and there."""
+        if operators > self._most and _answers is not None:
+            self._most = operators
+            _send({"operators": operators})
+            self._set()
+
+    def _set(self) -> None:
+        if self._timeout_s is not None:
+            end = self._began + self._timeout_s * times(self._most) + LEEWAY_S
+            process.end_after(max(end - time.monotonic(), LEEWAY_S))
+
+
+class _Pace:
+    """Passes stages on, but of those that differ in their numbers only not every one."""
+
+    def __init__(self, listener: Callable[[str], None]) -> None:
+        self._listener, self._last, self._next_s = listener, "", 0.0
+
+    def __call__(self, stage: str) -> None:
+        kind, now = stage.translate(_NO_DIGITS), time.monotonic()
+        if kind != self._last or now >= self._next_s:
+            self._last, self._next_s = kind, now + STAGE_S
+            self._listener(stage)
+
+
+_NO_DIGITS = str.maketrans("", "", "0123456789,.")
+
+
+def _answer(module: str, request: dict[str, Any]) -> dict[str, Any]:
+    step("converting")
+    try:
+        frontend = importlib.import_module(module)
+        if "program" in request:
+            graph = frontend.load_program(Path(request.pop("program")), **request)
+        else:
+            spec = InputSpec.from_dict(request["inputs"])
+            graph = frontend.load(Path(request["source"]), spec, trust=request["trust"])
+        return {"graph": graph.to_json()}
+    except BaseException as error:
+        return {"error": as_data(error), "worn_out": short_of_memory(error) is not None}
+
+
+def _peak_memory_mb() -> float:
+    """Return the resident peak; on Linux not from `getrusage`, which starts at the parent's."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,161 @@
+"""Errors of a conversion, on their way from the worker to its caller."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from dippm import errors
+from dippm.base import files
+from dippm.base.process import is_out_of_memory
+from dippm.errors import ConversionError, DippmError
+
+
+def short_of_memory(error: BaseException) -> BaseException | None:
+    """Return what says that memory ran out: the error, or one that led to it in other words."""
+    link: BaseException | None = error
+    for _ in range(20):
+        if link is None or is_out_of_memory(link):
+            return link
+        link = link.__cause__ or link.__context__
+    return None
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def no_room(error: OSError, folder: str) -> ConversionError:
+    """Return the error for a temporary folder that cannot be made or written; no fault of a model.
+
+    Args:
+        error: what the system said.
+        folder: the temporary folder; "" if there is none that can be written.
+    """
+    what = f"the temporary folder {folder} cannot be written" if folder else ""
+    return ConversionError(
+        f"{what or 'no temporary folder can be made'}: {error.strerror or error}",
+        "Make room in it, raise a limit on the size of files (`ulimit -f`; memory_limit_mb=... is"
+        " one), or set TMPDIR to another folder.",
+    )
+
+
+def no_process(error: OSError | RuntimeError) -> ConversionError:
+    """Return the error for a process or thread that cannot be started; no fault of a model."""
+    reason = getattr(error, "strerror", None) or error
+    return ConversionError(
+        f"no process or thread can be started for the conversion: {reason}",
+        "End other programs, or raise the limits on processes, files and memory (`ulimit -a`).",
+    )
+
+
+def took_too_long(limit_s: float, where: str) -> ConversionError:
+    """Return the error for a conversion that the clock ended.
+
+    Args:
+        limit_s: the limit of time.
+        where: its step, and the part of the model if that is known.
+    """
+    return ConversionError(
+        f"the conversion took longer than {limit_s:g} s (step: {where})",
+        "Give it more time with timeout_s=..., write loops over single steps as one operator, or"
+        " export the model to ONNX first.",
+    )
+
+
+def refused_by_sandbox(error: BaseException) -> PermissionError | None:
+    """Return what says that code tried what a conversion may not, see `process.enter_sandbox`.
+
+    A file that may be read but gave such an error was to be written, or started.
+    """
+    link: BaseException | None = error.__cause__ if isinstance(error, DippmError) else error
+    for _ in range(20):
+        if isinstance(link, PermissionError) and (
+            link.filename is None
+            or os.access(link.filename, os.R_OK)
+            or not _exists(str(link.filename))
+        ):
+            return link
+        link = link and (link.__cause__ or link.__context__)
+    return None
+
+
+def _exists(name: str) -> bool:
+    """Return whether a file is there, as far as can be seen."""
+    try:
+        os.lstat(name)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def as_data(error: BaseException) -> dict[str, str]:
+    """Turn an error into what crosses the process border."""
+    cause = error.__cause__ or error.__context__
+    if short := short_of_memory(error):
+        limit = os.environ.get("DIPPM_WORKER_LIMIT", "its limit")
+        message, hint = memory_words(limit, f"({_words(short)})")
+        return {"type": "ConversionError", "message": message, "hint": hint, "cause": ""}
+    if refusal := refused_by_sandbox(error):
+        return {
+            "type": "ConversionError",
+            "message": "code of the model or of a plug-in tried what conversions may not: "
+            + _words(refusal),
+            "hint": "During a conversion there is no network, no other program is started, and "
+            "files are written into the folder TMPDIR only: make ready before what the code needs, "
+            "or export the model to ONNX.",
+            "cause": _words(error),
+        }
+    if isinstance(error, DippmError):
+        return {**error.to_dict(), "cause": _words(cause) if cause else ""}
+    if isinstance(error, PermissionError) and error.filename:
+        return {**files.refused(Path(error.filename), error).to_dict(), "cause": _words(error)}
+    if isinstance(error, ImportError):
+        missing = getattr(error, "name", None) or str(error)
+        return {
+            "type": "FrameworkNotInstalledError",
+            "message": f"a library that reads this file does not load: {missing}",
+            "hint": 'Install what is missing, for instance with pip install "dippm[all]".',
+            "cause": _words(error),
+        }
+    if isinstance(error, RecursionError):
+        return {
+            "type": "ConversionError",
+            "message": "the model nests too deeply for its converter: calls exceed Python's "
+            "recursion limit",
+            "hint": "Flatten what lies within each other, or export the model to ONNX.",
+            "cause": _words(error),
+        }
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return {**no_room(error, os.environ.get("TMPDIR", "")).to_dict(), "cause": _words(error)}
+    return {
+        "type": "ConversionError",
+        "message": f"the converter failed: {_words(error)}",
+        "hint": "Export the model to ONNX and try that file; if it fails too, report it.",
+        "cause": _words(cause) if cause else _words(error),
+    }
+
+
+def memory_words(limit: str, where: str) -> tuple[str, str]:
+    """Return message and hint for a conversion that needed more memory than it may use."""
+    return (
+        f"the conversion needed more memory than {limit} {where}",
+        "Raise the limit with memory_limit_mb=..., or export the model to ONNX first.",
+    )
+
+
+def _words(error: BaseException, characters: int = 1500) -> str:
+    return f"{type(error).__name__}: {error}"[:characters]
+
+
+def revive(document: dict[str, str]) -> DippmError:
+    """Return the error that a worker described."""
+    kind = getattr(errors, document["type"], ConversionError)
+    if not (isinstance(kind, type) and issubclass(kind, DippmError)):
+        kind = ConversionError
+    error: DippmError = kind(document["message"], document["hint"])
+    if document["cause"]:
+        error.__cause__ = RuntimeError(document["cause"])
+    return error

@@ -1,0 +1,202 @@
+"""`build`: raw graph → model graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from dippm.base.progress import EACH, counted, tell
+from dippm.errors import ConversionError, DippmError
+from dippm.model.graph import calls
+from dippm.model.graph.bounds import refuse_absurd_sizes
+from dippm.model.graph.calls import CallSequence
+from dippm.model.graph.dialects import read
+from dippm.model.graph.dialects.names import fold
+from dippm.model.graph.draft import Draft, Node, Value, item_bytes
+from dippm.model.graph.macs import is_complex
+from dippm.model.graph.model_graph import (
+    GRAPH_VERSION,
+    STATIC,
+    Attribute,
+    ModelGraph,
+    OpNode,
+    TensorSpec,
+    price,
+)
+from dippm.model.graph.operators import GUESSED, OPERATORS, operator
+from dippm.model.graph.order import post_order
+from dippm.model.graph.program import Program, placed, record
+from dippm.model.graph.rules import RULES
+from dippm.model.graph.rules.quantised import BYTES
+from dippm.model.graph.strides import mark_copies
+from dippm.model.relax.raw_graph import RawGraph
+
+_WEIGHTED = ("compute", "recurrent")
+_ALWAYS_WEIGHTED = ("embedding", "gather")
+
+NO_OPERATORS = (
+    "the model has no operators: its results are its inputs or numbers known beforehand; check "
+    "that it is the whole model"
+)
+"""What to say of a model that does nothing, which is mostly a mistake of who saved it."""
+
+_CONTRADICTIONS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def build(raw: RawGraph) -> ModelGraph:
+    """Return the canonical graph of a model, at the batch that it was converted with.
+
+    Args:
+        raw: what a frontend read from a model file.
+
+    Raises:
+        ModelFileError: if sizes are beyond what any machine holds.
+        ConversionError: if operators and attributes contradict each other.
+    """
+    try:
+        graph = _build(raw)
+    except DippmError:
+        raise
+    except _CONTRADICTIONS as error:
+        raise ConversionError(
+            f"the operators of the model do not fit together ({type(error).__name__}: {error})",
+            "Report the model, to the plug-in if one reads it; perhaps an export to ONNX works.",
+        ) from error
+    refuse_absurd_sizes(graph)
+    return graph
+
+
+def _build(raw: RawGraph) -> ModelGraph:
+    draft = read(raw)
+    program, origins = record(draft, raw.called)
+    for number, rule in enumerate(RULES, 1):
+        if len(draft.nodes) > EACH:
+            tell(f"rule {number} of {len(RULES)}")
+        rule(draft)
+    draft.nodes = post_order(draft)
+    mark_copies(draft)
+    return _freeze(draft, raw, placed(program, origins, draft), _calls(raw, draft))
+
+
+def _calls(raw: RawGraph, draft: Draft) -> CallSequence:
+    """Return what the framework calls, with the operator that each call became part of.
+
+    Eager PyTorch computes what depends on parameters alone on every pass; others do it once.
+    """
+    spelled = {i: fold(operator.name)[1] for i, operator in enumerate(raw.operators)}
+    written = read(raw, keep_static=raw.runs_unread)
+    sequence = calls.sequence_of(written, spelled)
+    kept = {node.origin: i for i, node in enumerate(draft.nodes) if node.origin >= 0}
+    return calls.placed(sequence, [node.origin for node in written.nodes], kept)
+
+
+def _freeze(draft: Draft, raw: RawGraph, program: Program, sequence: CallSequence) -> ModelGraph:
+    position = {id(node): i for i, node in enumerate(draft.nodes)}
+    claimed: set[int] = set()
+    pricing = counted(draft.nodes, len(draft.nodes), "pricing operator")
+    nodes = tuple(_freeze_node(node, draft, claimed) for node in pricing)
+    edges = sorted(
+        {
+            (position[id(v.producer)], i)
+            for i, node in enumerate(draft.nodes)
+            for v in node.inputs
+            if v.producer is not None and id(v.producer) in position
+        }
+    )
+    makers = [
+        position.get(id(v.producer), -1) if v.producer is not None else -1 for v in draft.outputs
+    ]
+    unknown = Counter(node.op for node in draft.nodes if node.op not in OPERATORS)
+    found = {node.op for node in draft.nodes}
+    said = [words for op, words in GUESSED.items() if op in found]
+    if not nodes:
+        said.append(NO_OPERATORS)
+    return ModelGraph(
+        nodes=nodes,
+        edges=tuple(edges),
+        inputs=tuple(_spec(v, v.name or f"input_{i}") for i, v in enumerate(draft.inputs)),
+        outputs=tuple(_spec(v, f"output_{i}") for i, v in enumerate(draft.outputs)),
+        param_bytes=_parameter_bytes(draft, raw),
+        unknown_ops=dict(sorted(unknown.items())),
+        version=GRAPH_VERSION,
+        batch=raw.batch,
+        batch_is_symbolic=raw.batch_is_symbolic,
+        output_nodes=tuple(makers),
+        notes=(*raw.notes, *said),
+        program=program,
+        calls=sequence,
+    )
+
+
+def _spec(value: Value, name: str) -> TensorSpec:
+    return TensorSpec(name, value.shape, value.dtype)
+
+
+def _freeze_node(node: Node, draft: Draft, claimed: set[int]) -> OpNode:
+    data = node.data_inputs
+    static = [v for v in node.inputs if v.is_static]
+    work: list[str] = []
+    for value in node.inputs:
+        if value.static_work and id(value) not in claimed:
+            claimed.add(id(value))
+            work.extend(STATIC + name for name in value.static_work)
+    return price(
+        node.op,
+        _kept_attributes(node),
+        in_shapes=tuple(v.shape for v in data),
+        in_dtypes=tuple(v.dtype for v in data),
+        out_shapes=tuple(v.shape for v in node.outputs),
+        dtype=node.out.dtype,
+        param_bytes=_weight_bytes(node, static, draft),
+        absorbed=(*work, *node.absorbed),
+        path=node.path,
+    )
+
+
+def _kept_attributes(node: Node) -> dict[str, Attribute]:
+    names = operator(node.op).attributes
+    if node.op not in OPERATORS:
+        return {}
+    kept = {name: node.attributes[name] for name in names if name in node.attributes}
+    if "parameter" in names and any(v.is_static and v.size > 1 for v in node.inputs):
+        kept["parameter"] = 1
+    return kept
+
+
+def _weight_bytes(node: Node, static: list[Value], draft: Draft) -> int:
+    """Return the bytes of the parameters of rank 2 and more that a node reads.
+
+    Each argument counts: two arguments with equal values may be one tensor in the file.
+    """
+    always = operator(node.op).category in _WEIGHTED or node.op in _ALWAYS_WEIGHTED
+    total = 0
+    for root in (root for value in static for root in value.roots):
+        shape, dtype = draft.parameters[root]
+        wide = len(shape) >= 2 if always else sum(size > 1 for size in shape) >= 2
+        if wide:
+            total += prod(shape) * item_bytes(dtype)
+    return total
+
+
+def _parameter_bytes(draft: Draft, raw: RawGraph) -> int:
+    """Return the bytes of the parameters and constant tensors of numbers that anything reads.
+
+    Numbers are floats, complex or not, and what is stored in 8 bits to stand for them.
+
+    Some exporters list a tied parameter once for each of its names, but read it by one.
+    """
+    read = {i for call in raw.operators for i in call.inputs} | set(raw.outputs)
+    return sum(
+        prod(shape) * item_bytes(dtype)
+        for i, (shape, dtype) in draft.parameters.items()
+        if i in read
+        and ("float" in dtype or is_complex(dtype) or (dtype in BYTES and len(shape) >= 2))
+    )

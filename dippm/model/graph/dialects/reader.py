@@ -1,0 +1,100 @@
+"""`read`: raw graph → draft with canonical operator names and attributes."""
+
+from __future__ import annotations
+
+from dippm.base.progress import counted
+from dippm.model.graph.dialects.call import Call
+from dippm.model.graph.dialects.names import IDENTITIES, canonical_name, fold
+from dippm.model.graph.dialects.readers import READERS
+from dippm.model.graph.dialects.static import fold_static
+from dippm.model.graph.dialects.tables import Tables, as_data, data_slots, find_tables
+from dippm.model.graph.dialects.unread import unread_results
+from dippm.model.graph.draft import Draft, Value
+from dippm.model.relax.raw_graph import HELD_UNTIL, IN_PLACE, RawGraph, RawOperator, RawValue
+
+_COPIES = frozenset({"clone", "contiguous"})
+
+
+def read(raw: RawGraph, *, keep_static: bool = False) -> Draft:
+    """Return a draft of a raw graph; operators without a canonical name keep their own.
+
+    Args:
+        raw: what a frontend read.
+        keep_static: whether operators on parameters alone are nodes too, all of them; their results
+            are static still.
+    """
+    draft = Draft(raw.batch)
+    values = [Value(v.shape, v.dtype, name=v.name) for v in raw.values]
+    for position, (value, source) in enumerate(zip(values, raw.values, strict=True)):
+        value.scalar = source.scalar
+        value.is_static = source.kind in ("parameter", "constant")
+        if source.kind == "parameter" or (value.is_static and not _is_made_for_batch(source, raw)):
+            value.roots = frozenset((position,))
+            draft.parameters[position] = (source.shape, source.dtype)
+    draft.inputs = [values[i] for i in raw.inputs]
+    draft.outputs = [values[i] for i in raw.outputs]
+    tables = Tables(frozenset(), frozenset()) if keep_static else find_tables(raw)
+    cloned: dict[int, Value] = {}
+    operators = counted(raw.operators, len(raw.operators), "naming operator")
+    for position, operator in enumerate(operators):
+        call = Call(
+            draft,
+            operator.name,
+            [values[i] for i in operator.inputs],
+            [values[i] for i in operator.outputs],
+            operator.attributes,
+        )
+        draft.path, draft.origin = operator.path, position
+        if not call.outputs:
+            continue
+        if position in tables.layers or position in tables.makers:
+            _read_table(call, operator, cloned, makes_weight=position in tables.makers)
+        elif not fold_static(call) or keep_static:
+            _read_call(call)
+        if IN_PLACE in operator.attributes and (maker := call.outputs[0].producer) is not None:
+            maker.in_place = True
+        until = operator.attributes.get(HELD_UNTIL)
+        if isinstance(until, int) and (maker := call.outputs[0].producer) is not None:
+            maker.held_until = max(maker.held_until, until)
+    draft.path, draft.origin = "", -1
+    draft.beside.extend(values[i] for i in unread_results(raw) if values[i].producer is not None)
+    return draft
+
+
+def _read_table(
+    call: Call, operator: RawOperator, cloned: dict[int, Value], *, makes_weight: bool
+) -> None:
+    """Read an operator on parameters alone as a node; see `tables`."""
+    if makes_weight:
+        fold_static(call)
+        call.outputs = [Value(out.shape, out.dtype) for out in call.outputs]
+        call.draft.beside.extend(call.outputs[:1])
+    if all(value.is_static for value in call.inputs):
+        for slot in data_slots(operator, [v.shape for v in call.inputs]):
+            value = call.inputs[slot]
+            call.inputs[slot] = cloned.setdefault(id(value), as_data(value))
+    _read_call(call)
+
+
+def _is_made_for_batch(constant: RawValue, raw: RawGraph) -> bool:
+    """Tell whether a constant is a number or sized by the batch, thus no part of the model.
+
+    Exporters fold initial states and masks for the batch that they were given.
+    """
+    sized = raw.batch_is_symbolic and any(n and n % raw.batch == 0 for n in constant.shape)
+    return sized or constant.scalar is not None
+
+
+def _read_call(call: Call) -> None:
+    dialect, bare = fold(call.name)
+    name = canonical_name(dialect, bare)
+    keys = (f"{dialect}.{bare}", bare, name or "")
+    reader = next((READERS[key] for key in keys if key in READERS), None)
+    if reader is not None and reader(call):
+        return
+    if bare in IDENTITIES and call.inputs:
+        copied = {"copies": bare} if bare in _COPIES else {}
+        order = call.text("memory_format", default="") if copied else ""
+        call.emit("identity", call.inputs[:1], **copied, **({"order": order} if order else {}))
+        return
+    call.emit(name or call.name, call.inputs)

@@ -1,0 +1,119 @@
+"""The type that a model holds its weights in, and the same model in float32.
+
+The precision of a run is said by its conditions, for a model in float32: "fp16" is what becomes of
+it by `.half()`. A file may hold its weights in half, bfloat16 or double already. What runs at a
+precision does not depend on that, so it is predicted for the model in float32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dippm.model.graph.draft import item_bytes
+from dippm.model.graph.macs import is_complex
+from dippm.model.graph.model_graph import ModelGraph, OpNode, price
+from dippm.model.graph.rules.quantised import BYTES
+
+WIDE = "float32"
+
+
+def float_type(graph: ModelGraph) -> str:
+    """Return the type of most of a model's weights; "float32" if it has none, or does not tell."""
+    elements: Counter[str] = Counter()
+    for dtype, size in _weights(graph):
+        elements[dtype] += size
+    kinds = {dtype: n for dtype, n in elements.items() if dtype in ("float16", "bfloat16")}
+    kinds |= {dtype: n for dtype, n in elements.items() if dtype in (WIDE, "float64")}
+    return max(kinds, key=lambda dtype: kinds[dtype], default=WIDE)
+
+
+def in_float32(graph: ModelGraph) -> ModelGraph:
+    """Return a model whose weights are held in float32; a model that is so as it is.
+
+    Tensors of the type that most weights have are taken as float32, all others as they are.
+    """
+    held = float_type(graph)
+    if held == WIDE:
+        return graph
+    scale = item_bytes(WIDE) / item_bytes(held)
+    others = sum(size * item_bytes(dtype) for dtype, size in _weights(graph) if dtype != held)
+    program, calls = graph.program, graph.calls
+    if program is not None:
+        buffers = tuple(replace(b, dtype=_wide(b.dtype, held)) for b in program.buffers)
+        program = replace(program, buffers=buffers)
+    if calls is not None:
+        tensors = tuple(
+            replace(t, dtype=WIDE) if t.dtype == held else t  # its sizes are worked out again
+            for t in calls.tensors
+        )
+        calls = replace(calls, tensors=tensors)
+    return replace(
+        graph,
+        nodes=tuple(_node(node, held, scale) for node in graph.nodes),
+        inputs=tuple(replace(t, dtype=_wide(t.dtype, held)) for t in graph.inputs),
+        outputs=tuple(replace(t, dtype=_wide(t.dtype, held)) for t in graph.outputs),
+        param_bytes=others + round((graph.param_bytes - others) * scale),
+        program=program,
+        calls=calls,
+    )
+
+
+def weight_bytes(graph: ModelGraph, *, in_half: bool) -> float:
+    """Return the bytes of a model's weights as a run holds them.
+
+    Args:
+        graph: a model in float32, see `in_float32`.
+        in_half: whether it was turned by `.half()`, which leaves complex numbers and integers as
+            they are.
+    """
+    if not in_half:
+        return float(graph.param_bytes)
+    kept = sum(size * item_bytes(dtype) for dtype, size in _weights(graph) if not _halves(dtype))
+    return kept + 0.5 * (graph.param_bytes - kept)
+
+
+def node_weight_bytes(node: OpNode, *, in_half: bool) -> float:
+    """Return the bytes of the weights that an operator reads, as `weight_bytes` has them."""
+    return (0.5 if in_half and _halves(node.dtype) else 1.0) * node.param_bytes
+
+
+def _halves(dtype: str) -> bool:
+    return not is_complex(dtype) and dtype not in BYTES
+
+
+def _weights(graph: ModelGraph) -> Iterator[tuple[str, int]]:
+    """Yield type and size of each parameter that the model's layers read, once.
+
+    Those of norms are not among them.
+    """
+    if graph.calls is None:
+        return
+    found: dict[tuple[int, ...], tuple[str, int]] = {}
+    for tensor in graph.calls.tensors:
+        counts = tensor.is_float or is_complex(tensor.dtype)
+        counts |= tensor.dtype in BYTES and len(tensor.shape) >= 2
+        if tensor.is_parameter and counts and len(tensor.roots) == 1:
+            found.setdefault(tensor.roots, (tensor.dtype, tensor.size))  # views come after it
+    yield from found.values()
+
+
+def _wide(dtype: str, held: str) -> str:
+    return WIDE if dtype == held else dtype
+
+
+def _node(node: OpNode, held: str, scale: float) -> OpNode:
+    if held not in (node.dtype, *node.in_dtypes):
+        return node
+    return price(
+        node.op,
+        node.attributes,
+        in_shapes=node.in_shapes,
+        in_dtypes=tuple(_wide(dtype, held) for dtype in node.in_dtypes),
+        out_shapes=node.out_shapes,
+        dtype=_wide(node.dtype, held),
+        param_bytes=round(node.param_bytes * (scale if _halves(node.dtype) else 1.0)),
+        absorbed=node.absorbed,
+        path=node.path,
+    )

@@ -1,0 +1,329 @@
+"""`Program`: a model as its framework runs it, before any canonical rule joins operators.
+
+The canonical graph says what a model computes; what is in memory meanwhile also depends on how it
+is written: in which order, in how many steps, and which module calls which. This keeps that much:
+steps in the order of the file, and the memory (`Buffer`) that each of them makes and reads. Views
+make none. Strides are followed as eager execution would, so that a reshape or a batched product
+of a permuted tensor makes its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from dippm.model.graph.draft import Draft, Node, Shape, Value
+from dippm.model.graph.operators import FUSED_RANK, is_elementwise, operator
+from dippm.model.graph.strides import (
+    contiguous,
+    dense_in_order,
+    is_channels_last,
+    spread,
+    view_strides,
+)
+
+Strides = tuple[int, ...]
+_WEIGHTED = ("conv1d", "conv2d", "conv3d", "conv_transpose", "matmul", "batch_matmul")
+_KEEPS_CHANNELS_LAST = ("conv2d", "batch_norm", "max_pool", "avg_pool", "resize")
+_OFTEN_IN_PLACE = ("relu", "relu6", "leaky_relu", "silu", "hard_swish")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of one tensor.
+
+    Attributes:
+        shape: at the batch of the graph; also of what is gathered from a view.
+        dtype: as in the file.
+    """
+
+    shape: Shape
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator as it is called.
+
+    Attributes:
+        op: canonical name, of the operator alone.
+        reads: position of each buffer read, in argument order, with the shape that is read of it.
+        makes: buffers that hold the results.
+        passing: buffers that exist only while the step runs: copies of permuted operands, indices
+            that nobody reads.
+        weights: parameters read: position among the parameters, and elements.
+        computed: positions of those that are read through what each pass computes of them.
+        groups: of a convolution, 0 for anything else.
+        scores: shape of the scores of an attention, () for anything else.
+        path: see `OpNode.path`.
+        node: position in `ModelGraph.nodes` of the operator that it became part of.
+        origin: position of the operator in the file, -1 if it has none.
+    """
+
+    op: str
+    reads: tuple[tuple[int, Shape], ...]
+    makes: tuple[int, ...]
+    passing: tuple[int, ...] = ()
+    weights: tuple[tuple[int, int], ...] = ()
+    computed: frozenset[int] = frozenset()
+    groups: int = 0
+    scores: Shape = ()
+    path: str = ""
+    node: int = -1
+    origin: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in execution order.
+
+    Attributes:
+        buffers: all that is made; the first ones are the inputs.
+        steps: what makes and reads them.
+        inputs: how many buffers are inputs.
+        batch: that the shapes are for.
+        outputs: buffers that hold the results.
+        called: paths of the modules that are called; empty if the file does not tell.
+        held: by buffer, position in the file of the last operator during which the model's own code
+            holds it, or a view of it; those that are missing are not known.
+    """
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    inputs: int
+    batch: int
+    outputs: tuple[int, ...]
+    called: frozenset[str] = frozenset()
+    held: Mapping[int, int] = field(default_factory=dict)
+
+
+def record(draft: Draft, called: Iterable[str] = ()) -> tuple[Program, list[Node]]:
+    """Return the program of a draft that no rule has touched, and the node of each step.
+
+    Args:
+        draft: as it was read.
+        called: see `Program.called`.
+    """
+    calls = frozenset(called)
+    recorder = _Recorder(draft, guesses_in_place=not calls)
+    for node in draft.nodes:
+        recorder.add(node)
+        recorder.hold(node)
+    outputs = {recorder.buffer_of[id(v)] for v in draft.outputs if id(v) in recorder.buffer_of}
+    program = Program(
+        tuple(recorder.buffers),
+        tuple(recorder.steps),
+        len(draft.inputs),
+        draft.batch,
+        tuple(sorted(outputs)),
+        calls,
+        recorder.held,
+    )
+    return program, recorder.nodes
+
+
+def placed(program: Program, nodes: list[Node], draft: Draft) -> Program:
+    """Return the program with the node that each step became part of, after all rules.
+
+    A step whose node a rule joined with others belongs to the next node that is left.
+    """
+    position = {id(node): i for i, node in enumerate(draft.nodes)}
+    steps, following = [], -1
+    for step, node in zip(reversed(program.steps), reversed(nodes), strict=True):
+        following = position.get(id(node), following)
+        steps.append(replace(step, node=following))
+    return replace(program, steps=tuple(reversed(steps)))
+
+
+class _Recorder:
+    def __init__(self, draft: Draft, *, guesses_in_place: bool) -> None:
+        self.draft, self.guesses_in_place = draft, guesses_in_place
+        self.buffers: list[Buffer] = []
+        self.steps: list[Step] = []
+        self.nodes: list[Node] = []
+        self.buffer_of: dict[int, int] = {}
+        self.strides: dict[int, Strides] = {}
+        self.held: dict[int, int] = {}
+        for value in draft.inputs:
+            self.buffer_of[id(value)] = self._new(value)
+
+    def add(self, node: Node) -> None:
+        source = next((v for v in node.inputs if not v.is_static), None)
+        if self._is_view(node, source):
+            assert source is not None
+            for out in node.outputs:
+                self.buffer_of[id(out)] = self._buffer(source)
+            return
+        if source is not None and self._is_in_place(node, source):
+            self._step(node, makes=[])
+            self.buffer_of[id(node.out)] = self._buffer(source)
+            self.strides[id(node.out)] = self._strides(source)
+            return
+        passing = self._operand_copies(node)
+        if node.op == "max_pool":
+            passing.append(self._keep(Buffer(node.out.shape, "int64")))
+        makes = []
+        for out in node.outputs:
+            self.buffer_of[id(out)] = self._new(out)
+            makes.append(self.buffer_of[id(out)])
+        self._lay_out(node, source)
+        self._step(node, makes, passing)
+
+    def hold(self, node: Node) -> None:
+        """Note how long the model's own code holds what a node returns."""
+        known = (self.buffer_of[id(out)] for out in node.outputs if id(out) in self.buffer_of)
+        for buffer in known if node.held_until >= 0 else ():
+            self.held[buffer] = max(self.held.get(buffer, -1), node.held_until)
+
+    def _step(self, node: Node, makes: Sequence[int], passing: Sequence[int] = ()) -> None:
+        reads = tuple((self._buffer(v), v.shape) for v in node.inputs if not v.is_static)
+        weights = tuple(
+            (root, prod(self.draft.parameters[root][0]))
+            for v in node.inputs
+            if v.is_static
+            for root in v.roots
+        )
+        computed = frozenset(
+            root for v in node.inputs if v.is_static and v.static_work for root in v.roots
+        )
+        scores: Shape = ()
+        if node.op == "attention":
+            scores = (*node.inputs[0].shape[:-1], int(node.attributes["key_length"]))
+        self.steps.append(
+            Step(
+                _name(node),
+                reads,
+                tuple(makes),
+                tuple(passing),
+                weights,
+                computed,
+                groups=int(node.attributes.get("groups", 0)) if node.op.startswith("conv") else 0,
+                scores=scores,
+                path=node.path,
+                origin=node.origin,
+            )
+        )
+        self.nodes.append(node)
+
+    def _keep(self, buffer: Buffer) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def _new(self, value: Value) -> int:
+        return self._keep(Buffer(value.shape, value.dtype))
+
+    def _buffer(self, value: Value) -> int:
+        if id(value) not in self.buffer_of:  # made of parameters alone
+            self.buffer_of[id(value)] = self._new(value)
+        return self.buffer_of[id(value)]
+
+    def _strides(self, value: Value) -> Strides:
+        return self.strides.get(id(value)) or contiguous(value.shape)
+
+    def _is_view(self, node: Node, source: Value | None) -> bool:
+        """Tell whether the results share the memory of an argument; follow their strides."""
+        if source is None or not node.inputs or node.inputs[0].is_static:
+            return False
+        out, given = node.out, self._strides(source)
+        if node.op == "transpose":
+            if not node.attributes.get("layout"):
+                self.strides[id(out)] = tuple(given[a] for a in node.attributes["permutation"])
+            return True
+        if node.op == "reshape":
+            result = view_strides(source.shape, given, out.shape)
+            if result is not None:
+                self.strides[id(out)] = result
+            return result is not None
+        if node.op == "broadcast":
+            self.strides[id(out)] = spread(source.shape, given, out.shape)
+            return True
+        if operator(node.op).category == "view":
+            for part in node.outputs:
+                if len(part.shape) == len(source.shape):
+                    self.strides[id(part)] = given
+            return True
+        if node.op == "cast":
+            return source.dtype == out.dtype
+        if node.op == "identity":
+            return not _is_copied(node, given, source.shape)
+        return self._is_bias(node, source)
+
+    def _is_in_place(self, node: Node, source: Value) -> bool:
+        """Tell whether the result is written into the first argument.
+
+        Of files that do not tell, what their frameworks' vision models do is taken.
+        """
+        if source.shape != node.out.shape:
+            return False
+        if not self.guesses_in_place:
+            return node.in_place
+        return node.op in _OFTEN_IN_PLACE and len(source.uses) == 1 and source.producer is not None
+
+    def _is_bias(self, node: Node, source: Value) -> bool:
+        """Tell whether a product adds this itself, as the bias that it was given."""
+        maker = source.producer
+        other = next((v for v in node.inputs if v.is_static), None)
+        if node.op != "add" or maker is None or other is None or maker.path != node.path:
+            return False
+        wide = [size for size in other.shape if size != 1]
+        channels = source.shape[1 if maker.op.startswith("conv") else -1] if source.shape else 0
+        return (
+            maker.op in _WEIGHTED
+            and any(v.is_static for v in maker.inputs)
+            and wide == [channels]
+            and len(source.uses) == 1
+        )
+
+    def _operand_copies(self, node: Node) -> list[int]:
+        """Return the copies that a product makes of operands that it cannot read as they lie."""
+        if node.op not in ("matmul", "batch_matmul"):
+            return []
+        copies = []
+        left, right = node.inputs[:2]
+        if right.is_static or left.is_static:
+            if not left.is_static and len(left.shape) > 2:
+                rows = (prod(left.shape[:-1]), left.shape[-1])
+                if view_strides(left.shape, self._strides(left), rows) is None:
+                    copies.append(self._new(left))
+            return copies
+        batch = node.out.shape[:-2]
+        for value in (left, right):
+            full = (*batch, *value.shape[-2:])
+            strides = spread(value.shape, self._strides(value), full)
+            if len(full) > 3 and view_strides(batch, strides[:-2], (prod(batch),)) is None:
+                copies.append(self._keep(Buffer(full, value.dtype)))
+        return copies
+
+    def _lay_out(self, node: Node, source: Value | None) -> None:
+        """Follow the order of axes through operators that keep it."""
+        if source is None:
+            return
+        if node.op in _KEEPS_CHANNELS_LAST:
+            given = self._strides(source)
+            if is_channels_last(source.shape, given):
+                self.strides[id(node.out)] = dense_in_order(node.out.shape, given)
+        elif node.op == "attention" and len(node.out.shape) == FUSED_RANK:
+            _, heads, rows, width = node.out.shape
+            self.strides[id(node.out)] = (heads * rows * width, width, heads * width, 1)
+        elif is_elementwise(node.op):
+            full = next(
+                (v for v in node.inputs if v.shape == node.out.shape and not v.is_static), None
+            )
+            if full is not None:
+                self.strides[id(node.out)] = dense_in_order(full.shape, self._strides(full))
+
+
+def _is_copied(node: Node, strides: Strides, shape: Shape) -> bool:
+    """Tell whether eager mode copies the memory of what computes nothing."""
+    how, order = node.attributes.get("copies"), node.attributes.get("order", "")
+    if how == "contiguous" and order in ("", "contiguous_format"):
+        return strides != contiguous(shape)
+    return how in ("clone", "contiguous") and not is_channels_last(shape, strides)
+
+
+def _name(node: Node) -> str:
+    """Return the canonical name; the rules name matrix products later."""
+    if node.op != "matmul":
+        return node.op
+    return "dense" if any(v.is_static for v in node.inputs) else "batch_matmul"

@@ -1,0 +1,45 @@
+"""The canonical rules, in the order in which they run.
+
+Each rule is one function from a draft to nothing: it changes the draft in place, looks at
+structure, shapes and dtypes only, and is tested by itself with graphs before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dippm.model.graph.draft import Draft
+from dippm.model.graph.rules.activations import name_activations
+from dippm.model.graph.rules.affine import fold_affine
+from dippm.model.graph.rules.attention import recognise_attention
+from dippm.model.graph.rules.duplicates import merge_duplicates
+from dippm.model.graph.rules.identities import drop_identities
+from dippm.model.graph.rules.layout import settle_layout
+from dippm.model.graph.rules.norms import recognise_norms
+from dippm.model.graph.rules.pools import unify_pools
+from dippm.model.graph.rules.products import name_products
+from dippm.model.graph.rules.prune import prune
+from dippm.model.graph.rules.quantised import name_integer_products
+from dippm.model.graph.rules.recurrent import settle_recurrent
+
+Rule = Callable[[Draft], None]
+
+RULES: tuple[Rule, ...] = (
+    prune,
+    drop_identities,
+    name_products,
+    settle_layout,
+    settle_recurrent,
+    drop_identities,
+    unify_pools,
+    name_activations,
+    recognise_norms,
+    fold_affine,
+    name_integer_products,
+    recognise_attention,
+    drop_identities,
+    merge_duplicates,
+    prune,
+)
+
+__all__ = ["RULES", "Rule"]

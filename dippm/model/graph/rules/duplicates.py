@@ -1,0 +1,34 @@
+"""R9, second half: views that give the same of the same are one node.
+
+Operators that compute are never merged, though their arguments be equal: each is launched. Some
+exporters store equal weights once, so that merging would let weight values show in the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dippm.model.graph.draft import Draft, Node
+
+_MERGED = ("transpose", "reshape", "broadcast", "split")
+"""Operators whose attributes and shapes say all of what they do; slices do not keep their start."""
+
+
+def merge_duplicates(draft: Draft) -> None:
+    """Merge views with equal attributes and arguments into the first of them."""
+    first: dict[Any, Node] = {}
+    for node in draft.nodes:
+        if not node.alive or node.op not in _MERGED:
+            continue
+        key = (
+            node.op,
+            tuple(sorted(node.attributes.items())),
+            tuple(id(v) for v in node.inputs),
+            tuple((v.shape, v.dtype) for v in node.outputs),
+        )
+        kept = first.setdefault(key, node)
+        if kept is not node:
+            for old, new in zip(node.outputs, kept.outputs, strict=True):
+                draft.replace(old, new)
+            draft.remove(node)
+    draft.compact()

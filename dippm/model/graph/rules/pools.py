@@ -1,0 +1,71 @@
+"""R5: one spelling for global pools and paddings."""
+
+from __future__ import annotations
+
+from dippm.model.graph.draft import Draft, Node, Value, producer_of
+
+_GLOBAL = {"avg_pool": "global_avg_pool", "max_pool": "global_max_pool"}
+_REDUCE = {"reduce_mean": "global_avg_pool", "reduce_max": "global_max_pool"}
+
+
+def unify_pools(draft: Draft) -> None:
+    """Means over all image axes and pools with one window become global pools; pads merge."""
+    before: dict[int, Node] = {}
+    for node in draft.nodes:
+        if node.op in _REDUCE:
+            _from_reduction(draft, node, before)
+        elif node.op in _GLOBAL and _has_one_window(node):
+            node.op, node.attributes = _GLOBAL[node.op], {}
+        if node.op.startswith(("conv", "max_pool", "avg_pool")):
+            _merge_pad(draft, node)
+    if before:
+        pairs = ((before.get(id(node)), node) for node in draft.nodes)
+        draft.nodes = [node for pair in pairs for node in pair if node is not None]
+
+
+def _has_one_window(node: Node) -> bool:
+    """Tell whether the only window covers the whole image."""
+    source = node.inputs[0].shape[2:]
+    return (
+        all(size == 1 for size in node.out.shape[2:])
+        and node.attributes["kernel"] == source
+        and not any(node.attributes["padding"])
+    )
+
+
+def _from_reduction(draft: Draft, node: Node, before: dict[int, Node]) -> None:
+    """Make a mean over the image axes a global pool, which goes before the node."""
+    source = node.inputs[0]
+    rank = len(source.shape)
+    if rank not in (4, 5) or node.attributes["axes"] != tuple(range(2, rank)):
+        return
+    name, out = _REDUCE[node.op], node.out
+    if node.attributes["keepdims"]:
+        node.op, node.attributes = name, {}
+        return
+    pooled = Value((*source.shape[:2], *(1,) * (rank - 2)), out.dtype)
+    position = draft.nodes.index(node)
+    pool = draft.make(name, [source], outputs=[pooled])
+    pool.path = node.path
+    draft.nodes.insert(position, pool)
+    node.op, node.attributes = "reshape", {}
+    draft.set_inputs(node, [pooled])
+
+
+def _merge_pad(draft: Draft, node: Node) -> None:
+    pad = producer_of(node.inputs[0], "pad")
+    if pad is None or not pad.attributes.get("zero") or node.op == "max_pool":
+        return
+    widths = pad.attributes["widths"]
+    if any(widths[:4]):
+        return
+    begins, ends = widths[4::2], widths[5::2]
+    padding = node.attributes["padding"]
+    if node.op == "conv_transpose" or len(padding) != len(begins) + len(ends):
+        return
+    node.attributes["padding"] = tuple(
+        p + w for p, w in zip(padding, (*begins, *ends), strict=True)
+    )
+    draft.set_inputs(node, [pad.inputs[0], *node.inputs[1:]])
+    if not pad.out.uses:
+        node.absorbed.insert(0, "pad")

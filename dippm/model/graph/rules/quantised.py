@@ -1,0 +1,50 @@
+"""R11: a product between a dequantise and a quantise is a product of 8-bit integers.
+
+That is how files say it (a weight and an activation are stored in 8 bits, the product is written
+for floats), and what runtimes for such files execute.
+"""
+
+from __future__ import annotations
+
+from dippm.model.graph.draft import Draft, Node, Value, producer_of
+from dippm.model.graph.operators import operator
+from dippm.model.graph.rules.prune import prune
+
+BYTES = ("int8", "uint8")
+
+
+def name_integer_products(draft: Draft) -> None:
+    """Let products read the integers themselves, and write them where only a quantise follows."""
+    for node in draft.nodes:
+        if operator(node.op).autocast == "lower" and operator(node.op).category == "compute":
+            _read_integers(draft, node)
+    prune(draft)
+
+
+def _read_integers(draft: Draft, node: Node) -> None:
+    data = node.data_inputs
+    sources = [_integers(value) for value in data]
+    weights = [v for v in node.inputs if v.is_static]
+    if not data or any(s is None for s in sources):
+        return
+    if any(not _is_stored_in_bytes(draft, weight) for weight in weights[:1]):
+        return
+    found = iter(sources)
+    inputs = [v if v.is_static else next(found) for v in node.inputs]
+    draft.set_inputs(node, [v for v in inputs if v is not None])
+    after = draft.sole_user(node.out)
+    if after is not None and after.op == "quantize":
+        node.out.dtype = after.out.dtype
+        draft.bypass(after, node.out)
+
+
+def _integers(value: Value) -> Value | None:
+    """Return the 8-bit tensor that a value was dequantised from."""
+    node = producer_of(value, "dequantize")
+    source = node.inputs[0] if node is not None else None
+    return source if source is not None and source.dtype in BYTES else None
+
+
+def _is_stored_in_bytes(draft: Draft, weight: Value) -> bool:
+    wide = [draft.parameters[root] for root in weight.roots]
+    return any(dtype in BYTES and len(shape) >= 2 for shape, dtype in wide)

@@ -1,0 +1,256 @@
+"""`If`, `Loop` and `Scan` of ONNX, as far as they are static.
+
+A condition that is known takes its branch, and where data decide, the costlier one is read and
+said so, as in a SavedModel of TensorFlow; a loop whose number of rounds is known is unrolled, so
+that every round is counted with the shapes that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from dippm.model.relax.onnx.block import Block
+from dippm.model.relax.onnx.branch_work import work
+from dippm.model.relax.onnx.fold import Array
+from dippm.model.relax.onnx.tracing import Tracing
+from dippm.model.relax.onnx.values import (
+    BatchFixedError,
+    Tensor,
+    UnsupportedError,
+    give_values,
+    malformed,
+    where,
+)
+
+Carried = Tensor | list[Tensor]
+Attributes = Mapping[str, Any]
+
+
+def _if(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
+    """Take the branch that a known condition selects, or the costlier one where data decide."""
+    condition = tracer.need(node, 0)
+    label = node.name or node.output[0]
+    if condition.data is not None:
+        chosen = "then_branch" if bool(condition.data.reshape(-1)[:1].any()) else "else_branch"
+        with tracer.scope(label):
+            results = _walked(tracer, node, _block(node, attributes, chosen))
+    elif tracer.open_values([condition]):
+        raise _unknown(tracer, node, condition, "its condition")
+    else:
+        results = _costlier(tracer, node, attributes, label)
+    for name, result in zip(node.output, results, strict=False):
+        tracer.write(name, result)
+
+
+def _walked(tracer: Tracing, node: onnx.NodeProto, block: Block) -> list[Carried]:
+    tracer.walk(block)
+    return _results(tracer, block, node)
+
+
+def _costlier(
+    tracer: Tracing, node: onnx.NodeProto, attributes: Attributes, label: str
+) -> list[Carried]:
+    """Trace both branches; return the results of the one with more arithmetic."""
+    before = dict(tracer.notes)
+    found: list[tuple[int, list[Carried], dict[str, None]]] = []
+    for name in ("then_branch", "else_branch"):
+        start = len(tracer.steps)
+        tracer.notes.clear()
+        with tracer.scope(f"{label}.{name}"):
+            results = _walked(tracer, node, _block(node, attributes, name))
+        found.append((work(results, tracer.steps[start:]), results, dict(tracer.notes)))
+    (_, results, notes), (_, others, _) = sorted(found, key=lambda f: -f[0])
+    if len(results) != len(others) or not all(map(_covers, results, others)):
+        raise UnsupportedError(
+            node,
+            "its condition depends on the data, and its branches give results of different kinds",
+            _ONE_WAY,
+        )
+    tracer.notes.clear()
+    tracer.notes.update(before | notes)
+    tracer.note(f"data decide which of 2 branches of {label} runs: the costliest was read")
+    return results
+
+
+def _covers(result: Carried, other: Carried) -> bool:
+    """Return whether a result may stand for another one: of its type, and nowhere smaller."""
+    if isinstance(result, list) or isinstance(other, list):
+        if not (isinstance(result, list) and isinstance(other, list)):
+            return False
+        return len(result) == len(other) and all(map(_covers, result, other))
+    return (
+        result.element_type == other.element_type
+        and len(result.shape) == len(other.shape)
+        and all(a >= b for a, b in zip(result.shape, other.shape, strict=True))
+    )
+
+
+def _loop(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
+    body = _block(node, attributes, "body")
+    limit = tracer.read(node.input[0], node.name) if node.input else None
+    go = tracer.read(node.input[1], node.name) if len(node.input) > 1 else None
+    carried = [_carried(tracer, name, node) for name in node.input[2:]]
+    if limit is not None and limit.data is None:
+        raise _unknown(tracer, node, limit, "its number of rounds")
+    if go is not None and go.data is None:
+        raise _unknown(tracer, node, go, "its condition")
+    rounds = None if limit is None else max(int(limit.data.reshape(-1)[0]), 0)  # type: ignore[union-attr]
+    _check_rounds(tracer, node, rounds)
+    formal = [value.name for value in body.graph.input]
+    if len(formal) != len(carried) + 2:
+        raise malformed(where(node) + "its body takes another number of inputs than it gets")
+    rows: list[list[Tensor]] = []
+    done = 0
+    goes_on = go is None or bool(go.data.reshape(-1)[:1].any())  # type: ignore[union-attr]
+    while goes_on and (rounds is None or done < rounds):
+        with tracer.scope(f"{node.name or node.output[0]}.{done}"):
+            tracer.write(formal[0], _number(formal[0], done, TensorProto.INT64))
+            tracer.write(formal[1], _number(formal[1], True, TensorProto.BOOL))
+            for name, value in zip(formal[2:], carried, strict=True):
+                tracer.write(name, value)
+            tracer.walk(body)
+            goes, *results = _results(tracer, body, node)
+        carried = results[: len(carried)]
+        rows.append([t for t in results[len(carried) :] if isinstance(t, Tensor)])
+        done += 1
+        goes_on = _goes_on(tracer, node, goes, rounds)
+    _finish(tracer, node, body, carried, rows, skipped=1)
+
+
+def _goes_on(tracer: Tracing, node: onnx.NodeProto, goes: Carried, rounds: int | None) -> bool:
+    if not isinstance(goes, Tensor):
+        raise malformed(where(node) + "its body's condition is no tensor")
+    if goes.data is not None:
+        return bool(goes.data.reshape(-1)[:1].any())
+    if rounds is None:
+        raise _unknown(tracer, node, goes, "its number of rounds")
+    tracer.note(
+        f"the loop {node.name or node.output[0]!r} may end early depending on the data; it is "
+        f"counted with its {rounds:,} rounds"
+    )
+    return True
+
+
+def _scan(tracer: Tracing, node: onnx.NodeProto, attributes: Attributes) -> None:
+    body = _block(node, attributes, "body")
+    scanned = int(attributes.get("num_scan_inputs", 0))
+    names = list(node.input)
+    formal = [value.name for value in body.graph.input]
+    if len(names) == len(formal) + 1:
+        raise UnsupportedError(node, "the form of opset 8, with a batch of its own, is not known")
+    if not 0 < scanned <= len(names) or len(names) != len(formal):
+        raise malformed(where(node) + "its body takes another number of inputs than it gets")
+    carried: list[Carried] = [_carried(tracer, name, node) for name in names[:-scanned]]
+    sources = [tracer.need(node, len(carried) + i) for i in range(scanned)]
+    axes = list(attributes.get("scan_input_axes") or [0] * scanned)
+    backwards = list(attributes.get("scan_input_directions") or [0] * scanned)
+    rounds = min(s.shape[axis] for s, axis in zip(sources, axes, strict=True))
+    _check_rounds(tracer, node, rounds)
+    rows: list[list[Tensor]] = []
+    label = node.name or node.output[0]
+    for done in range(rounds):
+        with tracer.scope(f"{label}.{done}"):
+            for name, value in zip(formal, carried, strict=False):
+                tracer.write(name, value)
+            for name, source, axis, back in zip(
+                formal[len(carried) :], sources, axes, backwards, strict=True
+            ):
+                place = rounds - 1 - done if back else done
+                index = _number(f"{name}.index", place, TensorProto.INT64)
+                row = tracer.apply("Gather", [source, index], f"{label}.{name}.{done}", axis=axis)
+                tracer.write(name, row)
+            tracer.walk(body)
+            results = _results(tracer, body, node)
+        carried = results[: len(carried)]
+        rows.append([t for t in results[len(carried) :] if isinstance(t, Tensor)])
+    out_axes = list(attributes.get("scan_output_axes") or [])
+    _finish(tracer, node, body, carried, rows, skipped=0, axes=out_axes)
+
+
+def _finish(
+    tracer: Tracing,
+    node: onnx.NodeProto,
+    body: Block,
+    carried: list[Carried],
+    rows: list[list[Tensor]],
+    *,
+    skipped: int,
+    axes: list[int] | None = None,
+) -> None:
+    """Write what the loop carried, and its rows joined to one tensor each."""
+    for name, value in zip(node.output, carried, strict=False):
+        if name:
+            tracer.write(name, value)
+    for i, name in enumerate(node.output[len(carried) :]):
+        if not name:
+            continue
+        if not rows:
+            raise UnsupportedError(node, "it never runs, so its rows have no known shape")
+        axis = axes[i] if axes else 0
+        place = np.asarray([axis], np.int64)
+        lifted = []
+        for n, row in enumerate(rows):
+            shape = list(row[i].shape)
+            shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 1)
+            target = Tensor(f"{name}.shape", (len(shape),), TensorProto.INT64, np.asarray(shape))
+            lifted.append(tracer.apply("Reshape", [row[i], target], f"{name}.row{n}"))
+        tracer.write(name, tracer.apply("Concat", lifted, name, axis=int(place[0])))
+
+
+def _results(tracer: Tracing, block: Block, node: onnx.NodeProto) -> list[Carried]:
+    return [_carried(tracer, value.name, node) for value in block.graph.output]
+
+
+def _carried(tracer: Tracing, name: str, node: onnx.NodeProto) -> Carried:
+    if name in tracer.lists:
+        return tracer.lists[name]
+    tensor = tracer.read(name, node.name or node.op_type)
+    if tensor is None:
+        raise malformed(f"ONNX operator {node.op_type} {node.name!r} lacks an input")
+    return tensor
+
+
+def _block(node: onnx.NodeProto, attributes: Attributes, name: str) -> Block:
+    block = attributes.get(name)
+    if not isinstance(block, Block):
+        raise malformed(where(node) + f"it has no {name}")
+    return block
+
+
+def _number(name: str, value: int | bool, element_type: int) -> Tensor:
+    kind = "bool" if element_type == TensorProto.BOOL else "int64"
+    data: Array = np.asarray(value, kind)
+    return Tensor(name, (), element_type, data)
+
+
+def _check_rounds(tracer: Tracing, node: onnx.NodeProto, rounds: int | None) -> None:
+    if tracer.marker and rounds and rounds % tracer.marker == 0:
+        raise BatchFixedError(where(node) + "it runs once for each sample of the batch")
+
+
+def _unknown(tracer: Tracing, node: onnx.NodeProto, tensor: Tensor, what: str) -> UnsupportedError:
+    inputs = tracer.open_values([tensor])
+    if inputs:
+        names = ", ".join(sorted(repr(t.name) for t in inputs))
+        return UnsupportedError(
+            node, f"{what} depends on the value of input {names}", give_values(inputs)
+        )
+    return UnsupportedError(node, f"{what} depends on the data", _ONE_WAY)
+
+
+_ONE_WAY = (
+    "No static graph covers both ways: export the model without it, or export the part before it."
+)
+
+
+TRACERS: dict[str, Callable[[Tracing, onnx.NodeProto, Attributes], None]] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+}
+"""By operator name."""

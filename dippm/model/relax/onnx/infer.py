@@ -1,0 +1,223 @@
+"""Shape and type of one ONNX operator's results, checked beyond what ONNX itself checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+
+from dippm.model.relax.onnx.fold import NUMPY_TYPES
+from dippm.model.relax.onnx.shapes import CONTRIBUTED, SHAPES, TYPES
+from dippm.model.relax.onnx.values import (
+    DEFAULT_DOMAINS,
+    MAX_KNOWN_ELEMENTS,
+    ShapeMismatchError,
+    Step,
+    Tensor,
+    malformed,
+    where,
+)
+
+Type = tuple[tuple[int, ...], int]
+"""Shape and ONNX element type."""
+
+
+class Inference:
+    """What is known of the operators that a file's opsets define."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._opsets = {o.domain: o.version for o in model.opset_import}
+        if "" not in self._opsets:
+            self._opsets[""] = self._opsets.get("ai.onnx", 1)
+        newest = onnx.defs.onnx_opset_version()
+        self._known = {
+            d: min(v, newest) if d in DEFAULT_DOMAINS else v for d, v in self._opsets.items()
+        }
+        self._imports = [helper.make_opsetid(d, v) for d, v in self._known.items()]
+        self._ir_version = min(model.ir_version, onnx.IR_VERSION)
+        self._schemas: dict[tuple[str, str], Any] = {}
+        self._defaults: dict[int, list[onnx.AttributeProto]] = {}
+
+    def opset(self, node: onnx.NodeProto) -> int:
+        """Return the version of a node's domain."""
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        return int(self._opsets.get(domain, 1))
+
+    def is_newer(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the file's opset is newer than the installed `onnx`."""
+        return node.domain in DEFAULT_DOMAINS and self._opsets[""] != self._known[""]
+
+    def schema(self, node: onnx.NodeProto) -> Any:
+        """Return the definition of an operator; None if there is none."""
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        key = (domain, node.op_type)
+        if key not in self._schemas:
+            try:
+                version = self._known.get(domain, 1)
+                self._schemas[key] = onnx.defs.get_schema(node.op_type, version, domain)
+            except onnx.defs.SchemaError:
+                self._schemas[key] = None
+        return self._schemas[key]
+
+    def formal_names(self, node: onnx.NodeProto, count: int) -> list[str]:
+        """Return the names of the first arguments of an operator."""
+        schema = self.schema(node)
+        formal = [f.name for f in schema.inputs] if schema is not None else []
+        return [formal[i] if i < len(formal) else f"input{i}" for i in range(count)]
+
+    def infer(
+        self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Mapping[str, Type]:
+        """Return shape and element type of each output that can be inferred.
+
+        Raises:
+            ShapeMismatchError: if the inputs do not fit each other.
+            ModelFileError: if the node is not well formed.
+        """
+        schema = self.schema(node)
+        present = [t for t in inputs if t is not None]
+        rules = CONTRIBUTED if node.domain == "com.microsoft" else {}
+        own = rules.get(node.op_type) or SHAPES.get(node.op_type)
+        if own is not None and (schema is None or not schema.has_type_and_shape_inference_function):
+            shapes = own([t.shape if t else None for t in inputs], attributes)
+            first = present[0].element_type if present else TensorProto.FLOAT
+            typed = TYPES.get(node.op_type)
+            types = typed(inputs, attributes) if typed else [first]
+            types = (types * len(shapes))[: len(shapes)]
+            return dict(zip(node.output, zip(shapes, types, strict=True), strict=False))
+        if schema is None:
+            return {}
+        if node.op_type == "MaxUnpool" and len(inputs) > 2 and inputs[2] is not None:
+            return self._unpooled(node, inputs, attributes)
+        if node.op_type == "Range":
+            inputs = [_as_scalar(t) for t in inputs]
+        named = {name: t for name, t in zip(node.input, inputs, strict=True) if t is not None}
+        try:
+            inferred = shape_inference.infer_node_outputs(
+                schema,
+                self._with_defaults(node, schema),
+                {
+                    k: helper.make_tensor_type_proto(t.element_type, t.shape)
+                    for k, t in named.items()
+                },
+                {
+                    k: numpy_helper.from_array(t.data)
+                    for k, t in named.items()
+                    if t.data is not None
+                    and t.data.size <= MAX_KNOWN_ELEMENTS
+                    and t.element_type in NUMPY_TYPES
+                },
+                opset_imports=self._imports,
+                ir_version=self._ir_version,
+            )
+        except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            raise ShapeMismatchError(where(node) + str(error).strip()[-300:]) from error
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise malformed(where(node) + str(error).strip()[-300:]) from error
+        found = {name: static_type(type_proto, {}) for name, type_proto in inferred.items()}
+        return {name: shape for name, shape in found.items() if shape is not None}
+
+    def _unpooled(
+        self, node: onnx.NodeProto, inputs: list[Tensor | None], attributes: Mapping[str, Any]
+    ) -> Mapping[str, Type]:
+        """Return the size that an unpooling is given, which ONNX's inference leaves open.
+
+        As in ONNX Runtime, it is complete, and not smaller than the windows say.
+        """
+        stated, plain = inputs[2], onnx.NodeProto()
+        if stated is None or stated.data is None:
+            return {}
+        plain.CopyFrom(node)
+        del plain.input[2:]
+        least, element_type = self.infer(plain, inputs[:2], attributes)[node.output[0]]
+        shape = tuple(int(size) for size in stated.data.reshape(-1))
+        fits = len(shape) == len(least) and shape[:2] == least[:2]
+        if not fits or any(size < window for size, window in zip(shape, least, strict=True)):
+            raise ShapeMismatchError(
+                f"{where(node)}its output_shape is {shape}, and its windows give {least}"
+            )
+        return {node.output[0]: (shape, element_type)}
+
+    def _with_defaults(self, node: onnx.NodeProto, schema: Any) -> onnx.NodeProto:
+        """Return a node that spells out its attributes, for ONNX's inference forgets some of them.
+
+        STFT without `onesided` is inferred with all frequencies, though its default is half.
+        """
+        key = id(schema)  # the schemas are kept, so no other gets its number
+        if key not in self._defaults:
+            defaults = (attribute.default_value for attribute in schema.attributes.values())
+            self._defaults[key] = [value for value in defaults if value.name and value.type]
+        given = {attribute.name for attribute in node.attribute}
+        absent = [value for value in self._defaults[key] if value.name not in given]
+        if not absent:
+            return node
+        whole = onnx.NodeProto()
+        whole.CopyFrom(node)
+        whole.attribute.extend(absent)
+        return whole
+
+
+def _as_scalar(tensor: Tensor | None) -> Tensor | None:
+    """Return a row of one number as that number: ONNX's inference refuses it, runtimes take it."""
+    if tensor is None or tensor.shape != (1,):
+        return tensor
+    data = None if tensor.data is None else tensor.data.reshape(())
+    return Tensor(tensor.name, (), tensor.element_type, data)
+
+
+def static_type(type_proto: onnx.TypeProto, symbols: Mapping[str, int]) -> Type | None:
+    """Return a declared type as numbers, None if it leaves a size open.
+
+    Args:
+        type_proto: of a value.
+        symbols: what named sizes stand for.
+    """
+    if not type_proto.HasField("tensor_type") or not type_proto.tensor_type.HasField("shape"):
+        return None
+    sizes = []
+    for dim in type_proto.tensor_type.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            sizes.append(int(dim.dim_value))
+        elif dim.dim_param in symbols:
+            sizes.append(symbols[dim.dim_param])
+        else:
+            return None
+    return tuple(sizes), type_proto.tensor_type.elem_type
+
+
+def check(step: Step) -> None:
+    """Check what ONNX's own inference lets pass.
+
+    Raises:
+        ShapeMismatchError: if the inputs do not fit each other.
+    """
+    shapes = [t.shape if t else () for t in step.inputs]
+    out = step.outputs[0].shape if step.outputs and step.outputs[0] else ()
+    operator, group = step.operator, int(step.attributes.get("group", 1))
+    wrong = False
+    if operator == "Reshape":
+        wrong = prod(shapes[0]) != prod(out)
+    elif operator == "Conv":
+        wrong = shapes[0][1] != shapes[1][1] * group or _has_no_window(step, shapes, out)
+    elif operator == "ConvTranspose":
+        wrong = shapes[0][1] != shapes[1][0] or _has_no_window(step, shapes, out)
+    elif operator == "Transpose":
+        wrong = len(out) != len(shapes[0])
+    elif operator == "Gemm":
+        a = shapes[0][0 if step.attributes.get("transA") else 1]
+        wrong = a != shapes[1][1 if step.attributes.get("transB") else 0]
+    elif operator in ("MaxPool", "AveragePool", "LpPool"):
+        wrong = min(out, default=1) < 1 or len(out) != len(shapes[0])
+    if wrong:
+        at = f"operator {operator} {step.name!r}: "
+        raise ShapeMismatchError(at + f"inputs {shapes[:2]} do not fit result {out}")
+
+
+def _has_no_window(step: Step, shapes: list[tuple[int, ...]], out: tuple[int, ...]) -> bool:
+    """Return whether the weights are of another window than is stated, or it fits nowhere."""
+    stated = step.attributes.get("kernel_shape")
+    other = stated is not None and tuple(stated) != shapes[1][2:]
+    return other or min(out, default=1) < 1 or len(out) != len(shapes[0])

@@ -1,0 +1,264 @@
+"""Which sizes an ONNX model's inputs get: the batch, and what the user asked for.
+
+Nothing here needs TVM or reads a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+
+import numpy as np
+
+from dippm.errors import InputShapeError
+from dippm.model.relax.onnx.batch import batch_axes, is_batch_name
+from dippm.model.relax.onnx.declared import DeclaredInput, Size, example, listed, text, where_batch
+from dippm.model.relax.raw_graph import InputValue
+
+MAX_ELEMENTS = 1 << 50
+"""A tensor with more numbers than this is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What the user said of the inputs, by their names; see `InputSpec`."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    batch_axes: Mapping[str, int | None]
+    values: Mapping[str, InputValue]
+
+
+def requested(
+    declared: list[DeclaredInput],
+    shapes: Mapping[str, tuple[int, ...]],
+    batch_axes: Mapping[str, int | None] | None = None,
+    values: Mapping[str, InputValue] | None = None,
+) -> Requested:
+    """Return what the user said of the inputs, by their names; "" stands for the first one.
+
+    Raises:
+        InputShapeError: if a name is not one of the model's inputs, or a value is given for an
+            input that holds more than one number.
+    """
+    names = [d.name for d in declared]
+    batch_axes, values = batch_axes or {}, values or {}
+    for name in [*shapes, *values]:
+        if name and name not in names:
+            close = get_close_matches(name, names, n=1)
+            guess = f"Did you mean {close[0]!r}? " if close else ""
+            raise InputShapeError(
+                f"the model has no input {name!r}; its inputs are {listed(declared)}",
+                f"{guess}{example(declared)}",
+            )
+    if not names:
+        return Requested({}, {}, {})
+    sizes = {name or names[0]: tuple(shape) for name, shape in shapes.items()}
+    axes = {name or names[0]: axis for name, axis in batch_axes.items()}
+    numbers: dict[str, InputValue] = {name or names[0]: value for name, value in values.items()}
+    for one in declared:
+        value = numbers.get(one.name)
+        if value is not None and len(one.sizes or ()) == 1 and (one.sizes or (1,))[0] != 1:
+            numbers[one.name] = value = value if isinstance(value, tuple) else (value,)
+        if isinstance(value, tuple):
+            _check_value(one, value, declared)
+            continue
+        if one.sizes == () and len(sizes.get(one.name, ())) == 1 and one.name not in axes:
+            (numbers[one.name],) = sizes.pop(one.name)  # a whole number for a scalar is its value
+        if value is not None and any(size != 1 for size in one.sizes or ()):
+            raise InputShapeError(
+                f"input {one} holds more than one number: value:{numbers[one.name]} does not say "
+                "what they are",
+                example(declared),
+            )
+    return Requested(sizes, axes, numbers)
+
+
+def _check_value(
+    one: DeclaredInput, value: tuple[InputValue, ...], all_inputs: list[DeclaredInput]
+) -> None:
+    shape = np.shape(value)
+    fits = one.sizes is None or (
+        len(one.sizes) == len(shape)
+        and all(not isinstance(s, int) or s == n for s, n in zip(one.sizes, shape, strict=True))
+    )
+    if not fits:
+        raise InputShapeError(
+            f"input {one}: its value has the sizes {text(shape)}", example(all_inputs)
+        )
+
+
+class Binding:
+    """How the dimensions of the inputs are bound to numbers.
+
+    Attributes:
+        fixed_batch: the batch that the file fixes; None if it leaves it open.
+        values: what each input holds that the user gave a value for.
+        has_batch: whether any input has one.
+        lacks_common_size: whether no input has a batch though nobody said so.
+        assumed: inputs whose batch axis neither the file nor the user names.
+    """
+
+    def __init__(self, declared: list[DeclaredInput], requested: Requested) -> None:
+        self._declared = [_with_rank(d, requested) for d in declared]
+        self._requested = requested.shapes
+        self.values = requested.values
+        self._batch_axis = batch_axes(self._declared, requested.batch_axes, requested.values)
+        self.has_batch = any(axis is not None for axis in self._batch_axis.values())
+        self.assumed = tuple(
+            d.name
+            for d in self._declared
+            if d.name not in requested.batch_axes
+            and (axis := self._batch_axis[d.name]) is not None
+            and not is_batch_name((d.sizes or ())[axis])
+        )
+        self.fixed_batch = self._find_fixed_batch()
+        self.lacks_common_size = not self.has_batch and any(
+            d.sizes and d.name not in requested.batch_axes for d in self._declared
+        )
+
+    def with_batch_at(self, axis: int) -> Binding | None:
+        """Return the binding with another axis for the assumed batches; None if none fits."""
+        axes = {d.name: axis for d in self._declared if d.name in self.assumed}
+        ranks = {d.name: len(d.sizes or ()) for d in self._declared}
+        if not axes or any(axis >= ranks[name] for name in axes):
+            return None
+        known = {n: a for n, a in self._batch_axis.items() if n not in axes}
+        return Binding(self._declared, Requested(self._requested, known | axes, self.values))
+
+    def sizes(self) -> Iterable[int]:
+        """Return all fixed sizes except the batch, those that were asked for included."""
+        for declared in self._declared:
+            for axis, size in enumerate(declared.sizes or ()):
+                if isinstance(size, int) and axis != self._batch_axis[declared.name]:
+                    yield size
+        for shape in self._requested.values():
+            yield from shape
+
+    def symbols(self, batch: int) -> dict[str, int]:
+        """Return the number that each named size of the inputs stands for."""
+        known: dict[str, int] = {}
+        for declared in self._declared:
+            self._bind(declared, batch, known)
+        return known
+
+    def keeps_file_sizes(self, batch: int) -> bool:
+        """Tell whether every size that the file fixes stays, so that it is right inside too."""
+        return self.fixed_batch is None or batch == self.fixed_batch
+
+    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """Return the full shape of each input for one batch size.
+
+        Raises:
+            InputShapeError: if the request does not fit, or leaves a size open.
+        """
+        known: dict[str, int] = {}
+        bound = {d.name: self._bind(d, batch, known) for d in self._declared}
+        resolved = {
+            name: [known.get(size, size) if isinstance(size, str) else size for size in sizes]
+            for name, sizes in bound.items()
+        }
+        for name, sizes in resolved.items():
+            if any(not isinstance(size, int) for size in sizes):
+                raise InputShapeError(
+                    f"input {name!r} has sizes that the file leaves open: {listed(self._declared)}",
+                    example(self._declared),
+                )
+        shapes = {
+            name: tuple(size for size in sizes if isinstance(size, int))
+            for name, sizes in resolved.items()
+        }
+        for name, shape in shapes.items():
+            check_size(shape, f"input {name!r}")
+        return shapes
+
+    def how_to_name_the_batch(self) -> str:
+        """Return how a user says where the batch is."""
+        return where_batch(self._declared)
+
+    def _bind(self, declared: DeclaredInput, batch: int, known: dict[str, int]) -> list[Size]:
+        sizes = list(declared.sizes or ())
+        axis = self._batch_axis[declared.name]
+        shape = self._requested.get(declared.name)
+        value = self.values.get(declared.name)
+        if isinstance(value, tuple):
+            for symbol, size in zip(sizes, np.shape(value), strict=True):
+                if isinstance(symbol, str):
+                    known.setdefault(symbol, size)
+            return list(np.shape(value))
+        if axis is not None and axis < len(sizes):
+            symbol, sizes[axis] = sizes[axis], batch
+            if isinstance(symbol, str):
+                known.setdefault(symbol, batch)
+        if shape is None:
+            return sizes
+        places = [i for i in range(len(sizes)) if i != axis]
+        if len(shape) != len(places):
+            raise self._mismatch(declared, shape, "the number of dimensions differs")
+        for place, size in zip(places, shape, strict=True):
+            wanted = sizes[place]
+            if isinstance(wanted, int) and wanted != size:
+                raise self._mismatch(declared, shape, f"{size} where the file says {wanted}")
+            if isinstance(wanted, str):
+                known.setdefault(wanted, size)
+            sizes[place] = size
+        return sizes
+
+    def _mismatch(
+        self, declared: DeclaredInput, shape: tuple[int, ...], why: str
+    ) -> InputShapeError:
+        sizes, axis = declared.sizes or (), self._batch_axis[declared.name]
+        expected = tuple("any" if s is None else s for i, s in enumerate(sizes) if i != axis)
+        without = " (without the batch)" if axis is not None else ""
+        first_last = (*shape[-1:], *shape[:-1])
+        hint = ""
+        if len(shape) == len(expected) and all(
+            e in (s, "any") or isinstance(e, str) for e, s in zip(expected, first_last, strict=True)
+        ):
+            hint = f"The model wants channels first: {text(first_last)}. "
+        return InputShapeError(
+            f"input {declared.name!r}: got {text(shape)}, expected {text(expected)}{without}; "
+            f"{why}. Inputs of the model: {listed(self._declared)}",
+            hint + "Give the shape that the model was exported for, without the batch.",
+        )
+
+    def _find_fixed_batch(self) -> int | None:
+        for declared in self._declared:
+            axis = self._batch_axis[declared.name]
+            if axis is not None and declared.sizes and axis < len(declared.sizes):
+                size = declared.sizes[axis]
+                return size if isinstance(size, int) else None
+        return None
+
+
+def _with_rank(declared: DeclaredInput, requested: Requested) -> DeclaredInput:
+    """Give an input without a rank the rank that was asked for."""
+    if declared.sizes is not None:
+        return declared
+    if declared.name in requested.values:
+        sizes = np.shape(requested.values[declared.name])
+        return DeclaredInput(declared.name, sizes, declared.element_type)
+    shape = requested.shapes.get(declared.name)
+    if shape is None:
+        raise InputShapeError(
+            f"the file gives no rank for input {declared.name!r}",
+            example([declared]),
+        )
+    has_batch = requested.batch_axes.get(declared.name, 0) is not None
+    rank = len(shape) + has_batch
+    return DeclaredInput(declared.name, (None,) * rank, declared.element_type)
+
+
+def check_size(shape: tuple[int, ...], what: str) -> None:
+    """Raise if a tensor is larger than any machine holds.
+
+    Raises:
+        InputShapeError: saying which one.
+    """
+    if prod(shape) > MAX_ELEMENTS:
+        raise InputShapeError(
+            f"{what} has the sizes {text(shape)}: {prod(shape):.1e} numbers, more than any "
+            "device holds",
+            "Check the sizes in the file, or give other ones where it leaves them open.",
+        )

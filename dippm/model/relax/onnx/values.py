@@ -1,0 +1,231 @@
+"""What a traced ONNX graph is made of: tensors and steps, and why a trace can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from dippm.errors import ConversionError, ModelFileError
+from dippm.model.relax.onnx.fold import NUMPY_TYPES, Array
+
+MAX_KNOWN_ELEMENTS = 1024
+"""Contents above this are weights or index tables: no size is computed from them."""
+
+MAX_SIZES = 16
+"""Numbers that a list of sizes or axes has at most."""
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+"""Types that sizes, axes and indices come in; small tensors of other types are weights."""
+
+
+class ShapeMismatchError(Exception):
+    """The sizes do not fit at one operator."""
+
+
+class BatchFixedError(ShapeMismatchError):
+    """The graph cannot be given another batch: some inner size fixes it."""
+
+
+class BatchIsTimeError(ShapeMismatchError):
+    """What was taken for the batch are the time steps of a recurrent layer."""
+
+
+class UnsupportedError(Exception):
+    """An operator that has no static result."""
+
+    def __init__(self, node: onnx.NodeProto, why: str, hint: str = "") -> None:
+        super().__init__(why)
+        self.node, self.why, self.hint = node, why, hint
+
+    def told_with_count(self, model: onnx.ModelProto) -> ConversionError:
+        """Return the error that a user sees."""
+        node = self.node
+        count = sum((n.op_type, n.domain) == (node.op_type, node.domain) for n in model.graph.node)
+        domain = f"{node.domain}." if node.domain not in DEFAULT_DOMAINS else ""
+        times = f", {count} of them in the model" if count > 1 else ""
+        result = next(iter(node.output), "")
+        return ConversionError(
+            f"ONNX operator {domain}{node.op_type} (node {node.name!r}, result {result!r}{times}): "
+            + self.why,
+            self.hint
+            or "Simplify the model with onnxsim, or export it with static sizes; a shape rule for "
+            "the operator can be added in dippm/model/relax/onnx/shapes.py.",
+        )
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One value.
+
+    Attributes:
+        name: unique in the graph.
+        shape: static sizes.
+        element_type: an ONNX tensor type.
+        data: contents, if they are small and known.
+        is_learned: whether it is a weight, or computed from weights only.
+        is_parameter: whether it is stored in the file as a weight.
+        producer: the step that computes it; None for inputs and stored tensors.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    element_type: int
+    data: Array | None = None
+    is_learned: bool = False
+    is_parameter: bool = False
+    producer: Step | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a number of the graph rather than a weight or a result."""
+        return self.data is not None and not self.is_learned
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One operator.
+
+    Attributes:
+        operator: ONNX name.
+        name: of the node in the file.
+        opset: version of its domain.
+        inputs: values in argument order; None for an absent optional one.
+        input_names: the formal names of the arguments.
+        outputs: values; None for one that is not asked for.
+        attributes: as Python values.
+        path: of the module that it belongs to, "" if unknown.
+    """
+
+    operator: str
+    name: str
+    opset: int
+    inputs: list[Tensor | None]
+    input_names: list[str]
+    outputs: list[Tensor | None]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
+
+
+@dataclass(slots=True)
+class Trace:
+    """A graph with static shapes.
+
+    Attributes:
+        inputs: user inputs in the order of the file.
+        steps: the operators that the outputs depend on, producers first.
+        outputs: results.
+        shapes: of every value that has a name, for a comparison with another trace.
+        notes: what was assumed.
+    """
+
+    inputs: list[Tensor]
+    steps: list[Step]
+    outputs: list[Tensor]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def stored(tensor: onnx.TensorProto) -> Tensor:
+    """Return a stored tensor, with its contents if they are small and there."""
+    shape = tuple(int(size) for size in tensor.dims)
+    if any(size < 0 for size in shape):
+        raise malformed(f"ONNX tensor {tensor.name!r} has a negative size")
+    size = prod(shape)
+    data = None
+    if _has_contents(tensor, size):
+        try:
+            data = _plain(numpy_helper.to_array(tensor), tensor.data_type)
+        except Exception as error:
+            raise ModelFileError(
+                f"ONNX tensor {tensor.name!r} cannot be read: {error}",
+                "The file is damaged; export it again.",
+            ) from error
+    is_weight = data is None or (size > 1 and tensor.data_type not in SIZE_TYPES)
+    return Tensor(
+        tensor.name, shape, tensor.data_type, data, is_learned=is_weight, is_parameter=is_weight
+    )
+
+
+def _plain(data: Array, element_type: int) -> Array | None:
+    """Return numbers that NumPy computes with; None for the types of less than 16 bits."""
+    if element_type == TensorProto.BFLOAT16:
+        bits = data.astype(np.uint16) if data.dtype.fields else data.view(np.uint16)
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return data if element_type in NUMPY_TYPES else None
+
+
+def _has_contents(tensor: onnx.TensorProto, size: int) -> bool:
+    return size <= MAX_KNOWN_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL
+
+
+def constant(node: onnx.NodeProto) -> Tensor:
+    """Return what a node `Constant` holds."""
+    name, attribute = node.output[0], node.attribute[0]
+    if attribute.name == "sparse_value":
+        raise UnsupportedError(node, "sparse constants are not supported")
+    if attribute.name.startswith("value_string"):
+        raise UnsupportedError(node, "it is text", TEXT_HINT)
+    value = plain_attribute(attribute)
+    if isinstance(value, onnx.TensorProto):
+        tensor = stored(value)
+        tensor.name = name
+        return tensor
+    is_float = attribute.name in ("value_float", "value_floats")
+    data = np.asarray(value, np.float32 if is_float else np.int64)
+    return Tensor(name, data.shape, TensorProto.FLOAT if is_float else TensorProto.INT64, data)
+
+
+TEXT_HINT = "Cut preprocessing of text out of the model before the export."
+
+
+def plain_attribute(attribute: onnx.AttributeProto) -> Any:
+    """Return an attribute as Python values."""
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, onnx.GraphProto | onnx.TensorProto | int | float):
+        return value
+    try:
+        items = list(value)
+    except TypeError:
+        return None
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in items]
+
+
+def malformed(what: str) -> ModelFileError:
+    """Return the error for a graph that breaks the rules of ONNX."""
+    return ModelFileError(
+        what, "Check the file with onnx.checker.check_model, or export it again: it is damaged."
+    )
+
+
+def where(node: onnx.NodeProto) -> str:
+    """Return how a message starts that is about one node."""
+    return f"operator {node.op_type} {node.name!r}: "
+
+
+def may_be_sizes(tensor: Tensor, marker: int) -> bool:
+    """Return whether an input may hold sizes, axes or a choice rather than data."""
+    if prod(tensor.shape) == 1 or tensor.shape == (marker,):
+        return True
+    is_list = len(tensor.shape) == 1 and tensor.shape[0] <= MAX_SIZES
+    return is_list and tensor.element_type in (TensorProto.INT64, TensorProto.INT32)
+
+
+def give_values(inputs: Sequence[Tensor]) -> str:
+    """Return how a user says what these inputs hold."""
+    ordered = sorted(inputs, key=lambda t: t.name)
+    text = ";".join(f"{t.name}=value:{_example(t)}" for t in ordered)
+    return f'Say what it holds, for instance input="{text}" beside the sizes of other inputs.'
+
+
+def _example(tensor: Tensor) -> str:
+    count = prod(tensor.shape)
+    return "16000" if not 1 < count <= MAX_SIZES else ",".join(map(str, range(1, count + 1)))

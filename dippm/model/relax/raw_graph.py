@@ -1,0 +1,212 @@
+"""`RawGraph`: a Relax function as plain data, before any canonical rule.
+
+It crosses the border of the conversion worker and is what the conversion cache stores, so it is
+JSON and nothing else. It keeps operators as the exporter spelled them; `dippm.model.graph` makes
+frameworks agree.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
+InputValue = int | float | tuple["InputValue", ...]
+"""What an input holds where its sizes are not enough: a number, or numbers nested as its
+dimensions are."""
+
+ValueKind = Literal["input", "parameter", "constant", "operator"]
+
+RAW_GRAPH_VERSION = "3"
+
+IN_PLACE = "in_place"
+"""Attribute of an operator that writes its result into its first argument."""
+
+HELD_UNTIL = "held_until"
+"""Attribute of an operator whose result the model's own code holds: position of the last operator
+during which it does. Missing if the file does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawValue:
+    """One tensor.
+
+    Attributes:
+        shape: static sizes; () for a scalar.
+        dtype: for instance "float32", "int64", "bool".
+        kind: where the value comes from.
+        name: the exporter's name, empty for operator results.
+        scalar: the number itself if this is a constant with one element, else None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: ValueKind
+    name: str = ""
+    scalar: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawOperator:
+    """One call.
+
+    Attributes:
+        name: Relax name without the "relax." prefix ("nn.conv2d"), or, for operators carried
+            through TVM as an opaque call, dialect and name ("aten.hardswish", "onnx.LSTM").
+        inputs: positions in `RawGraph.values`, in argument order, tuples flattened.
+        outputs: positions in `RawGraph.values`.
+        attributes: call attributes; shape and scalar arguments appear as "arg<i>".
+        path: of the module or layer that it belongs to, as the framework spells it
+            ("layer1.0.conv2"); empty if the file does not tell.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RawGraph:
+    """A function: values, and operators in an order that respects data flow.
+
+    Attributes:
+        values: all tensors.
+        operators: calls, producers before consumers.
+        inputs: positions of the user inputs in `values`.
+        outputs: positions of the results in `values`.
+        batch: the batch size that the conversion was made with.
+        batch_is_symbolic: true if `batch` is a marker (see `InputSpec`), so that every size that
+            it divides scales with the batch; false if the file fixes the batch.
+        notes: what a user should know about the conversion ("the loop over the batch was unrolled
+            at 4"); they become warnings of every prediction.
+        called: paths of the modules that are called, unlike those that only hold others: a caller
+            keeps what it gives to a call. Empty if the file does not tell.
+    """
+
+    values: tuple[RawValue, ...]
+    operators: tuple[RawOperator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    batch: int
+    batch_is_symbolic: bool = True
+    notes: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
+
+    @property
+    def runs_unread(self) -> bool:
+        """Whether operators whose result nobody reads are run: eager PyTorch prunes nothing."""
+        return bool(self.called)
+
+    def to_json(self) -> str:
+        """Return the graph as one JSON document."""
+        document = {
+            "version": RAW_GRAPH_VERSION,
+            "batch": self.batch,
+            "batch_is_symbolic": self.batch_is_symbolic,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "values": [[list(v.shape), v.dtype, v.kind, v.name, v.scalar] for v in self.values],
+            "operators": [
+                [o.name, list(o.inputs), list(o.outputs), o.attributes, o.path]
+                for o in self.operators
+            ],
+            "notes": self.notes,
+            "called": self.called,
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RawGraph:
+        """Read what `to_json` wrote.
+
+        Nothing of the text is believed: it comes from another process, or from a file.
+
+        Raises:
+            ValueError: if the text is not a raw graph of this version, or one that holds together:
+                sizes of at least 0, positions that exist, operators after what they read.
+        """
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(document, dict) or document.get("version") != RAW_GRAPH_VERSION:
+            raise ValueError("not a raw graph of version " + RAW_GRAPH_VERSION)
+        try:
+            graph = cls(
+                values=tuple(_value(*row) for row in document["values"]),
+                operators=tuple(_operator(*row) for row in document["operators"]),
+                inputs=_positions(document["inputs"]),
+                outputs=_positions(document["outputs"]),
+                batch=document["batch"],
+                batch_is_symbolic=document["batch_is_symbolic"],
+                notes=_texts(document["notes"], "notes"),
+                called=_texts(document.get("called", []), "called"),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"a part of the raw graph is missing or not as it should be: {error}"
+            ) from None
+        _check(graph)
+        return graph
+
+
+_KINDS = frozenset(get_args(ValueKind))
+_INT64 = 1 << 63
+
+
+def _value(shape: Any, dtype: Any, kind: Any, name: Any, scalar: Any) -> RawValue:
+    texts = isinstance(dtype, str) and isinstance(name, str) and kind in _KINDS
+    if not (texts and (scalar is None or isinstance(scalar, float) or _is_int64(scalar))):
+        raise ValueError(f"not a value: {name!r}")
+    return RawValue(_positions(shape), dtype, kind, name, scalar)
+
+
+def _operator(name: Any, inputs: Any, outputs: Any, attributes: Any, path: Any) -> RawOperator:
+    if not (isinstance(name, str) and isinstance(path, str) and isinstance(attributes, dict)):
+        raise ValueError(f"not an operator: {name!r}")
+    known = {key: _attribute(key, value) for key, value in attributes.items()}
+    return RawOperator(name, _positions(inputs), _positions(outputs), known, path)
+
+
+def _positions(numbers: Any) -> tuple[int, ...]:
+    """Return sizes or positions; Python's True and 1.0 are none."""
+    if type(numbers) is not list or not all(type(n) is int and 0 <= n < _INT64 for n in numbers):
+        raise ValueError(f"not a list of sizes or positions: {str(numbers)[:80]}")
+    return tuple(numbers)
+
+
+def _texts(texts: Any, what: str) -> tuple[str, ...]:
+    if type(texts) is not list or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{what}: no list of texts")
+    return tuple(texts)
+
+
+def _attribute(key: str, value: Any) -> Attribute:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, float | str) or _is_int64(part) for part in parts):
+        raise ValueError(f"not an attribute: {key!r}")
+    return tuple(value) if isinstance(value, list) else cast(Attribute, value)
+
+
+def _is_int64(part: Any) -> bool:
+    return isinstance(part, int) and -_INT64 <= part <= _INT64
+
+
+def _check(graph: RawGraph) -> None:
+    if type(graph.batch) is not int or not 1 <= graph.batch < _INT64:
+        raise ValueError("the batch is no positive number")
+    if type(graph.batch_is_symbolic) is not bool:
+        raise ValueError("batch_is_symbolic is neither true nor false")
+    count = len(graph.values)
+    known = {i for i, value in enumerate(graph.values) if value.kind != "operator"}
+    for operator in graph.operators:
+        if not known.issuperset(operator.inputs):
+            raise ValueError(f"operator {operator.name!r} reads what no one made before it")
+        if any(i >= count for i in operator.outputs):
+            raise ValueError(f"operator {operator.name!r} writes a value that does not exist")
+        known.update(operator.outputs)
+    if not known.issuperset(graph.inputs) or not known.issuperset(graph.outputs):
+        raise ValueError("an input or output is a value that does not exist")

@@ -1,0 +1,23 @@
+"""Runs that share a GPU: side by side, under MPS, or each on a MIG slice of its own."""
+
+from dippm.errors import (
+    CollocationError,
+    CollocationWarning,
+    DeviceBusyError,
+    DevicePermissionError,
+)
+from dippm.runs.colocation.seat import Seat
+from dippm.runs.colocation.seating import seated
+from dippm.runs.colocation.sharing import Sharing
+from dippm.runs.colocation.undoing import undo
+
+__all__ = [
+    "CollocationError",
+    "CollocationWarning",
+    "DeviceBusyError",
+    "DevicePermissionError",
+    "Seat",
+    "Sharing",
+    "seated",
+    "undo",
+]

@@ -1,0 +1,120 @@
+"""Slices of ours are destroyed, and only those: what others made or changed meanwhile is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dippm.devices import Placement
+from dippm.errors import CollocationError
+from dippm.runs.colocation import slices
+from dippm.runs.colocation.boards import IN_USE, Board, boards, neighbours, refused
+from dippm.runs.colocation.outcome import Outcome
+from dippm.runs.colocation.slices import Instance
+
+PATIENCE_S = 10.0
+PAUSE_S = 0.1
+
+
+class Made(NamedTuple):
+    """A slice of ours, or one that was about to be made.
+
+    Attributes:
+        gpu: UUID.
+        place: where.
+        profile_id: of the driver.
+        compute_slices: of its profile.
+        before: instances that were there before any of this entry.
+        id: of the driver; None while it is not known whether it was made.
+    """
+
+    gpu: str
+    place: Placement
+    profile_id: int
+    compute_slices: int
+    before: tuple[Instance, ...]
+    id: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the journal holds."""
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> Made:
+        """Return what the journal held."""
+        before = tuple(Instance(*instance) for instance in held["before"])
+        return cls(**{**held, "place": Placement(*held["place"]), "before": before})
+
+    def __str__(self) -> str:
+        return f"{self.place} of {self.gpu}"
+
+
+def remove(made: Made) -> Outcome:
+    """Destroy a slice of ours, waiting a moment for processes that are just ending."""
+    try:
+        with boards([made.gpu]) as (board,):
+            return _removed(board, made)
+    except CollocationError as error:
+        return Outcome("left", f"{made} is left: {error.message}")
+
+
+def changes(made: Made) -> list[str]:
+    """Return how the layout differs from the one before ours, when ours are gone."""
+    try:
+        with boards([made.gpu]) as (board,):
+            known = slices.profiles(board)
+            now, before = set(slices.layout(board, known)), set(made.before)
+            new, gone = sorted(now - before), sorted(before - now)
+    except CollocationError as error:
+        return [f"the slices of {made.gpu} cannot be compared: {error.message}"]
+    return [
+        *(f"{p} of {made.gpu} was made meanwhile" for p in slices.named(tuple(new), known)),
+        *(f"{p} of {made.gpu} was removed meanwhile" for p in slices.named(tuple(gone), known)),
+    ]
+
+
+def _removed(board: Board, made: Made) -> Outcome:
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return _try(board, made)
+        except board.nvml.NVMLError as error:
+            if error.value != IN_USE:
+                failed = refused(error, f"{made} cannot be destroyed")
+                return Outcome("left", failed.message)
+            if time.monotonic() >= end:
+                users = ", ".join(map(str, neighbours(board))) or "by whom is not told"
+                return Outcome("left", f"{made} is left: it is in use, {users}")
+        time.sleep(PAUSE_S)
+
+
+def _try(board: Board, made: Made) -> Outcome:
+    instance = _ours(board, made)
+    if instance is None:
+        if made.id is None:
+            return Outcome("nothing")
+        return Outcome("changed", f"{made} was gone: someone else had removed it")
+    nvml, handle = board.nvml, slices.handle_of(board, instance)
+    if handle is None:
+        return Outcome("changed", f"{made} was removed by someone else just now")
+    inside = slices.parts(board, handle)
+    full = slices.filling(board, handle, made.compute_slices)
+    if any(profile != full for _, profile in inside):
+        return Outcome("changed", f"{made} is left: someone else divided it anew")
+    for part, _ in inside:
+        nvml.nvmlComputeInstanceDestroy(part)
+    nvml.nvmlGpuInstanceDestroy(handle)
+    return Outcome("undone", f"{made} was destroyed")
+
+
+def _ours(board: Board, made: Made) -> Instance | None:
+    """Return our instance if it is there, exactly as it was made."""
+    known = (slices.Profile(made.place.profile, made.profile_id, made.compute_slices, 0),)
+    for instance in slices.layout(board, known):
+        if made.id is None and instance in made.before:
+            continue
+        expected = (made.id if made.id is not None else instance.id, made.profile_id)
+        if instance == Instance(*expected, made.place.start, made.place.size):
+            return instance
+    return None

@@ -1,0 +1,211 @@
+"""`seated`: seats for runs that share devices, and an end that leaves the devices as they were."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dippm.devices import Placement, arranged
+from dippm.errors import CollocationError, CollocationWarning, UnknownNameError
+from dippm.runs.colocation import mps, slices
+from dippm.runs.colocation.boards import Board, boards, check_alone, neighbours
+from dippm.runs.colocation.ending import ended_in_order, undisturbed
+from dippm.runs.colocation.journal import Entry
+from dippm.runs.colocation.removal import Made
+from dippm.runs.colocation.seat import Seat
+from dippm.runs.colocation.sharing import Sharing
+from dippm.runs.colocation.undoing import undone
+
+NO_DEVICE = ("", "-")
+AGAIN = "Run dippm.runs.colocation.undo with the same journal when the device is free."
+
+
+@contextmanager
+def seated(
+    devices: Sequence[str] = ("0",),
+    sharing: str | Sequence[str] = "",
+    count: int = 1,
+    *,
+    journal: Path,
+) -> Iterator[tuple[Seat, ...]]:
+    """Give seats to runs that share devices; at the end all that was made for them is undone.
+
+    It is undone after an exception, Ctrl-C, and SIGTERM or SIGHUP (where the program has no handler
+    of its own); after a SIGKILL or a crash `undo` does it.
+
+    Args:
+        devices: index of NVML (where CUDA_VISIBLE_DEVICES is set: of what it shows), or UUID, of
+            each GPU that every run uses; a MIG slice that someone else made goes by its UUID.
+            ("",) or ("-",) is no GPU, where a seat changes nothing.
+        sharing: as `Sharing.parse` takes it; a sequence gives each run its own MIG profile.
+        count: how many runs share the devices.
+        journal: a folder, made where it is missing: each side effect is written there before it
+            happens, so that `undo` finds what a crash left.
+
+    Yields:
+        A seat for each run.
+
+    Raises:
+        DevicePermissionError: if the driver refuses slices to this user.
+        DeviceBusyError: if slices are to be made where someone else computes.
+        CollocationError: if the devices cannot be shared so, or (at the end) if something could
+            not be undone. In the first case nothing is left behind.
+        UnknownNameError: if a GPU has no MIG profile of that name.
+
+    Warns:
+        CollocationWarning: if someone else changed the layout of a GPU meanwhile.
+    """
+    ways = _ways(sharing, count)
+    if all(device.strip() in NO_DEVICE for device in devices):
+        yield tuple(Seat({}, (), "", "", {}) for _ in ways)
+        return
+    entry = Entry.new(journal)
+    with ended_in_order():
+        try:
+            yield _seats(devices, ways, entry)
+        except BaseException:
+            _end(entry, failing=True)
+            raise
+        else:
+            _end(entry, failing=False)
+
+
+def _ways(sharing: str | Sequence[str], count: int) -> tuple[Sharing, ...]:
+    asked = [sharing] * count if isinstance(sharing, str) else list(sharing)
+    ways = tuple(Sharing.parse(text) for text in asked)
+    if not ways:
+        raise CollocationError("no run is to be seated", "Give count=1 or more.")
+    if len({way.kind for way in ways}) > 1 or len({way for way in ways if way.kind == "mps"}) > 1:
+        words = ", ".join(sorted({str(way) or "none" for way in ways}))
+        hint = "Runs together share in one way; only their MIG profiles may differ."
+        raise CollocationError(f"runs together cannot share by {words}", hint)
+    return ways
+
+
+def _seats(devices: Sequence[str], ways: tuple[Sharing, ...], entry: Entry) -> tuple[Seat, ...]:
+    with boards(devices) as found:
+        match ways[0].kind:
+            case "mig":
+                return _on_slices(found, ways, entry)
+            case "mps":
+                return _under_mps(found, ways, entry)
+            case _:
+                return _side_by_side(found, ways)
+
+
+def _side_by_side(found: tuple[Board, ...], ways: tuple[Sharing, ...]) -> tuple[Seat, ...]:
+    _check_whole(found)
+    facts = _facts(found, ways)
+    seat = _seat(found, ways[0], {}, facts)
+    return (seat,) * len(ways)
+
+
+def _under_mps(
+    found: tuple[Board, ...], ways: tuple[Sharing, ...], entry: Entry
+) -> tuple[Seat, ...]:
+    _check_whole(found)
+    facts, way = _facts(found, ways), ways[0]
+    server = mps.Server.new(tuple(board.visible for board in found))
+    entry.servers.append(server.as_json())
+    entry.write()
+    facts |= mps.start(server, way)
+    seat = _seat(found, way, mps.environment(server, way), facts)
+    return (seat,) * len(ways)
+
+
+def _on_slices(
+    found: tuple[Board, ...], ways: tuple[Sharing, ...], entry: Entry
+) -> tuple[Seat, ...]:
+    if len(found) > 1 or found[0].slice:
+        what = f"a slice of {found[0].slice}" if found[0].slice else f"{len(found)} GPUs"
+        hint = "A process uses one slice: name one whole GPU."
+        raise CollocationError(f"MIG slices cannot be made of {what} for one run", hint)
+    (board,) = found
+    slices.check_mode(board)
+    check_alone(board)
+    known = slices.profiles(board)
+    chosen = [_profile(board, way, known) for way in ways]
+    before = slices.layout(board, known)
+    places = _places(board, chosen, known, slices.named(before, known))
+    facts = _facts(found, ways)
+    facts["mig.before"] = ", ".join(map(str, slices.named(before, known))) or "none"
+    seats = []
+    for profile, place, way in zip(chosen, places, ways, strict=True):
+        made = Made(board.uuid, place, profile.id, profile.compute_slices, before)
+        entry.slices.append(made.as_json())
+        entry.write()
+        instance = slices.make(board, profile, place)
+        entry.slices[-1] = made._replace(id=instance.id).as_json()
+        entry.write()
+        visible = slices.fill(board, profile, instance)
+        own = {**facts, "mig.slice": str(place), "mig.uuid": visible}
+        seats.append(_seat((board._replace(visible=visible, slice=profile.name),), way, {}, own))
+    return tuple(seats)
+
+
+def _check_whole(found: tuple[Board, ...]) -> None:
+    """Refuse a GPU in MIG mode: a process would see one slice of it, or nothing."""
+    for board in found:
+        if not board.slice and slices.mode_is_on(board):
+            raise CollocationError(
+                f"{board.uuid} is in MIG mode, where no run gets all of it",
+                "Name a MIG profile, or the UUID of a slice that is there as the device.",
+            )
+
+
+def _profile(board: Board, way: Sharing, known: tuple[slices.Profile, ...]) -> slices.Profile:
+    by_name = {profile.name: profile for profile in known}
+    if way.profile not in by_name:
+        raise UnknownNameError.of(f"MIG profile of {board.uuid}", way.profile, by_name)
+    return by_name[way.profile]
+
+
+def _places(
+    board: Board,
+    chosen: list[slices.Profile],
+    known: tuple[slices.Profile, ...],
+    there: tuple[Placement, ...],
+) -> tuple[Placement, ...]:
+    every = [place for profile in known for place in slices.possible(board, profile)]
+    names = [profile.name for profile in chosen]
+    found = arranged(names, every, there)
+    if found is None or any(names.count(profile.name) > profile.most for profile in chosen):
+        beside = f" beside {', '.join(map(str, there))}, which is left" if there else ""
+        raise CollocationError(
+            f"{' + '.join(names)} does not fit on {board.uuid}{beside}",
+            "Take smaller profiles or fewer runs: `dippm mig plan` says which fit together.",
+        )
+    return found
+
+
+def _facts(found: tuple[Board, ...], ways: tuple[Sharing, ...]) -> dict[str, str]:
+    seen = [str(neighbour) for board in found for neighbour in neighbours(board)]
+    return {
+        "sharing": " + ".join(str(way) or "none" for way in ways),
+        "seats": str(len(ways)),
+        "neighbours": ", ".join(seen) or "none",
+    }
+
+
+def _seat(
+    found: tuple[Board, ...], way: Sharing, more: dict[str, str], facts: dict[str, str]
+) -> Seat:
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(board.visible for board in found)}
+    uuids = tuple(board.uuid for board in found)
+    profile = found[0].slice if len(found) == 1 else ""
+    return Seat({**visible, **more}, uuids, profile, str(way), facts)
+
+
+def _end(entry: Entry, *, failing: bool) -> None:
+    with undisturbed():
+        result = undone(entry)
+    if result.changed:
+        warnings.warn("; ".join(result.changed), CollocationWarning, stacklevel=4)
+    if not result.left:
+        return
+    if failing:  # the error on its way says more than this one would
+        warnings.warn("; ".join(result.left), CollocationWarning, stacklevel=4)
+    else:
+        raise CollocationError("; ".join(result.left), AGAIN)

@@ -1,0 +1,247 @@
+"""MIG slices: which a GPU has, and ours, made at chosen places and destroyed again.
+
+A slice is a GPU instance that one compute instance fills. Identifiers, sizes and places of profiles
+are the driver's. MIG mode is never switched, and no GPU is reset.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref, c_uint
+from typing import Any, NamedTuple
+
+from dippm.devices import Placement
+from dippm.errors import CollocationError
+from dippm.runs.colocation.boards import Board, refused
+
+PREFIX = "MIG "
+SHARED_ENGINES = 0
+
+
+class Profile(NamedTuple):
+    """A MIG profile as the driver of a GPU tells it.
+
+    Attributes:
+        name: for instance "3g.20gb".
+        id: of the driver.
+        compute_slices: the number before "g".
+        most: how many such instances there may be.
+    """
+
+    name: str
+    id: int
+    compute_slices: int
+    most: int
+
+
+class Instance(NamedTuple):
+    """A GPU instance that exists.
+
+    Attributes:
+        id: of the driver; free for the next instance when this one is gone.
+        profile_id: of the driver.
+        start: first memory slice.
+        size: memory slices.
+    """
+
+    id: int
+    profile_id: int
+    start: int
+    size: int
+
+
+def check_mode(board: Board) -> None:
+    """Refuse a GPU whose MIG mode is not on.
+
+    Raises:
+        CollocationError: with the command that an administrator may give.
+    """
+    try:
+        current, pending = board.nvml.nvmlDeviceGetMigMode(board.handle)
+    except board.nvml.NVMLError as error:
+        raise refused(error, f"{board.uuid} has no MIG mode") from error
+    if current == 1 == pending:
+        return
+    change = "waits for a reset of the GPU" if current != pending else "is off"
+    raise CollocationError(
+        f"MIG mode of {board.uuid} {change}",
+        f"DIPPM does not switch it. An administrator may, while nobody uses the GPU: "
+        f"`nvidia-smi -i {board.uuid} -mig 1`.",
+    )
+
+
+def mode_is_on(board: Board) -> bool:
+    """Whether the GPU is in MIG mode, where a process gets one slice at most."""
+    try:
+        return bool(board.nvml.nvmlDeviceGetMigMode(board.handle)[0])
+    except (AttributeError, board.nvml.NVMLError):
+        return False
+
+
+def profiles(board: Board) -> tuple[Profile, ...]:
+    """Return the MIG profiles of a GPU.
+
+    Raises:
+        CollocationError: if the driver does not tell.
+    """
+    nvml = board.nvml
+    found = []
+    for asked in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(board.handle, asked)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue  # this GPU has no such profile
+        except nvml.NVMLError as error:
+            raise refused(error, f"the MIG profiles of {board.uuid} cannot be listed") from error
+        name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
+        name = name.removeprefix(PREFIX).strip().casefold()
+        found.append(Profile(name, info.id, info.sliceCount, info.instanceCount))
+    return tuple(found)
+
+
+def possible(board: Board, profile: Profile) -> tuple[Placement, ...]:
+    """Return the places of a profile, whatever is there.
+
+    Raises:
+        CollocationError: if the driver does not tell.
+    """
+    nvml, count = board.nvml, c_uint()
+    try:
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(
+            board.handle, profile.id, None, byref(count)
+        )
+        places = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(
+            board.handle, profile.id, places, byref(count)
+        )
+    except nvml.NVMLError as error:
+        what = f"the places of {profile.name} on {board.uuid} cannot be listed"
+        raise refused(error, what) from error
+    return tuple(
+        Placement(profile.name, place.start, place.size) for place in places[: count.value]
+    )
+
+
+def layout(board: Board, known: tuple[Profile, ...]) -> tuple[Instance, ...]:
+    """Return the GPU instances that exist, in the order of their places.
+
+    Raises:
+        CollocationError: if the driver does not tell.
+    """
+    try:
+        found = [_told(board, handle) for p in known for handle in _handles(board, p)]
+    except board.nvml.NVMLError as error:
+        raise refused(error, f"the slices of {board.uuid} cannot be listed") from error
+    return tuple(sorted(set(found), key=lambda instance: (instance.start, instance.id)))
+
+
+def named(instances: tuple[Instance, ...], known: tuple[Profile, ...]) -> tuple[Placement, ...]:
+    """Return instances as places of profiles; a profile that is not known is named by its id."""
+    names = {profile.id: profile.name for profile in known}
+    return tuple(
+        Placement(names.get(i.profile_id, f"profile {i.profile_id}"), i.start, i.size)
+        for i in instances
+    )
+
+
+def make(board: Board, profile: Profile, place: Placement) -> Instance:
+    """Make a GPU instance at a place.
+
+    Raises:
+        CollocationError: if the driver refuses.
+    """
+    nvml = board.nvml
+    where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
+    try:
+        handle = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+            board.handle, profile.id, byref(where)
+        )
+        return _told(board, handle)
+    except nvml.NVMLError as error:
+        raise refused(error, f"{place} cannot be made on {board.uuid}") from error
+
+
+def fill(board: Board, profile: Profile, instance: Instance) -> str:
+    """Make the compute instance that fills a GPU instance, and return the UUID of the slice.
+
+    Raises:
+        CollocationError: if the driver refuses.
+    """
+    nvml, what = board.nvml, f"{profile.name} at {instance.start} of {board.uuid} cannot be used"
+    try:
+        handle = handle_of(board, instance)
+        if handle is None:
+            raise CollocationError(f"{what}: it is gone", "Someone else removed it: try again.")
+        part = nvml.nvmlGpuInstanceCreateComputeInstance(
+            handle, filling(board, handle, profile.compute_slices)
+        )
+        number = nvml.nvmlComputeInstanceGetInfo(part).id
+        uuid = _uuid(board, instance.id, number)
+    except nvml.NVMLError as error:
+        raise refused(error, what) from error
+    if uuid is None:
+        raise CollocationError(f"{what}: it has no MIG device", "`nvidia-smi -L` lists them.")
+    return uuid
+
+
+def filling(board: Board, handle: Any, compute_slices: int) -> int:
+    """Return the profile of the compute instance that takes all of a GPU instance."""
+    nvml = board.nvml
+    for asked in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, asked, SHARED_ENGINES)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue
+        if info.sliceCount == compute_slices:
+            return int(info.id)
+    raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def handle_of(board: Board, instance: Instance) -> Any | None:
+    """Return the handle of an instance that is exactly as it was, None if there is none."""
+    for handle in _handles(board, Profile("", instance.profile_id, 0, 0)):
+        if _told(board, handle) == instance:
+            return handle
+    return None
+
+
+def parts(board: Board, handle: Any) -> list[tuple[Any, int]]:
+    """Return handle and profile of each compute instance in a GPU instance."""
+    nvml, found = board.nvml, []
+    for asked in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, asked, SHARED_ENGINES)
+            room, count = (nvml.c_nvmlComputeInstance_t * max(1, info.instanceCount))(), c_uint()
+            count.value = len(room)
+            nvml.nvmlGpuInstanceGetComputeInstances(handle, info.id, room, byref(count))
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue
+        found += [(part, int(info.id)) for part in room[: count.value]]
+    return found
+
+
+def _handles(board: Board, profile: Profile) -> list[Any]:
+    nvml, most = board.nvml, max(profile.most, 16)
+    room, count = (nvml.c_nvmlGpuInstance_t * most)(), c_uint(most)
+    nvml.nvmlDeviceGetGpuInstances(board.handle, profile.id, room, byref(count))
+    return list(room[: count.value])
+
+
+def _told(board: Board, handle: Any) -> Instance:
+    info = board.nvml.nvmlGpuInstanceGetInfo(handle)
+    return Instance(info.id, info.profileId, info.placement.start, info.placement.size)
+
+
+def _uuid(board: Board, instance: int, part: int) -> str | None:
+    nvml = board.nvml
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board.handle)):
+        try:
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board.handle, index)
+        except nvml.NVMLError_NotFound:
+            continue
+        numbers = (
+            nvml.nvmlDeviceGetGpuInstanceId(device),
+            nvml.nvmlDeviceGetComputeInstanceId(device),
+        )
+        if numbers == (instance, part):
+            return str(nvml.nvmlDeviceGetUUID(device))
+    return None

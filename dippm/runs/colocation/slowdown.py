@@ -1,0 +1,270 @@
+"""`slowdown`: how much longer runs take together than alone, from what a store holds.
+
+A step is a span, as in `dippm.runs.tracking.steps`; of a run that shared a device, those count that
+lie in the time in which a neighbour ran. A run without spans is taken by its whole duration, if
+neighbours ran for nearly all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Literal
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.errors import RunError
+from dippm.measure.readings import Absent
+from dippm.runs.colocation import together
+from dippm.runs.colocation.shared_energy import SharedEnergy, shared_energy
+from dippm.runs.tracking.steps import timed_steps
+
+if TYPE_CHECKING:
+    from dippm.runs.store.stored import StoredRun
+
+DOCUMENT = "slowdown"
+NEARLY_ALL = 0.9
+Verdict = Literal["slower", "equal", "faster", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """A run that shared a device, beside runs of the same work that did not.
+
+    Attributes:
+        uuid: of the run.
+        name: of the run.
+        sharing: how it shared, as it was recorded; "" if nothing was.
+        what: what was timed: "latency_ms" of its steps, or "seconds" of the whole run.
+        shared: of the run while it shared; None if it cannot be had.
+        alone: mean of the runs alone; None if there is none.
+        alone_low: the least of them.
+        alone_high: the most of them.
+        alone_runs: their uuids.
+        noise_percent: two standard errors of both means, relative; None if they cannot be had.
+        overlap: part of the run's time in which a neighbour ran, 0 to 1.
+        reason: why `shared` or `alone` is None.
+    """
+
+    uuid: str
+    name: str
+    sharing: str
+    what: str
+    shared: float | None
+    alone: float | None
+    alone_low: float | None
+    alone_high: float | None
+    alone_runs: tuple[str, ...]
+    noise_percent: float | None
+    overlap: float
+    reason: str = ""
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time together over time alone: 1 is no loss."""
+        return self.shared / self.alone if self.shared and self.alone else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Slower or faster only where the noise does not say as much."""
+        if self.slowdown is None:
+            return "unknown"
+        if abs(self.slowdown - 1) <= (self.noise_percent or 0.0) / 100:
+            return "equal"
+        return "slower" if self.slowdown > 1 else "faster"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdowns:
+    """All runs that shared devices with one, and the energy that they took together.
+
+    Attributes:
+        runs: the one that was asked for first.
+        energy: of their boards while all of them ran.
+    """
+
+    runs: tuple[Slowed, ...]
+    energy: SharedEnergy
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data; energies of single runs are called estimates."""
+        energy = self.energy
+        absent = isinstance(energy.all_j, Absent)
+        return {
+            "runs": [
+                {**asdict(run), "slowdown": run.slowdown, "verdict": run.verdict}
+                for run in self.runs
+            ],
+            "energy": {
+                "seconds": energy.seconds,
+                "all_j": None if absent else energy.all_j,
+                "absent": str(energy.all_j.reason) if isinstance(energy.all_j, Absent) else None,
+                "estimates_j": list(energy.estimates_j) or None,
+                "estimate_rule": energy.rule or None,
+                "idle_w": energy.idle_w,
+            },
+        }
+
+    def key_figures(self) -> dict[str, float]:
+        """Return what lists of runs can search, of the run that was asked for."""
+        asked = self.runs[0]
+        return {} if asked.slowdown is None else {"slowdown": asked.slowdown}
+
+    def __str__(self) -> str:
+        head = f" {'run':<22}{'shared':<14}{'alone':<14}{'runs':>5}{'slow-down':>11}{'noise':>9}"
+        lines = [head, *map(_line, self.runs), *_energy_lines(self)]
+        return "\n".join(lines)
+
+
+def slowdown(
+    run: StoredRun,
+    runs: Iterable[StoredRun],
+    *,
+    alone: Sequence[StoredRun] = (),
+    span: str | None = None,
+    idle_w: float | None = None,
+) -> Slowdowns:
+    """Hold a run that shared a device, and its neighbours, against runs of the same work alone.
+
+    Args:
+        run: of the store.
+        runs: further runs of it; neighbours, and runs of the same work alone, are found among them.
+        alone: takes these as the runs alone, whatever they ran; for a run whose command differs.
+        span: name of the steps; by default "forward", or the only name there is.
+        idle_w: power of the boards while nothing runs, W, for the estimate of energy.
+
+    Raises:
+        RunError: if the run shared nothing, or is one whose times do not count.
+    """
+    every = [run, *(other for other in runs if other.uuid != run.uuid)]
+    others = together.neighbours_of(run, every)
+    if not others:
+        raise RunError(
+            f"run {run.uuid[:8]} shared no device with another run of this store",
+            "Runs that overlap in time on one device are compared; give one that did.",
+        )
+    if not together.counts(run):
+        raise RunError(
+            f"the times of run {run.uuid[:8]} do not count: it is {run.status}, or was profiled",
+            "Give a run that finished, without a profiler.",
+        )
+    found = [_slowed(each, every, alone if each is run else (), span) for each in (run, *others)]
+    return Slowdowns(tuple(found), shared_energy((run, *others), idle_w=idle_w))
+
+
+def _slowed(
+    run: StoredRun, every: Sequence[StoredRun], given: Sequence[StoredRun], span: str | None
+) -> Slowed:
+    others = together.neighbours_of(run, every)
+    shared = together.shared_time(run, others)
+    first, last = together.stretch(run)
+    overlap = sum(end - begin for begin, end in shared) / max(1, last - first)
+    solo = list(given) or _alone(run, every)
+    what, mine, error, reason = _time(run, span, shared, overlap)
+    if not together.counts(run):
+        mine, reason = None, f"its times do not count: it is {run.status}, or was profiled"
+    times, errors = [], []
+    for other in solo:
+        kind, time, error_of, why = _time(other, span, None, 1.0)
+        if time is not None and kind == what:
+            times.append(time)
+            errors.append(error_of)
+        else:
+            reason = reason or f"run {other.uuid[:8]} alone: {why or f'it has {kind} only'}"
+    if not solo:
+        reason = reason or "no run of the same work alone is in the store: run it once by itself"
+    return Slowed(
+        run.uuid,
+        run.name,
+        run.start.tags.get("sharing", ""),
+        what,
+        mine,
+        fmean(times) if times else None,
+        min(times, default=None),
+        max(times, default=None),
+        tuple(other.uuid for other in solo),
+        _noise(mine, error, times, errors),
+        overlap,
+        reason if mine is None or not times else "",
+    )
+
+
+def _alone(run: StoredRun, every: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the runs of the same work alone: of the same experiment, or else of any.
+
+    What the store lists decides first, since the record of a run has to be fetched.
+    """
+    finished = [o for o in every if o.uuid != run.uuid and o.status == run.status]
+    for mine in (True, False):
+        found = [
+            other
+            for other in finished
+            if (other.experiment == run.experiment) is mine
+            and together.same_work(run, other)
+            and together.counts(other)
+            and together.was_alone(other, every)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _time(
+    run: StoredRun,
+    span: str | None,
+    stretches: Sequence[together.Stretch] | None,
+    overlap: float,
+) -> tuple[str, float | None, float, str]:
+    """Return what was timed, the time, its relative standard error, and why there is none."""
+    if run.spans:
+        spans = run.spans if stretches is None else together.spans_within(run.spans, stretches)
+        try:
+            steps = timed_steps(spans, span)
+        except RunError as error:
+            return "latency_ms", None, 0.0, error.message
+        relative = steps.spread_ms / steps.mean_ms / len(steps.times_ms) ** 0.5
+        return "latency_ms", steps.mean_ms, relative, ""
+    if overlap < NEARLY_ALL:
+        why = f"it has no spans, and neighbours ran for {overlap:.0%} of its time only"
+        return "seconds", None, 0.0, why
+    return "seconds", run.seconds, 0.0, ""
+
+
+def _noise(
+    mine: float | None, error: float, times: Sequence[float], errors: Sequence[float]
+) -> float | None:
+    """Return two standard errors of the quotient, in percent.
+
+    Of several runs alone their spread counts; of one, that of its steps.
+    """
+    if mine is None or not times:
+        return None
+    several = len(times) > 1
+    alone = stdev(times) / fmean(times) if several else errors[0]
+    either = (error**2 + alone**2) ** 0.5
+    return 200 * either if either else None
+
+
+def _line(run: Slowed) -> str:
+    unit = "s" if run.what == "seconds" else "ms"
+    shared, alone = (
+        "–" if time is None else f"{show(time)} {unit}" for time in (run.shared, run.alone)
+    )
+    factor = "–" if run.slowdown is None else f"× {run.slowdown:.2f}"
+    noise = "–" if run.noise_percent is None else f"{run.noise_percent:.1f} %"
+    name = printable(run.name or run.uuid[:8])[:21]
+    start = f" {name:<22}{shared:<14}{alone:<14}{len(run.alone_runs):>5}{factor:>11}{noise:>9}"
+    return f"{start}  {printable(run.reason) or run.verdict}"
+
+
+def _energy_lines(found: Slowdowns) -> list[str]:
+    energy = found.energy
+    if isinstance(energy.all_j, Absent):
+        return [f" energy together: absent, {printable(energy.all_j.reason)}"]
+    lines = [f" energy together: {show(energy.all_j)} J of the boards in {energy.seconds:.1f} s"]
+    for run, joules in zip(found.runs, energy.estimates_j, strict=True):
+        lines.append(f"   {printable(run.name or run.uuid[:8])}: {show(joules)} J, an estimate")
+    idle = "" if energy.idle_w is None else f", idling of {energy.idle_w:g} W evenly"
+    lines.append(f"   divided {energy.rule}{idle}; no counter measures one run's part")
+    return lines

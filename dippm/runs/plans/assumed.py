@@ -1,0 +1,76 @@
+"""`AssumedBoards`: GPUs that a plan is meant for, known from the catalogue, none of them here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dippm.devices import Device, arranged, find, places
+from dippm.errors import CollocationError, PlanError, UnknownNameError, shortened
+from dippm.runs.plans.devices import ways_of
+
+MOST_BOARDS = 64
+
+
+class AssumedBoards(NamedTuple):
+    """As many GPUs of one kind as a machine is said to have.
+
+    Attributes:
+        device: of the catalogue.
+        boards: how many; their indices are 0 to `boards` - 1.
+    """
+
+    device: Device
+    boards: int
+
+    @classmethod
+    def parse(cls, text: str) -> AssumedBoards:
+        """Read "a100x4", or "a100" for one.
+
+        Raises:
+            PlanError: if the number makes no sense, or the device is no GPU.
+            UnknownNameError: if no device has this name.
+        """
+        name, number = text.strip(), 1
+        if (found := re.fullmatch(r"(.*\S)\s*[x×*]\s*([0-9]{1,6})", name)) is not None:
+            name, number = found[1], int(found[2])
+        if not 0 < number <= MOST_BOARDS:
+            hint = f"Give 1 to {MOST_BOARDS} of them: a100x4."
+            raise PlanError(f"{shortened(text)} are no GPUs of one machine", hint)
+        device = find(name)
+        if device.kind != "gpu":
+            raise PlanError(f"{device.name} is no GPU", "Name one: `dippm devices` lists them.")
+        return cls(device, number)
+
+    def look_at(self, devices: Sequence[str], sharing: Sequence[str]) -> None:
+        """Raise what would keep runs from sharing these GPUs, as `devices.look_at` would.
+
+        Whether a real one is in MIG mode, busy or of another driver is not known here.
+
+        Raises:
+            CollocationError: if there are no such devices, or they cannot be shared so: slices of
+                one workload have to go together.
+            UnknownNameError: if they have no such MIG profile.
+        """
+        ways = ways_of(devices, sharing)
+        for index in devices:
+            # A UUID may be that of any GPU; an index may not.
+            if index.isdecimal() and int(index) >= self.boards:
+                has = f"{self.boards} × {self.device.name}, 0 to {self.boards - 1}"
+                raise CollocationError(f"there is no GPU {index}", f"Assumed are {has}.")
+        profiles = [profile.name for profile in self.device.mig_profiles]
+        profiles += self.device.unlisted_mig_profiles
+        wanted = [way.profile for way in ways if way.kind == "mig"]
+        if wanted and not profiles:
+            hint = "Name another way to share, or another GPU."
+            raise CollocationError(f"{self.device.name} has no MIG slices", hint)
+        for name in wanted:
+            if name not in profiles:
+                raise UnknownNameError.of(f"MIG profile of {self.device.name}", name, profiles)
+        possible = places(self.device)
+        if {place.profile for place in possible}.issuperset(wanted) and (
+            arranged(wanted, possible) is None
+        ):
+            hint = f"`dippm mig plan` finds slices of {self.device.name} that go together."
+            raise CollocationError(f"{' and '.join(wanted)} do not go together", hint)

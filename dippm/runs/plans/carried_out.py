@@ -1,0 +1,194 @@
+"""One workload, carried out: seats, preparation, one token for all, and what became of each row."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from dippm.errors import DippmError
+from dippm.runs.colocation import Seat, seated
+from dippm.runs.plans.choice_of_rows import metrics_of
+from dippm.runs.plans.gate import Gate
+from dippm.runs.plans.interrupts import Interrupts
+from dippm.runs.plans.journal import Journal
+from dippm.runs.plans.orders import order_of
+from dippm.runs.plans.row import Row
+from dippm.runs.plans.running import RunningRow, environment_of
+from dippm.runs.plans.status import Status
+from dippm.runs.plans.terms import Audience, Noted, Terms
+from dippm.runs.plans.workload import Workload
+
+PATIENCE_S = 20.0
+"""A row that was asked to end has time for SIGINT, SIGTERM and SIGKILL; then it is asked again."""
+LOOK_S = 1.0
+NOT_SEATED = Status("FAILED", "devices")
+
+
+class CarriedOut:
+    """Carries a workload out.
+
+    Args:
+        workload: with all of its rows.
+        rows: of it, those that are to be run.
+        plan: the file, None for rows of a command line.
+        group: that its runs are recorded under.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        rows: Sequence[Row],
+        *,
+        plan: Path | None,
+        group: str,
+        terms: Terms,
+        book: Noted,
+        journal: Journal,
+        interrupts: Interrupts,
+        audience: Audience,
+    ) -> None:
+        self._workload, self._rows, self._plan, self._group = workload, rows, plan, group
+        self._terms, self._book, self._journal = terms, book, journal
+        self._interrupts, self._audience = interrupts, audience
+        self._running: list[RunningRow] = []
+        self._selector = selectors.DefaultSelector()
+        self._asked, self._ask_again = 0, float("inf")
+        self._passed = False
+        self._began = 0.0
+
+    def run(self) -> tuple[int, ...]:
+        """Carry it out; return the numbers of the rows that were begun."""
+        with ExitStack() as undone, self._selector:
+            try:
+                seats = self._seats(undone)
+            except DippmError as error:
+                self._refused(error)
+                return ()
+            if not self._interrupts.count:
+                self._carry_out(seats)
+        return tuple(one.row.number for one in self._running) if self._passed else ()
+
+    def _seats(self, undone: ExitStack) -> dict[int, Seat]:
+        """Return the seat of each row by its number; rows of the same devices share them."""
+        by_devices: dict[tuple[str, ...], list[Row]] = {}
+        for row in self._rows:
+            by_devices.setdefault(row.devices, []).append(row)
+        found = {}
+        for devices, rows in by_devices.items():
+            sharing = [row.sharing for row in rows]
+            seats = undone.enter_context(
+                seated(
+                    devices or ("",),
+                    sharing[0] if len(set(sharing)) == 1 else sharing,
+                    len(rows),
+                    journal=self._journal.seats(),
+                )
+            )
+            found.update({row.number: seat for row, seat in zip(rows, seats, strict=True)})
+        return found
+
+    def _refused(self, error: DippmError) -> None:
+        for row in self._rows:
+            self._audience.say(f"row {row.number}: {error.message}")
+        self._book.write({row.number: (NOT_SEATED, "") for row in self._rows})
+        for row in self._rows:
+            self._audience.became(row, NOT_SEATED, 0.0)
+
+    def _carry_out(self, seats: dict[int, Seat]) -> None:
+        gate = Gate()
+        self._selector.register(self._interrupts.handle, selectors.EVENT_READ, self._interrupted)
+        try:
+            for row in self._rows:
+                self._start(row, seats[row.number], gate)
+            self._until(lambda: all(one.ready or one.over for one in self._running))
+            self._passed = not self._asked and all(not one.over for one in self._running)
+            if self._passed:
+                self._go(gate)
+                self._until(lambda: all(one.over for one in self._running))
+        except BaseException:
+            for one in (*self._running, *self._running):  # asked twice, it ends at once
+                one.ask()
+            raise
+        finally:
+            gate.close()
+            self._until(lambda: all(one.over for one in self._running))
+            self._selector.unregister(self._interrupts.handle)
+
+    def _start(self, row: Row, seat: Seat, gate: Gate) -> None:
+        order = order_of(
+            self._workload,
+            row,
+            seat,
+            plan=self._plan,
+            metrics=metrics_of(row),
+            hz=self._terms.hz,
+            store=self._terms.store,
+            timeout_s=self._terms.timeout_s,
+        )
+        letter = self._workload.letters[self._workload.rows.index(row)]
+        environment = environment_of(seat.environment, self._group, os.environ)
+        self._journal.write(row=row.number)
+        one = RunningRow(row, letter, order, environment, gate, self._audience.line)
+        self._journal.write(row=row.number, process=str(one.process))
+        self._running.append(one)
+        self._selector.register(one.report, selectors.EVENT_READ, lambda: self._hear(one))
+        self._selector.register(one.output, selectors.EVENT_READ, lambda: self._print(one))
+
+    def _go(self, gate: Gate) -> None:
+        """Write what is about to happen, then let all start at once."""
+        for one in self._running:
+            self._journal.write(row=one.row.number, run=one.run, folder=one.folder)
+        self._book.write(
+            {
+                one.row.number: (Status("RUNNING", str(one.process)), one.run)
+                for one in self._running
+            }
+        )
+        self._began = time.monotonic()
+        gate.open(len(self._running))
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            wait_s = max(0.0, min(LOOK_S, self._ask_again - time.monotonic()))
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+            if self._interrupts.count > self._asked:  # one that made nothing readable
+                self._ask()
+            if time.monotonic() >= self._ask_again:
+                self._ask()
+
+    def _hear(self, one: RunningRow) -> None:
+        if one.hear():
+            return
+        for handle in (one.report, one.output):
+            if handle in self._selector.get_map():
+                self._selector.unregister(handle)
+        status = one.end()
+        if self._passed:
+            self._book.write({one.row.number: (status, one.run)})
+            self._audience.became(one.row, status, time.monotonic() - self._began)
+        elif not self._asked and not one.ready:  # the others are sent away, and wait for next time
+            self._audience.say(f"row {one.row.number} could not be prepared: {status}")
+            self._book.write({one.row.number: (Status("LOST"), "")})
+        self._journal.write(row=one.row.number, ended=str(status))
+
+    def _print(self, one: RunningRow) -> None:
+        if not one.over and not one.print():
+            self._selector.unregister(one.output)
+
+    def _interrupted(self) -> None:
+        self._interrupts.seen()
+        if self._interrupts.count > self._asked:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        if self._asked == 1:
+            self._audience.say("interrupting what runs; once more ends it at once")
+        self._ask_again = time.monotonic() + PATIENCE_S
+        for one in self._running:
+            one.ask()

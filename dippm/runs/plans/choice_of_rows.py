@@ -1,0 +1,147 @@
+"""Which rows of a plan are to be run, and whether they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dippm.errors import DippmError, PlanError
+from dippm.runs.plans.assumed import AssumedBoards
+from dippm.runs.plans.devices import look_at
+from dippm.runs.plans.orders import arguments_of, command_of
+from dippm.runs.plans.row import Row
+from dippm.runs.plans.status import Process
+from dippm.runs.plans.workload import Workload, shares_a_device
+from dippm.runs.tracking.listeners import check_names, sources_of, split_profiler
+from dippm.runs.tracking.order import FIRST_PROFILED
+from dippm.runs.tracking.profilers import check_profiler
+
+MOST_SHOWN = 10
+
+
+def to_run(
+    workload: Workload, *, rerun_failed: bool = False
+) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    """Return the rows of a workload that are to be run, and remarks on others.
+
+    A row that shares a device with one of them is run again beside it: alone, or without it, either
+    would be another measurement.
+
+    Raises:
+        PlanError: if a row is being run by another scheduler of this machine.
+    """
+    remarks = []
+    again = ("FAILED", "TIMEOUT") if rerun_failed else ()
+    wanted = []
+    for row in workload.rows:
+        if row.status.word == "RUNNING":
+            process = Process.parse(row.status.detail)
+            if process is not None and not process.here:
+                remarks.append(
+                    f"row {row.number} is left alone: it runs on {process.host}; "
+                    f"`dippm plan recover` there says if it does not"
+                )
+                continue
+            if process is not None and process.goes_on:
+                hint = f"Wait for process {process.pid}, or end it."
+                raise PlanError(f"row {row.number} is being run by another scheduler", hint)
+            wanted.append(row)
+        elif row.status.word in ("PENDING", "INTERRUPTED", "LOST", *again):
+            wanted.append(row)
+    beside = [
+        row
+        for row in workload.rows
+        if row.status.word not in ("RUNNING",)
+        and row not in wanted
+        and any(shares_a_device(row, other) for other in wanted)
+    ]
+    return tuple(row for row in workload.rows if row in wanted or row in beside), tuple(remarks)
+
+
+def metrics_of(row: Row) -> tuple[str, ...]:
+    """Return the sources that the listeners of a row are views on.
+
+    Raises:
+        ListenerError: if one cannot work here; `UnknownNameError` if there is none of a name.
+    """
+    listeners, _ = split_profiler(row.listeners)
+    return sources_of(listeners, devices=row.devices or ("0",))
+
+
+def _profiler_works(row: Row, beside: Path | None) -> None:
+    """Raise if the profiler among a row's listeners cannot work here."""
+    _, profiler = split_profiler(row.listeners)
+    if profiler:
+        command = command_of(row.file, arguments_of(row), beside)
+        check_profiler(profiler, FIRST_PROFILED, command, metrics_of(row))
+
+
+def check(rows: Sequence[Row], plan: Path | None, assumed: AssumedBoards | None = None) -> None:
+    """Look at rows before anything is begun.
+
+    Args:
+        rows: that are to be run.
+        plan: its file, None for a row of a command line.
+        assumed: GPUs of another machine that they are meant for; None for those that are here.
+
+    Raises:
+        PlanError: naming every row that cannot be run, and why.
+        DippmError: what is wrong, if it is one row only.
+    """
+    known: dict[object, DippmError | None] = {}
+    beside = plan.parent if plan else None
+    found = {row.number: _wrong(row, rows, beside, known, assumed) for row in rows}
+    errors = {number: error for number, error in found.items() if error is not None}
+    if not errors:
+        return
+    numbers = list(errors)
+    first = errors[numbers[0]]
+    told = [f"row {number}: {errors[number].message}" for number in numbers[:MOST_SHOWN]]
+    if len(numbers) > MOST_SHOWN:
+        told.append(f"and {len(numbers) - MOST_SHOWN} more rows")
+    if len(numbers) == 1:
+        raise type(first)(told[0], first.hint) from first
+    raise PlanError("\n".join(told), first.hint) from first
+
+
+def _wrong(
+    row: Row,
+    rows: Sequence[Row],
+    beside: Path | None,
+    known: dict[object, DippmError | None],
+    assumed: AssumedBoards | None,
+) -> DippmError | None:
+    """Return why a row cannot be run; what was looked at for another is not looked at again."""
+    ways = sorted(other.sharing for other in rows if _together(row, other))
+    steps: dict[object, Callable[[], object]] = {
+        ("file", row.file): lambda: command_of(row.file, arguments_of(row), beside),
+    }
+    if assumed is None:
+        steps |= {
+            ("listeners", row.listeners, row.devices): lambda: metrics_of(row),
+            ("profiler", row.listeners, row.file): lambda: _profiler_works(row, beside),
+            ("devices", row.devices, *ways): lambda: look_at(row.devices, ways),
+        }
+    else:
+        steps |= {
+            ("listeners", row.listeners): lambda: check_names(split_profiler(row.listeners)[0]),
+            ("devices", row.devices, *ways): lambda: assumed.look_at(row.devices, ways),
+        }
+    for what, step in steps.items():
+        if what not in known:
+            known[what] = _error_of(step)
+        if (error := known[what]) is not None:
+            return error
+    return None
+
+
+def _together(one: Row, other: Row) -> bool:
+    return (one.key, one.devices) == (other.key, other.devices)
+
+
+def _error_of(step: Callable[[], object]) -> DippmError | None:
+    try:
+        step()
+    except DippmError as error:
+        return error
+    return None

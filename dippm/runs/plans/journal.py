@@ -1,0 +1,146 @@
+"""The journal of a plan: what its scheduler does to the machine, written before it is done.
+
+journal.jsonl   {"scheduler": "host:pid:start"}, {"row": 3, "process": "host:pid:start"},
+{"row": 3, "run": uuid, "folder": path}, {"row": 3, "ended": "FINISHED"}
+seats-N/        what `dippm.runs.colocation` made for a workload, and has not undone yet
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from dippm.runs.plans.place import state_folders
+from dippm.runs.plans.status import Process
+
+JOURNAL, SEATS = "journal.jsonl", "seats-*"
+OF_A_COMMAND = "command-"
+"""Begins the folder of a single command, which has no plan."""
+
+
+class Open(NamedTuple):
+    """A row that was begun and of whose end the journal knows nothing.
+
+    Attributes:
+        row: its number.
+        process: that runs it; None if it was never started.
+        run: uuid of its run, "" if there was none yet.
+        folder: of the run, "" if there was none yet.
+    """
+
+    row: int
+    process: Process | None = None
+    run: str = ""
+    folder: str = ""
+
+
+class Journal:
+    """Appends to a journal; hold the lock of its plan.
+
+    Args:
+        folder: where it lies, see `state_folder`.
+
+    Raises:
+        OSError: if it cannot be written: then nothing may be begun that it could not undo.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._seats = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(self.folder / JOURNAL, flags, 0o600)
+        self.write(scheduler=str(Process.of(os.getpid())))
+
+    def write(self, **event: Any) -> None:
+        """Append an event, and wait until the disk has it.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        os.write(self._file, json.dumps(event).encode() + b"\n")
+        os.fsync(self._file)
+
+    def seats(self) -> Path:
+        """Return a new folder for the journal of a workload's seats."""
+        while True:
+            self._seats += 1
+            path = self.folder / f"seats-{self._seats}"
+            with contextlib.suppress(FileExistsError):  # of a crash, and not undone yet
+                path.mkdir()
+                return path
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """Open that of a process which carries out no whole plan: a command, or an errand."""
+        return cls(state_folders() / f"{OF_A_COMMAND}{os.getpid()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; a journal of what came to its end is removed."""
+        os.close(self._file)
+        if kind is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_left(folder: Path) -> bool:
+    """Return whether a scheduler ended without closing its journal."""
+    return (folder / JOURNAL).exists() and not _scheduler_of(folder).goes_on
+
+
+def left_open(folder: Path) -> tuple[tuple[Open, ...], tuple[Path, ...]]:
+    """Return the rows that were begun and not ended, and the folders of seats not undone."""
+    rows: dict[int, Open] = {}
+    for event in _events(folder):
+        number = event.get("row")
+        if number is None:
+            continue
+        if "ended" in event:
+            rows.pop(number, None)
+        elif "run" in event:
+            if number in rows:
+                about = {"run": event["run"], "folder": event.get("folder", "")}
+                rows[number] = rows[number]._replace(**about)
+        else:
+            rows[number] = Open(number, Process.parse(event.get("process", "")))
+    return tuple(rows.values()), tuple(sorted(folder.glob(SEATS)))
+
+
+def _scheduler_of(folder: Path) -> Process:
+    found = [event["scheduler"] for event in _events(folder) if "scheduler" in event]
+    process = Process.parse(found[-1]) if found else None
+    return process or Process("", 0, 0)
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (folder / JOURNAL).read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):  # cut when the machine went down
+            event = json.loads(line)
+            if _is_event(event):
+                found.append(event)
+    return found
+
+
+def _is_event(event: Any) -> bool:
+    """Return whether this is what `Journal.write` was given, as far as it is read."""
+    return isinstance(event, dict) and all(
+        type(value) is int if name == "row" else isinstance(value, str)
+        for name, value in event.items()
+    )

@@ -1,0 +1,136 @@
+"""What a row runs, and what is recorded of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dippm.errors import PlanError
+from dippm.runs.colocation import Seat
+from dippm.runs.plans.plan import is_plan
+from dippm.runs.plans.row import Row, as_options, settings_of, words_of
+from dippm.runs.plans.workload import Workload, shares_a_device
+from dippm.runs.tracking.listeners import split_profiler
+from dippm.runs.tracking.order import RunOrder
+
+ALWAYS = ("tree",)
+"""Sampled whatever a row asks for: the run's own processes."""
+
+
+def command_of(
+    file: str, arguments: Sequence[str], beside: Path | None = None, *, whole: bool = False
+) -> tuple[str, ...]:
+    """Return the command that runs a file, or a command, with arguments.
+
+    A Python file that may not be executed is run by this Python. A file is looked for from the
+    current folder, and then beside the plan.
+
+    Args:
+        file: a path, a program's name, or either with its first words.
+        arguments: what follows.
+        beside: folder of the plan.
+        whole: whether the file is one word, whatever it holds.
+
+    Raises:
+        PlanError: if there is no such file or program, or if it is a plan.
+    """
+    words = [file] if whole or _found(file, beside) else shlex.split(file)
+    if os.sep not in words[0] and not words[0].endswith(".py") and shutil.which(words[0]):
+        return (*words, *arguments)  # as a shell has it: programs come before files
+    if is_plan(words[0]):
+        hint = "Give each plan to `dippm plan run` alone: a plan of plans could run itself."
+        raise PlanError(f"{words[0]} is a plan, and a row runs a program", hint)
+    found = _found(words[0], beside)
+    if found is None:
+        hint = "Paths start in the current folder, or beside the plan."
+        raise PlanError(f"there is no {words[0]}", hint)
+    path = str(found) if os.sep in str(found) else os.path.join(os.curdir, found)
+    if path.endswith(".py") and not os.access(found, os.X_OK):
+        return (sys.executable, str(found), *words[1:], *arguments)
+    if not os.access(found, os.X_OK):
+        hint = f"`chmod +x {found}`, or name what runs it: File = sh {found}."
+        raise PlanError(f"{found} may not be executed", hint)
+    return (path, *words[1:], *arguments)
+
+
+def arguments_of(row: Row) -> tuple[str, ...]:
+    """Return the arguments of a row's command."""
+    words = words_of(row.params)
+    return as_options(words) if row.file.endswith(".py") else words
+
+
+def order_of(
+    workload: Workload,
+    row: Row,
+    seat: Seat,
+    *,
+    plan: Path | None,
+    metrics: tuple[str, ...],
+    hz: float = 10.0,
+    store: str = "",
+    timeout_s: float = 0.0,
+) -> RunOrder:
+    """Return the order of a row's run.
+
+    Args:
+        workload: that the row is of.
+        row: what to run.
+        seat: its place on the devices.
+        plan: the file, None for a row of a command line.
+        metrics: sources, without those of `ALWAYS`.
+        hz: samples per second.
+        store: URI, "" for the usual one.
+        timeout_s: it is ended after so long; 0 for no limit.
+
+    Raises:
+        PlanError: as `command_of`.
+    """
+    letter = workload.letters[workload.rows.index(row)]
+    arguments = arguments_of(row)
+    tags = {
+        "workload": workload.name,
+        "letter": letter,
+        "devices": "+".join(row.devices),
+        "collocation": row.sharing,
+        "listeners": "+".join(row.listeners),
+        "beside": ", ".join(runs_beside(workload, row)),
+        **seat.facts,
+    }
+    if plan is not None:
+        tags |= {"plan": str(plan), "row": str(row.number)}
+    return RunOrder(
+        command=command_of(row.file, arguments, plan.parent if plan else None),
+        name=workload.run_name(row),
+        experiment=workload.experiment,
+        store=store,
+        metrics=(*ALWAYS, *(name for name in metrics if name not in ALWAYS)),
+        hz=hz,
+        device=(seat.visible or row.devices or ("0",))[0],
+        params=settings_of(arguments),
+        tags={name: text for name, text in tags.items() if text},
+        timeout_s=timeout_s,
+        profile=split_profiler(row.listeners)[1],
+    )
+
+
+def runs_beside(workload: Workload, row: Row) -> list[str]:
+    """Return the letters of the runs that share a device with a row's."""
+    return [
+        letter
+        for other, letter in zip(workload.rows, workload.letters, strict=True)
+        if other is not row and shares_a_device(other, row)
+    ]
+
+
+def _found(name: str, beside: Path | None) -> Path | None:
+    """Return the file of a name, None if there is none."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if beside is not None and not path.is_absolute() and (beside / path).is_file():
+        return beside / path
+    return None

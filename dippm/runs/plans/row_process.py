@@ -1,0 +1,67 @@
+"""The process of a row: prepares, waits for the token of its workload, runs the command.
+
+It ends the command if the scheduler is gone, also after kill -9. To the scheduler it says, a JSON
+object in a line each: {"ready": uuid, "folder": path}, {"started": pid}, {"ended": document}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dippm.base.process.limits import follow_parent
+from dippm.runs.plans.gate import GO
+from dippm.runs.store.record import Start
+from dippm.runs.tracking.command import run_command
+from dippm.runs.tracking.order import order_in
+
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Starter:
+    """Holds the command until the token comes."""
+
+    def __init__(self, gate: int, report: int) -> None:
+        self._gate, self._report = gate, report
+        self._asked = False
+        for number in ASKED:
+            signal.signal(number, self._note)
+
+    def hold(self, start: Start, folder: Path | None) -> bool:
+        self._say(ready=start.uuid if folder else "", folder=str(folder or ""))
+        token = os.read(self._gate, 1)
+        os.close(self._gate)
+        return token == GO and not self._asked
+
+    def started(self, pid: int) -> None:
+        self._say(started=pid)
+
+    def ended(self, document: Mapping[str, Any]) -> None:
+        self._say(ended=document)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._asked = True
+
+    def _say(self, **words: Any) -> None:
+        with contextlib.suppress(OSError):  # a scheduler that is gone hears nothing
+            os.write(self._report, json.dumps(words).encode() + b"\n")
+
+
+def main(order: int, gate: int, report: int, scheduler: int) -> None:
+    """Run the order in a file of memory; the other descriptors are pipes."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    starter = _Starter(gate, report)
+    follow_parent(scheduler, signal.SIGTERM)
+    for handle in (gate, report):
+        os.set_inheritable(handle, False)
+    code = run_command(order_in(order), starter)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)

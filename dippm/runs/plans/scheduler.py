@@ -1,0 +1,161 @@
+"""The scheduler: carries out a plan, one workload after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+from dippm.errors import PlanError
+from dippm.runs.plans.assumed import AssumedBoards
+from dippm.runs.plans.book import Book
+from dippm.runs.plans.carried_out import CarriedOut
+from dippm.runs.plans.choice_of_rows import check, to_run
+from dippm.runs.plans.interrupts import Interrupts
+from dippm.runs.plans.journal import Journal, is_left
+from dippm.runs.plans.place import lock_plan, state_folder
+from dippm.runs.plans.plan import Plan
+from dippm.runs.plans.reading import read_plan
+from dippm.runs.plans.recovery import recover_held
+from dippm.runs.plans.row import Row
+from dippm.runs.plans.terms import Audience, Outcome, Terms
+from dippm.runs.plans.workload import Workload
+from dippm.runs.store.turn import hold_live
+from dippm.runs.tracking.order import RunOrder, checked
+
+Chosen = list[tuple[Workload, tuple[Row, ...]]]
+
+
+def run_plan(path: Path, terms: Terms, audience: Audience) -> Outcome:
+    """Carry out what a plan has left to do.
+
+    Call it in the main thread. What a scheduler left that was killed is undone before.
+
+    Raises:
+        PlanError: if the plan makes no sense, a row cannot be run, or another scheduler runs it;
+            nothing was begun then. Also what `check` raises.
+    """
+    plan = read_plan(path)
+    with lock_plan(plan.path), _attached_later():
+        if is_left(state_folder(plan.path)):
+            for sentence in recover_held(plan.path):
+                audience.say(sentence)
+        plan = read_plan(plan.path)
+        chosen = choose(plan, terms, audience)
+        return _carry_out(plan, chosen, terms, audience)
+
+
+@contextmanager
+def _attached_later() -> Iterator[None]:
+    """Say that runs go on to the last row: between two of them nothing is attached either."""
+    live = hold_live()
+    try:
+        yield
+    finally:
+        if live is not None:
+            os.close(live)
+
+
+def choose(
+    plan: Plan, terms: Terms, audience: Audience, assumed: AssumedBoards | None = None
+) -> Chosen:
+    """Return the workloads that have something to do, with the rows that are to be run.
+
+    Args:
+        plan: what there is.
+        terms: which rows are repeated, and where they run.
+        audience: hears which rows are left alone.
+        assumed: GPUs of another machine, to check a plan that is meant for it.
+
+    Raises:
+        PlanError: as `run_plan`; `RunError` for a rate that makes no sense.
+    """
+    checked(RunOrder((), hz=terms.hz))
+    chosen: Chosen = []
+    for workload in plan.workloads:
+        rows, remarks = to_run(workload, rerun_failed=terms.rerun_failed)
+        for remark in remarks:
+            audience.say(remark)
+        if rows:
+            chosen.append((workload, rows))
+    wanted = [row for _, rows in chosen for row in rows]
+    if terms.ray:  # devices and listeners are those of the nodes, which look for themselves
+        wanted = [row._replace(devices=(), sharing="", listeners=()) for row in wanted]
+    check(wanted, plan.path, assumed)
+    return chosen
+
+
+def _carry_out(plan: Plan, chosen: Chosen, terms: Terms, audience: Audience) -> Outcome:
+    began = time.monotonic()
+    book = Book(plan, audience.say)
+    ran: list[int] = []
+    try:
+        journal = Journal(state_folder(plan.path))
+    except OSError as error:
+        hint = "It must be written before anything is begun: see $XDG_STATE_HOME."
+        raise PlanError(f"the journal of the plan cannot be written: {error}", hint) from error
+    with journal, Interrupts() as interrupts:
+        if terms.ray:
+            ran = _on_nodes(plan, chosen, terms, book, interrupts, audience)
+        for workload, rows in [] if terms.ray else chosen:
+            if interrupts.count:
+                break
+            ran += CarriedOut(
+                workload,
+                rows,
+                plan=plan.path,
+                group=_group(plan, workload),
+                terms=terms,
+                book=book,
+                journal=journal,
+                interrupts=interrupts,
+                audience=audience,
+            ).run()
+    wanted = {row.number for _, rows in chosen for row in rows}
+    numbers = [row.number for row in plan.rows]
+    return Outcome(
+        rows=tuple(book.row(number) for number in numbers),
+        ran=tuple(ran),
+        skipped=tuple(number for number in numbers if number not in wanted),
+        signal=interrupts.last,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _on_nodes(
+    plan: Plan,
+    chosen: Chosen,
+    terms: Terms,
+    book: Book,
+    interrupts: Interrupts,
+    audience: Audience,
+) -> list[int]:
+    from dippm.runs.plans.cluster import Cluster, Errand
+
+    errands = [
+        Errand(
+            workload,
+            tuple(row.number for row in rows),
+            plan.path,
+            _group(plan, workload),
+            os.getcwd(),
+            terms,
+        )
+        for workload, rows in chosen
+    ]
+    if not errands:
+        return []
+    with redirect_stdout(sys.stderr):  # Ray talks on stdout
+        cluster = Cluster(terms.ray)
+        try:
+            cluster.check(errands)
+            return cluster.carry_out(errands, book, interrupts, audience)
+        finally:
+            cluster.leave()
+
+
+def _group(plan: Plan, workload: Workload) -> str:
+    return f"{plan.path.stem}/{workload.experiment}/{workload.name}"

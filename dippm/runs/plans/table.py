@@ -1,0 +1,85 @@
+"""radT's table of runs: a CSV file with a row per run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dippm.errors import DippmError, PlanError, UnknownNameError
+from dippm.runs.plans.cells import Record, Slots, quoted, records
+from dippm.runs.plans.row import COLUMNS, Row, read_row
+from dippm.runs.plans.workload import device_of
+
+NEEDED = ("Experiment", "Workload", "File")
+
+
+def read_table(data: bytes) -> tuple[tuple[Row, ...], dict[int, Slots]]:
+    """Return the rows of a table, and where their status stands; empty without such columns.
+
+    Raises:
+        PlanError: naming the line that makes no sense.
+        UnknownNameError: if a column, a status or a way to share a device has another name.
+    """
+    lines = records(data)
+    if not lines:
+        raise PlanError("there is nothing in it", f"Its first line is {','.join(COLUMNS)}.")
+    columns = _columns(lines[0])
+    rows, slots = [], {}
+    for number, line in enumerate(lines[1:], 1):
+        try:
+            rows.append(read_row(number, _cells(columns, line)))
+        except DippmError as error:
+            raise type(error)(f"line {line.line}: {error.message}", error.hint) from error
+        if "Status" in columns and "Run" in columns:
+            places = (line.cells[columns.index(name)] for name in ("Status", "Run"))
+            slots[number] = Slots(*places)
+    if not rows:
+        raise PlanError("it has no rows", "Write a line for each run.")
+    return tuple(rows), slots
+
+
+def write_table(rows: Iterable[Row]) -> bytes:
+    """Return a table that `read_table` reads as these rows."""
+    lines = [",".join(COLUMNS)]
+    for row in rows:
+        cells = (
+            row.experiment,
+            row.workload,
+            row.name,
+            str(row.status),
+            row.run,
+            device_of(row) if row.devices else "-",
+            row.sharing or "-",
+            row.file,
+            "+".join(row.listeners),
+            row.params,
+        )
+        lines.append(",".join(map(quoted, cells)))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _columns(header: Record) -> list[str]:
+    given = [cell.text.strip() for cell in header.cells]
+    if len(given) == 1:  # copied from a slide or a page, which lose its commas
+        given = given[0].split()
+    folded = {name.casefold(): name for name in COLUMNS}
+    names = []
+    for name in given:
+        if name.casefold() not in folded:
+            raise UnknownNameError.of("column", name, COLUMNS)
+        names.append(folded[name.casefold()])
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        hint = f"Its first line is {','.join(COLUMNS)}; Name may be left out."
+        raise PlanError(f"there is no column {' and no '.join(missing)}", hint)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise PlanError(f"there are two columns {twice[0]}", "Leave one of them out.")
+    return names
+
+
+def _cells(columns: list[str], line: Record) -> dict[str, str]:
+    if len(line.cells) != len(columns):
+        hint = "Put a cell that holds a comma between double quotes."
+        count = f"{len(line.cells)} cells where the first line has {len(columns)}"
+        raise PlanError(f"it has {count}", hint)
+    return {name: cell.text for name, cell in zip(columns, line.cells, strict=True)}

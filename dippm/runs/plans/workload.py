@@ -1,0 +1,75 @@
+"""Workloads: rows that start together, and the letters that tell their runs apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from dippm.runs.plans.row import Row
+
+
+class Workload(NamedTuple):
+    """Rows that start together.
+
+    Attributes:
+        experiment: of all of them.
+        name: of the workload.
+        rows: in the order of the plan.
+        letters: of each row; see `letters`.
+    """
+
+    experiment: str
+    name: str
+    rows: tuple[Row, ...]
+    letters: tuple[str, ...]
+
+    def run_name(self, row: Row) -> str:
+        """Return the name of a row's run: workload, letter, and the row's own name or its file."""
+        letter = self.letters[self.rows.index(row)]
+        return f"({self.name} {letter}) {row.name or PurePath(row.file.split()[0]).name}"
+
+
+def workloads(rows: Iterable[Row]) -> tuple[Workload, ...]:
+    """Return the workloads of rows, in the order in which they appear."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row)
+    return tuple(Workload(*key, tuple(rows), letters(rows)) for key, rows in found.items())
+
+
+def letters(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return what radT calls the letter of each run of a workload: its devices.
+
+    Runs that share them are told apart by a letter, and how they share is added: "0", "1+2",
+    "2_A_3g.20gb", "1_B_mps"; "cpu" stands for no device.
+    """
+    devices = [device_of(row) for row in rows]
+    seen: Counter[str] = Counter()
+    found = []
+    for row, device in zip(rows, devices, strict=True):
+        letter = f"{device}_{_letter(seen[device])}" if devices.count(device) > 1 else device
+        seen[device] += 1
+        found.append(f"{letter}_{row.sharing}" if row.sharing else letter)
+    return tuple(found)
+
+
+def device_of(row: Row) -> str:
+    """Return the devices of a row in a word."""
+    return "+".join(row.devices) or "cpu"
+
+
+def shares_a_device(one: Row, other: Row) -> bool:
+    """Return whether two rows have a device in common."""
+    return bool(set(one.devices) & set(other.devices))
+
+
+def _letter(number: int) -> str:
+    """Return A to Z, then AA and so on."""
+    letters = ""
+    number += 1
+    while number:
+        number, rest = divmod(number - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return letters

@@ -1,0 +1,226 @@
+"""`connect`: the runs of a place, with a schema that is there, and errors of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dippm.base.progress import stage, tell
+from dippm.errors import StoreError, UnknownNameError
+from dippm.runs.store.place import STORE_VARIABLE, Place, place_of
+from dippm.runs.store.tables import Tables, tables_of
+from dippm.runs.store.through_mlflow import ThroughMlflow
+
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "PGCONNECT_TIMEOUT": "10",
+}
+"""What waits longer by default; the spool keeps a run, so nobody has to wait for a store."""
+INSTALL = "Install it: pip install 'dippm[track]'."
+DRIVERS = {"boto3": "boto3", "psycopg": "'dippm[postgresql]'", "psycopg2": "psycopg2-binary"}
+"""What some places need besides."""
+LOCKS = {
+    "postgresql": "SELECT pg_advisory_lock(7227716)",
+    "mysql": "SELECT GET_LOCK('dippm', 60)",
+}
+LATER = "The run is kept; `dippm runs --attach` tries again."
+Runs = Tables | ThroughMlflow
+
+
+class StoreNotInstalledError(StoreError, ImportError):
+    """The libraries of the store are missing."""
+
+
+def connect(place: Place) -> Runs:
+    """Return the runs of a place, without MLflow where that can be; a new database gets its tables.
+
+    Raises:
+        StoreNotInstalledError: if MLflow, or the driver of the database, is missing.
+        StoreError: if the store cannot be reached or opened.
+    """
+    os.environ.update(SETTINGS)
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    tell("opening the store of runs")
+    with failures_of(place, "cannot open"):
+        if place.file is not None:
+            _make_file(place.file, place)
+        if tables := tables_of(place):
+            return tables
+        from mlflow.tracking import MlflowClient
+
+        _hush()
+        is_database = place.file is None and place.artifacts is not None
+        with _alone_in(place.uri) if is_database else contextlib.nullcontext():
+            client = MlflowClient(tracking_uri=place.uri)  # which makes the tables
+        return tables_of(place) or ThroughMlflow(place, client)
+
+
+@contextlib.contextmanager
+def failures_of(place: Place, verb: str) -> Iterator[None]:
+    """Turn what MLflow and the libraries below it raise into our error."""
+    try:
+        yield
+    except (StoreError, UnknownNameError):
+        raise
+    except ImportError as error:
+        named = error.name or str(error)
+        hint = f"Install it: pip install {DRIVERS[named]}." if named in DRIVERS else INSTALL
+        raise StoreNotInstalledError(f"the store of runs needs {named}", hint) from error
+    except Exception as error:  # MLflow lets those of databases, HTTP and S3 through
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = LATER
+        if "schema" in str(error) and "upgrade" in str(error):
+            hint = f"Run `mlflow db upgrade {place.shown()}` after a backup."
+        raise StoreError(f"{verb} {place.shown()}: {reason[:500]}", hint) from error
+
+
+def _make_file(path: Path, place: Place) -> None:
+    """Make the tables of a SQLite file where it is, all of them or none.
+
+    MLflow in the workload may open the same new file at any moment, so it is never replaced: the
+    tables are made elsewhere and written in one transaction, under the lock by which MLflow's own
+    processes wait for each other.
+    """
+    if _is_begun(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = _kept_tables()
+    with stage("making the tables of a new store, once"):
+        if kept is not None and kept.exists():
+            with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one is made anew
+                _write_tables(kept, path, place)
+                return
+        with tempfile.TemporaryDirectory(prefix="dippm-store-") as scratch:
+            part = Path(scratch) / "part.db"
+            try:
+                # Nobody waits meanwhile: at the lowest priority it can take minutes.
+                _make_tables(f"sqlite:///{part}", place.artifacts or "")
+            finally:
+                _mlflow_lock(f"sqlite:///{part}").unlink(missing_ok=True)
+            _write_tables(part, path, place)
+            if kept is not None:
+                _keep(part, kept)
+
+
+def _kept_tables() -> Path | None:
+    """Return where the tables that the installed MLflow makes are kept: to make them takes seconds.
+
+    None if nobody can tell which MLflow that is.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dippm"
+    folder = Path(os.environ.get("DIPPM_CACHE_DIR") or base).expanduser() / "tables"
+    for name in ("mlflow-skinny", "mlflow"):
+        with contextlib.suppress(PackageNotFoundError):
+            return folder / f"mlflow-{version(name)}.db"
+    return None
+
+
+def _keep(part: Path, kept: Path) -> None:
+    """Keep tables for the next store, whole or not at all."""
+    beside = kept.with_suffix(f".{os.getpid()}.part")
+    with contextlib.suppress(OSError):  # then they are made again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(part, beside)
+        os.replace(beside, kept)
+
+
+def _is_begun(path: Path) -> bool:
+    """Return whether somebody has made tables in a file; MLflow makes those that are missing."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        if file.read(16) != b"SQLite format 3\0":
+            raise StoreError(f"{path} is no SQLite file", "Name another file: store=runs.db")
+    return True
+
+
+@contextlib.contextmanager
+def _mlflow_waits(path: Path, place: Place) -> Iterator[None]:
+    """Hold MLflow's locks of a file, one for each spelling of its address that is in use here."""
+    spellings = {place.uri}
+    given = os.environ.get(STORE_VARIABLE, "")
+    with contextlib.suppress(StoreError):
+        if "://" in given and place_of(given).file == path:
+            spellings.add(given)
+    with contextlib.ExitStack() as locks:
+        for lock in sorted(map(_mlflow_lock, spellings)):
+            fcntl.flock(locks.enter_context(lock.open("w")), fcntl.LOCK_EX)
+        yield
+
+
+def _mlflow_lock(uri: str) -> Path:
+    """Return the file that MLflow locks while it makes the tables of an address."""
+    digits = hashlib.md5(uri.encode(), usedforsecurity=False).hexdigest()
+    return Path(tempfile.gettempdir()) / f"db_init_lock-{digits}"
+
+
+def _write_tables(part: Path, path: Path, place: Place) -> None:
+    """Copy tables into a file in one transaction, unless somebody has begun to make some."""
+    with (
+        _mlflow_waits(path, place),
+        contextlib.closing(sqlite3.connect(part)) as made,
+        contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as new,
+    ):
+        new.execute("BEGIN EXCLUSIVE")
+        if not new.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in made.iterdump():
+                if statement not in ("BEGIN TRANSACTION;", "COMMIT;"):
+                    new.execute(statement)
+            # MLflow's first experiment, of whoever made the tables.
+            told = (f"{place.artifacts}/0", time.time_ns() // 1_000_000)
+            new.execute(
+                "UPDATE experiments SET artifact_location = ?1, creation_time = ?2,"
+                " last_update_time = ?2 WHERE experiment_id = 0",
+                told,
+            )
+        new.execute("COMMIT")
+
+
+def _make_tables(uri: str, artifacts: str) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    _hush()
+    SqlAlchemyStore(uri, artifacts).engine.dispose()
+
+
+def _hush() -> None:
+    for name in ("mlflow", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are ours to tell
+
+
+@contextlib.contextmanager
+def _alone_in(uri: str) -> Iterator[None]:
+    """Keep others from making the tables at the same moment, where the database has such locks.
+
+    It connects first, and once: MLflow itself tries for minutes.
+    """
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(uri)
+    try:
+        with engine.connect() as connection:
+            if lock := LOCKS.get(engine.dialect.name):
+                connection.execute(text(lock))  # held until the connection is closed
+            yield
+    finally:
+        engine.dispose()

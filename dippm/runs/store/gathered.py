@@ -1,0 +1,105 @@
+"""What goes into the store of a run: its record, summaries and samples, made from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.runs.store.columns import Column, read_columns
+from dippm.runs.store.folder import ARTIFACTS, Recorded, read_folder
+from dippm.runs.store.record import End, Moment, as_json
+from dippm.runs.store.summary import Summary, summarise
+
+MOST_POINTS = 1000
+"""Of the copy of a series: a page shows a few hundred, and MLflow takes 90 µs for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A run, whole.
+
+    Attributes:
+        recorded: what its folder says.
+        end: how it ended; "lost" if nobody wrote that.
+        columns: raw series.
+        summaries: one per series.
+        remarks: what could not be read.
+    """
+
+    recorded: Recorded
+    end: End
+    columns: tuple[Column, ...]
+    summaries: tuple[Summary, ...]
+    remarks: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return all but the samples as JSON."""
+        return {
+            "start": as_json(self.recorded.start),
+            "end": as_json(self.end),
+            "spans": [as_json(span) for span in self.recorded.spans],
+            "values": [as_json(value) for value in self.recorded.values],
+            "summaries": [asdict(summary) for summary in self.summaries],
+            "remarks": list(self.remarks),
+            "artifacts": self.artifacts(),
+        }
+
+    def artifacts(self) -> list[str]:
+        """Return the files that the run told of, by their paths in the folder of artifacts."""
+        held = self.recorded.path / ARTIFACTS
+        return sorted(p.relative_to(held).as_posix() for p in held.rglob("*") if p.is_file())
+
+    def wall_ms(self, time_ns: int) -> int:
+        """Return the wall-clock time of a monotonic one, in milliseconds since 1970."""
+        at = self.recorded.start.at
+        return (time_ns - at.monotonic_ns + at.wall_ns) // 1_000_000
+
+
+def gather(folder: Path) -> Gathered:
+    """Read the folder of a run that has ended.
+
+    Raises:
+        RunError: if it holds no run.
+    """
+    recorded = read_folder(folder)
+    columns, remarks = read_columns(recorded.samples)
+    if recorded.damaged_lines:
+        remarks.append(f"{recorded.damaged_lines} lines of events are damaged")
+    end = recorded.end or _lost(recorded, columns)
+    return Gathered(
+        recorded, end, tuple(columns), tuple(summarise(c) for c in columns), tuple(remarks)
+    )
+
+
+def points(column: Column) -> Iterator[tuple[int, float]]:
+    """Yield (time_ns, value) at 1 Hz at most: means of a gauge, of a counter what it last said."""
+    import numpy as np
+
+    there = np.isfinite(column.values)
+    time_ns, values = column.time_ns[there], column.values[there]
+    if not len(values):
+        return
+    whole_ns = int(time_ns[-1] - time_ns[0])
+    period_ns = max(1_000_000_000, -(-whole_ns // MOST_POINTS))
+    bucket = (time_ns - time_ns[0]) // period_ns
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(bucket) != 0)))
+    sizes = np.diff(np.append(starts, len(values)))
+    last = starts + sizes - 1
+    copied = values[last] if column.counter else np.add.reduceat(values, starts) / sizes
+    yield from zip(time_ns[last].tolist(), copied.tolist(), strict=True)
+
+
+def _lost(recorded: Recorded, columns: list[Column]) -> End:
+    """Say of a run that nobody ended that it was lost, when it was last heard of."""
+    at = recorded.start.at
+    heard = [
+        at.monotonic_ns,
+        *(int(column.time_ns[-1]) for column in columns if len(column.time_ns)),
+        *(span.end_ns or span.start_ns for span in recorded.spans),
+        *(value.time_ns for value in recorded.values),
+    ]
+    last = max(heard)
+    moment = Moment(last, at.wall_ns + last - at.monotonic_ns)
+    return End("lost", moment, error="its end was never written")

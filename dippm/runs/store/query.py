@@ -1,0 +1,176 @@
+"""Finding runs: what a list shows of one, words, and conditions on metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from dippm.errors import RunError
+from dippm.runs.store.folder import checked
+from dippm.runs.store.names import key
+from dippm.runs.store.summary import NUMBERS
+
+UUID, COMPLETE, ABOUT, GROUP = "dippm.uuid", "dippm.complete", "dippm.run", "dippm.group"
+SEARCHED = ("uuid", "name", "experiment", "group", "description")
+NOT_GIVEN = ("dippm.", "mlflow.", "environment/", "absent/")
+"""How tags begin that the user did not give."""
+SUMMARY = "summary/"
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+LONGEST = 500
+"""Characters of a condition, and of what is searched."""
+_TAIL = re.compile(r"(<=|>=|!=|==|=|<|>)\s*([-+0-9.eE]+)$")
+"""Relation and number, at the end: a name may hold the characters of a relation too."""
+
+
+class Found(NamedTuple):
+    """A run as MLflow has it.
+
+    Attributes:
+        id: of MLflow.
+        experiment: its name.
+        start_ms: since 1970.
+        tags: ours and others.
+        metrics: the last of each.
+        params: as they were given.
+    """
+
+    id: str
+    experiment: str
+    start_ms: int
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    params: Mapping[str, str]
+
+
+class Clause(NamedTuple):
+    """What has to hold of a run that is looked for.
+
+    Attributes:
+        kind: where it is looked up.
+        name: of the tag or metric.
+        relation: as MLflow and SQL spell it.
+        value: that it is compared with.
+    """
+
+    kind: Literal["tags", "metrics"]
+    name: str
+    relation: str
+    value: str | float
+
+    def text(self) -> str:
+        """Return it in MLflow's language; texts are those of uuids and of `names.text`."""
+        return f"{self.kind}.`{self.name}` {self.relation} {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on a metric of runs.
+
+    Attributes:
+        metric: "SERIES.NUMBER" of a summary, or the name of a metric that was told.
+        relation: as MLflow spells it.
+        number: what it is compared with.
+    """
+
+    metric: str
+    relation: str
+    number: float
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read a condition such as "tree.rss_mb.max > 100".
+
+        Raises:
+            RunError: if it is none.
+        """
+        check_length(text)
+        plain = text.strip()
+        try:
+            found = _TAIL.search(plain)
+            metric = plain[: found.start()].rstrip() if found else ""
+            if not found or not metric or not math.isfinite(number := float(found[2])):
+                raise ValueError
+        except ValueError:
+            hint = "Write a metric, a relation and a number: tree.rss_mb.max > 100."
+            raise RunError(f"{text!r} is no condition", hint) from None
+        return cls(metric, "=" if found[1] == "==" else found[1], number)
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether a run of these metrics fulfils it; one without the metric does not."""
+        value = metrics.get(self.metric)
+        return value is not None and RELATIONS[self.relation](value, self.number)
+
+    def clause(self) -> Clause:
+        """Return it as the store asks for it."""
+        series, _, number = self.metric.rpartition(".")
+        is_summary = series and number in NUMBERS
+        name = f"{SUMMARY}{key(series)}/{number}" if is_summary else key(self.metric)
+        return Clause("metrics", name, self.relation, self.number)
+
+
+def check_length(text: str) -> None:
+    """Refuse a condition or a search that nobody would write.
+
+    Raises:
+        RunError: if it is longer than `LONGEST`.
+    """
+    if len(text) > LONGEST:
+        raise RunError(
+            f"a condition or search of {len(text):,} characters", f"At most {LONGEST} are taken."
+        )
+
+
+def described(run: Found) -> dict[str, Any]:
+    """Return the fields of `StoredRun` that MLflow's own tables hold.
+
+    Raises:
+        RunError: if what it says of itself has other types than its readers count on.
+    """
+    tags = run.tags
+    try:
+        said: dict[str, Any] = checked(dict, json.loads(tags.get(ABOUT, "{}")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        hint = f"`mlflow runs delete --run-id {run.id}` takes it off the list."
+        raise RunError(f"run {tags[UUID]}: its tag {ABOUT} is damaged: {error}", hint) from error
+    metrics = {_shown(name): value for name, value in run.metrics.items() if name[:7] != "system/"}
+    found = {
+        "uuid": tags[UUID],
+        "name": "",
+        "experiment": "",
+        "status": "running",
+        "wall_ns": run.start_ms * 1_000_000,
+        "seconds": 0.0,
+        "description": "",
+        **said,
+        "metrics": metrics,
+        "group": tags.get(GROUP, ""),
+    }
+    own = (value for name, value in tags.items() if not name.startswith("dippm."))
+    texts = (*(found[name] for name in SEARCHED), *own)
+    held = "\n".join((*texts, *run.params, *run.params.values()))
+    given = {name: value for name, value in tags.items() if not name.startswith(NOT_GIVEN)}
+    return {**found, "params": run.params, "tags": given, "words": held.casefold()}
+
+
+def holds(words: str, search: str) -> bool:
+    """Return whether the words of a run hold all that is searched, in any case."""
+    return all(word in words for word in search.casefold().split())
+
+
+def _shown(name: str) -> str:
+    if not name.startswith(SUMMARY):
+        return name
+    series, _, number = name.removeprefix(SUMMARY).rpartition("/")
+    return f"{series}.{number}"

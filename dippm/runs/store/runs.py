@@ -1,0 +1,342 @@
+"""`RunStore`: runs in MLflow.
+
+A run is attached in steps that may be repeated: MLflow's run is found by its tag `dippm.uuid` or
+made with it, metrics and params of the same key and value are the same, artifacts are overwritten,
+and the tag `dippm.complete` comes last. So an attach that was killed goes on where it was, a run is
+there once, and a list shows whole runs only. Many runs are attached together where the store has
+transactions: then a batch costs little more than one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dippm.base.progress import stage, tell
+from dippm.errors import DippmError, RunError, UnknownNameError
+from dippm.runs.store.client import Runs, connect, failures_of
+from dippm.runs.store.folder import ARTIFACTS, read_folder
+from dippm.runs.store.gathered import Gathered, gather
+from dippm.runs.store.logged import Metric, logged_metrics, logged_params, logged_tags
+from dippm.runs.store.names import text
+from dippm.runs.store.parquet import write_samples
+from dippm.runs.store.place import Place, place_of
+from dippm.runs.store.query import (
+    COMPLETE,
+    UUID,
+    Clause,
+    Condition,
+    Found,
+    check_length,
+    described,
+    holds,
+)
+from dippm.runs.store.record import BESIDE, NOTHING, Start
+from dippm.runs.store.stored import DOCUMENTS, RECORD, SAMPLES, StoredRun
+
+COMPLETED = Clause("tags", COMPLETE, "=", "1")
+KNOWN_OF = 100
+"""Runs whose metrics are named where a condition knows none."""
+PARENT = "mlflow.parentRunId"
+TERMINAL = {"finished": "FINISHED", "interrupted": "KILLED"}
+
+
+class RunStore:
+    """Runs that were attached.
+
+    Attributes:
+        place: where they are.
+    """
+
+    def __init__(self, place: Place, runs: Runs) -> None:
+        self.place = place
+        self._runs = runs
+        self._fetched = tempfile.TemporaryDirectory(prefix="dippm-runs-")
+
+    def attach(self, folder: Path) -> StoredRun:
+        """Take a run into the store, exactly once, however often this is called or killed.
+
+        Raises:
+            RunError: if the folder holds no run.
+            StoreError: if the store cannot be reached or written; the folder stays as it is.
+        """
+        outcome = self.attach_many([folder])[folder]
+        if isinstance(outcome, DippmError):
+            raise outcome
+        return outcome
+
+    def attach_many(
+        self, folders: Iterable[Path], *, wait: bool = True
+    ) -> dict[Path, StoredRun | DippmError]:
+        """Take runs into the store together; return what became of each.
+
+        Args:
+            folders: of runs that have ended, as many as shall be in memory at once.
+            wait: for somebody else who attaches one of them; else that one is an error.
+        """
+        outcome: dict[Path, StoredRun | DippmError] = {}
+        with contextlib.ExitStack() as locks, stage("attaching runs"):
+            mine = []
+            for folder in sorted(folders):  # in one order, so that two never wait for each other
+                if _is_alone(folder, locks, wait):
+                    mine.append(folder)
+                else:
+                    outcome[folder] = RunError("somebody else attaches it", "Look again later.")
+            return outcome | self._attach(mine)
+
+    def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
+        """Attach folders that nobody else attaches; one that cannot be keeps no other back."""
+        outcome: dict[Path, StoredRun | DippmError] = {}
+        gathered: dict[Path, Gathered] = {}
+        unread: DippmError | None = None
+        for folder in folders:
+            if unread is not None:  # nobody waits for a server that is gone once for each run
+                outcome[folder] = unread
+                continue
+            try:
+                uuid = read_folder(folder).start.uuid
+                try:
+                    with failures_of(self.place, "cannot read"):
+                        found = self._of_uuid(uuid)
+                except DippmError as error:
+                    unread = error
+                    raise
+                with failures_of(self.place, "cannot write the run to"):
+                    if found is not None and COMPLETE in found.tags:
+                        outcome[folder] = self._stored(found)
+                    else:
+                        gathered[folder] = gather(folder)
+            except DippmError as error:
+                outcome[folder] = error
+        try:
+            with failures_of(self.place, "cannot write the run to"):
+                self._write(list(gathered.values()))
+                for folder, of_it in gathered.items():
+                    found = self._of_uuid(of_it.recorded.start.uuid)
+                    assert found is not None
+                    outcome[folder] = self._stored(found)
+        except DippmError as error:
+            if len(gathered) > 1:
+                return outcome | {f: self._attach([f])[f] for f in gathered}
+            outcome |= dict.fromkeys(gathered, error)
+        return outcome
+
+    def runs(
+        self,
+        search: str = "",
+        *,
+        experiment: str | None = None,
+        status: str | None = None,
+        where: Sequence[str] = (),
+        limit: int = 100,
+    ) -> list[StoredRun]:
+        """Return runs, newest first.
+
+        Args:
+            search: words that name, description, experiment, params, tags or uuid hold, in any
+                case; all of them.
+            experiment: the exact name of one.
+            status: the exact word of one.
+            where: conditions such as "tree.rss_mb.max > 100" or "loss <= 0.1".
+            limit: how many at most.
+
+        Raises:
+            RunError: if a condition is none, or a text too long.
+            UnknownNameError: if no run of the store has the metric of a condition.
+            StoreError: if the store cannot be read.
+        """
+        check_length(search)
+        parsed = [Condition.parse(condition) for condition in where]
+        clauses = [COMPLETED, *(condition.clause() for condition in parsed)]
+        named = None if experiment is None else text(experiment, 250)
+        with failures_of(self.place, "cannot read"):
+            found = (
+                run
+                for run in map(self._stored, self._runs.find(clauses, named))
+                if holds(run.words, search) and status in (None, run.status)
+            )
+            runs = [run for run, _ in zip(found, range(limit), strict=False)]
+            if not runs:
+                for condition in parsed:
+                    self._check_known(condition)
+            return runs
+
+    def _check_known(self, condition: Condition) -> None:
+        """Raise if there are runs, and none has the metric of a condition."""
+        both = (replace(condition, relation=relation, number=0.0) for relation in ("<", ">="))
+        for either in both:
+            if next(self._runs.find([COMPLETED, either.clause()]), None) is not None:
+                return
+        known = {
+            name
+            for run, _ in zip(self._runs.find([COMPLETED]), range(KNOWN_OF), strict=False)
+            for name in described(run)["metrics"]
+        }
+        if known:
+            raise UnknownNameError.of("metric of runs", condition.metric, known)
+
+    def run(self, uuid: str) -> StoredRun:
+        """Return one run by its uuid, or by as much of its beginning as only it has.
+
+        Raises:
+            RunError: if there is none, or if there are several.
+            StoreError: if the store cannot be read.
+        """
+        hint = "`dippm runs` lists them."
+        prefix = uuid.strip().casefold()
+        if not prefix or set(prefix) - set("0123456789abcdef"):
+            raise RunError(f"{uuid!r} is no uuid of a run", hint)
+        clauses = [Clause("tags", UUID, "LIKE", f"{prefix}%"), COMPLETED]
+        with failures_of(self.place, "cannot read"):
+            found = [run for run, _ in zip(self._runs.find(clauses), range(3), strict=False)]
+            if not found:
+                raise RunError(f"there is no run {prefix} in {self.place.shown()}", hint)
+            if len(found) > 1:
+                raise RunError(f"several runs begin with {prefix}", "Give more of its uuid.")
+            return self._stored(found[0])
+
+    def keep(
+        self, run: StoredRun, name: str, document: Any, figures: Mapping[str, float] = NOTHING
+    ) -> None:
+        """Keep a document beside a run, and key figures of it as metrics.
+
+        Args:
+            run: of this store.
+            name: of the document, an identifier: "comparison" is `StoredRun.comparison`.
+            document: JSON.
+            figures: by name; of one name the last counts.
+
+        Raises:
+            StoreError: if the store cannot be written.
+        """
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is no identifier")
+        with (
+            failures_of(self.place, "cannot write to"),
+            tempfile.TemporaryDirectory(prefix="dippm-keep-") as scratch,
+        ):
+            file = Path(scratch) / f"{name}.json"
+            file.write_text(json.dumps(document, default=str))
+            self._runs.put(run.id, Path(scratch), DOCUMENTS)
+            now_ms = time.time_ns() // 1_000_000
+            kept = [Metric(f"{name}/{key}", value, now_ms, 0) for key, value in figures.items()]
+            self._runs.log(run.id, kept, {}, {})
+
+    def forget(self, run: StoredRun) -> None:
+        """Remove the local copies of a run's artifacts, for a program that reads many."""
+        shutil.rmtree(Path(self._fetched.name) / run.id, ignore_errors=True)
+
+    def _write(self, gathered: Sequence[Gathered]) -> None:
+        """Write runs: first that they are there, then their files, then all else of them."""
+        ids: dict[str, str] = {}
+        with self._runs.transaction():
+            for of_it in gathered:
+                start = of_it.recorded.start
+                found = self._of_uuid(start.uuid)
+                if found is None or COMPLETE not in found.tags:
+                    ids[start.uuid] = self._create(start) if found is None else found.id
+        missing = [of_it for of_it in gathered if of_it.recorded.start.uuid in ids]
+        for of_it in missing:
+            self._put(of_it, ids[of_it.recorded.start.uuid])
+        with self._runs.transaction():
+            for of_it in missing:
+                self._log(of_it, ids[of_it.recorded.start.uuid])
+
+    def _create(self, start: Start) -> str:
+        return self._runs.create(
+            text(start.experiment or "default", 250),
+            start.at.wall_ns // 1_000_000,
+            {UUID: start.uuid},
+            text(start.name, 250) or start.uuid[:8],
+        )
+
+    def _put(self, gathered: Gathered, id_: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="dippm-attach-") as scratch:
+            tell("writing samples")
+            write_samples(gathered.columns, Path(scratch) / SAMPLES)
+            record = json.dumps(gathered.document(), separators=(",", ":"), default=str)
+            (Path(scratch) / RECORD).write_text(record)
+            self._runs.put(id_, Path(scratch))
+        if gathered.artifacts():
+            tell("writing artifacts")
+            self._runs.put(id_, gathered.recorded.path / ARTIFACTS, ARTIFACTS)
+
+    def _log(self, gathered: Gathered, id_: str) -> None:
+        start = gathered.recorded.start
+        metrics, params = logged_metrics(gathered), logged_params(start)
+        self._runs.log(id_, metrics, params, logged_tags(gathered))
+        ended_ms = gathered.end.at.wall_ns // 1_000_000
+        self._runs.end(id_, TERMINAL.get(gathered.end.status, "FAILED"), ended_ms)
+        for beside in self._beside(start.uuid):
+            if PARENT not in beside.tags:  # MLflow's page shows it below ours
+                self._runs.log(beside.id, (), {}, {PARENT: id_})
+        self._runs.log(id_, (), {}, {COMPLETE: "1"})
+
+    def beside(self, run: StoredRun) -> tuple[str, ...]:
+        """Return the ids of the runs that the workload itself kept in MLflow, in this store.
+
+        Raises:
+            StoreError: if the store cannot be read.
+        """
+        with failures_of(self.place, "cannot read"):
+            return tuple(beside.id for beside in self._beside(run.uuid))
+
+    def _beside(self, uuid: str) -> Iterator[Found]:
+        return self._runs.find([Clause("tags", BESIDE, "=", text(uuid, 64))])
+
+    def _of_uuid(self, uuid: str) -> Found | None:
+        """Return MLflow's run of a uuid; a request that was repeated on its way made further."""
+        found = list(self._runs.find([Clause("tags", UUID, "=", text(uuid, 64))]))
+        found.sort(key=lambda run: (COMPLETE not in run.tags, run.id))
+        for further in found[1:]:
+            self._runs.delete(further.id)
+        return found[0] if found else None
+
+    def _stored(self, run: Found) -> StoredRun:
+        said = described(run)
+
+        def fetch(path: str) -> Path | None:
+            with failures_of(self.place, f"cannot read {path} of run {said['uuid']} from"):
+                into = Path(self._fetched.name) / run.id
+                into.mkdir(exist_ok=True)
+                return self._runs.fetch(run.id, path, into)
+
+        experiment = said.pop("experiment") or run.experiment
+        return StoredRun(**said, experiment=experiment, id=run.id, fetch=fetch)
+
+
+def open_store(store: str | None = None) -> RunStore:
+    """Open the store of runs.
+
+    Args:
+        store: an address or a path, see `dippm.runs.store.place`; by default that of
+            `$MLFLOW_TRACKING_URI`, else a file of the user's.
+
+    Raises:
+        StoreError: if it cannot be reached or opened; `StoreNotInstalledError` without MLflow.
+    """
+    place = place_of(store)
+    return RunStore(place, connect(place))
+
+
+def _is_alone(folder: Path, locks: contextlib.ExitStack, wait: bool) -> bool:
+    """Keep others from attaching a folder until the locks are closed; False if one does so now."""
+    try:
+        lock = locks.enter_context(open(folder / ".attach.lock", "a"))  # noqa: SIM115
+    except OSError:  # a folder that may only be read
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks; the store's own transactions are left
+        return True
+    return True

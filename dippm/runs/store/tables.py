@@ -1,0 +1,356 @@
+"""`Tables`: runs in MLflow's own tables of SQLite or PostgreSQL, without MLflow.
+
+To import MLflow takes more than a second of processor time, each time a run is attached or runs are
+listed. Its tables of runs are few and say what they mean, so they are read and written here, where
+their schema is one that is known; any other is left to MLflow, see
+`dippm.runs.store.through_mlflow`. What is written is what MLflow's client would have written, in
+one transaction for many runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import sqlite3
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from dippm.errors import StoreError
+from dippm.runs.store.names import experiment_folder
+from dippm.runs.store.query import Clause, Found
+
+if TYPE_CHECKING:
+    from dippm.runs.store.logged import Metric
+    from dippm.runs.store.place import Place
+    from dippm.runs.store.through_mlflow import ThroughMlflow
+
+KNOWN = frozenset({"dc11669786a5"})
+"""Versions of MLflow's schema, as alembic has them, whose tables of runs are as they are used here:
+that of MLflow 3.17. Others may be added when their columns were compared."""
+WORKSPACES_VARIABLE = "MLFLOW_ENABLE_WORKSPACES"
+BUSY_S = 20.0
+"""How long a file that somebody else writes is waited for, as MLflow does."""
+PAGE = 200
+DRIVERS = ("postgresql", "postgresql+psycopg")
+ALONE = "SELECT pg_advisory_xact_lock(7227717)"
+ARTIFACTS = "artifacts"
+
+
+def tables_of(place: Place) -> Tables | None:
+    """Return the tables of a place; None if there are none, none that are known, or no driver.
+
+    Raises:
+        Exception: what the driver raises if the database cannot be read.
+    """
+    is_postgresql = place.uri.partition("://")[0] in DRIVERS
+    if place.file is None and not (is_postgresql and find_spec("psycopg")):
+        return None
+    if os.environ.get(WORKSPACES_VARIABLE, "").casefold() in ("true", "1"):
+        return None
+    tables = Tables(place)
+    return tables if tables.version() in KNOWN else None
+
+
+class Tables:
+    """Runs in the tables of a place.
+
+    Args:
+        place: a SQLite file that is there, or a database of PostgreSQL.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._held = threading.local()
+        self._client: ThroughMlflow | None = None
+
+    def version(self) -> str:
+        """Return the version of the schema; "" if nobody has made one."""
+        is_there = "FROM sqlite_master WHERE name = 'alembic_version'"
+        if self._place.file is None:
+            is_there = "WHERE to_regclass('alembic_version') IS NOT NULL"
+        with self._session() as run:
+            if not list(run(f"SELECT 1 {is_there}")):
+                return ""
+            return str(next(iter(run("SELECT version_num FROM alembic_version")), ("",))[0])
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all that is written inside, or nothing."""
+        with self._connection() as connection:
+            self._held.connection = connection
+            try:
+                if self._place.file is None:
+                    with connection.transaction():
+                        connection.execute(ALONE)
+                        yield
+                    return
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                except BaseException:
+                    connection.rollback()
+                    raise
+                connection.execute("COMMIT")
+            finally:
+                self._held.connection = None
+
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+        """Yield runs, newest first.
+
+        Args:
+            clauses: which have to hold, all of them.
+            experiment: the exact name of one.
+        """
+        conditions = ["e.lifecycle_stage = 'active'", "e.workspace = 'default'"]
+        given: list[str | float] = []
+        if experiment is not None:
+            conditions.append("e.name = ?")
+            given.append(experiment)
+        for clause in clauses:
+            table = "tags" if clause.kind == "tags" else "latest_metrics"
+            there = f"SELECT run_uuid FROM {table} WHERE key = ? AND value {clause.relation} ?"
+            conditions.append(f"r.run_uuid IN ({there})")
+            given += [clause.name, clause.value]
+        found = (
+            "SELECT r.run_uuid, r.start_time, e.name FROM runs r JOIN experiments e"
+            " ON e.experiment_id = r.experiment_id"
+            f" WHERE r.lifecycle_stage = 'active' AND {' AND '.join(conditions)}"
+            " ORDER BY r.start_time DESC, r.run_uuid LIMIT ? OFFSET ?"
+        )
+        offset, count = 0, PAGE
+        while count == PAGE:
+            with self._session() as run:
+                rows = list(run(found, (*given, PAGE, offset)))
+                page = _page(run, rows)
+            yield from page
+            count = len(rows)
+            offset += count
+
+    def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
+        """Create a run and return its id; an experiment that is missing is made."""
+        id_ = uuid.uuid4().hex
+        with self._session() as run:
+            number, location = self._experiment(run, experiment)
+            run(
+                "INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name,"
+                " user_id, status, start_time, source_version, lifecycle_stage, artifact_uri,"
+                " experiment_id) VALUES (?, ?, 'UNKNOWN', '', '', 'unknown', 'RUNNING', ?, '',"
+                " 'active', ?, ?)",
+                (id_, name, start_ms, f"{location.rstrip('/')}/{id_}/{ARTIFACTS}", number),
+            )
+        self.log(id_, (), {}, {**tags, "mlflow.runName": name})
+        return id_
+
+    def log(
+        self,
+        id_: str,
+        metrics: Iterable[Metric],
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+    ) -> None:
+        """Write metrics, params and tags of a run; what is there already stays as it is."""
+        points = [(m.key, *_number(m.value), m.timestamp, m.step, id_) for m in metrics]
+        latest: dict[str, tuple[Any, ...]] = {}
+        for point in points:
+            before = latest.get(point[0])
+            if before is None or _order(point) > _order(before):
+                latest[point[0]] = point
+        columns = "(key, value, is_nan, timestamp, step, run_uuid) VALUES (?, ?, ?, ?, ?, ?)"
+        newer = "(excluded.step, excluded.timestamp, excluded.value)"
+        older = "(latest_metrics.step, latest_metrics.timestamp, latest_metrics.value)"
+        new = ", ".join(f"{name} = excluded.{name}" for name in _LATEST)
+        with self._session(many=True) as run:
+            run(f"INSERT INTO metrics {columns} ON CONFLICT DO NOTHING", points)
+            run(
+                f"INSERT INTO latest_metrics {columns} ON CONFLICT (key, run_uuid)"
+                f" DO UPDATE SET {new} WHERE {newer} > {older}",
+                list(latest.values()),
+            )
+            run(
+                "INSERT INTO params (key, value, run_uuid) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                [(key, value, id_) for key, value in params.items()],
+            )
+            run(
+                "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)"
+                " ON CONFLICT (key, run_uuid) DO UPDATE SET value = excluded.value",
+                [(key, value, id_) for key, value in tags.items()],
+            )
+
+    def end(self, id_: str, status: str, end_ms: int) -> None:
+        """Say how and when a run ended."""
+        with self._session() as run:
+            run(
+                "UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", (status, end_ms, id_)
+            )
+
+    def delete(self, id_: str) -> None:
+        """Take a run off the list, as MLflow does."""
+        with self._session() as run:
+            run(
+                "UPDATE runs SET lifecycle_stage = 'deleted', deleted_time = ? WHERE run_uuid = ?",
+                (_now_ms(), id_),
+            )
+
+    def put(self, id_: str, folder: Path, under: str = "") -> None:
+        """Keep the files of a folder as artifacts of a run."""
+        root = self._artifacts(id_)
+        if root is None:
+            self._mlflow().put(id_, folder, under)
+        else:
+            shutil.copytree(folder, root / under, dirs_exist_ok=True)
+
+    def fetch(self, id_: str, path: str, into: Path) -> Path | None:
+        """Return a copy of an artifact, a file or a folder, in a folder; None if there is none."""
+        root = self._artifacts(id_)
+        if root is None:
+            return self._mlflow().fetch(id_, path, into)
+        held = (root / path).resolve()
+        if not held.is_relative_to(root.resolve()):
+            raise StoreError(f"{path!r} leads out of the run", "Its record is damaged.")
+        if not held.exists():
+            return None
+        copy = into / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if held.is_dir():
+            shutil.copytree(held, copy, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(held, copy)
+        return copy
+
+    def _artifacts(self, id_: str) -> Path | None:
+        """Return the folder of a run's artifacts; None if they are on a server."""
+        with self._session() as run:
+            rows = list(run("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (id_,)))
+        uri = str(rows[0][0]) if rows else ""
+        parts = urlsplit(uri)
+        if parts.scheme == "" and uri:
+            return Path(uri)
+        is_here = parts.scheme == "file" and parts.netloc in ("", "localhost")
+        return Path(unquote(parts.path)) if is_here and not parts.query else None
+
+    def _mlflow(self) -> ThroughMlflow:
+        if self._client is None:
+            from dippm.runs.store.through_mlflow import ThroughMlflow
+
+            self._client = ThroughMlflow(self._place)
+        return self._client
+
+    def _experiment(self, run: Any, name: str) -> tuple[int, str]:
+        """Return number and place of artifacts of an experiment, which is made or restored."""
+        asked = (
+            "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments"
+            " WHERE name = ? AND workspace = 'default'"
+        )
+        rows = list(run(asked, (name,)))
+        if not rows:
+            where = f"{self._place.artifacts}/{experiment_folder(name)}"
+            made = (name, where, _now_ms(), _now_ms())
+            run(
+                "INSERT INTO experiments (name, artifact_location, lifecycle_stage, creation_time,"
+                " last_update_time, workspace) VALUES (?, ?, 'active', ?, ?, 'default')"
+                " ON CONFLICT DO NOTHING",  # another process may have been faster
+                made,
+            )
+            rows = list(run(asked, (name,)))
+        number, where, stage = rows[0]
+        if stage != "active":
+            run(
+                "UPDATE experiments SET lifecycle_stage = 'active', last_update_time = ?"
+                " WHERE experiment_id = ?",
+                (_now_ms(), number),
+            )
+        return int(number), str(where)
+
+    @contextlib.contextmanager
+    def _session(self, *, many: bool = False) -> Iterator[Any]:
+        """Give a function that runs a statement, in the transaction that goes on if there is one.
+
+        Args:
+            many: of many rows at once.
+        """
+        held = getattr(self._held, "connection", None)
+        with contextlib.nullcontext(held) if held is not None else self._connection() as connection:
+            mark = "?" if self._place.file is not None else "%s"
+
+            def run(statement: str, given: Sequence[Any] = ()) -> Any:
+                statement = statement.replace("?", mark)
+                if not many:
+                    return connection.execute(statement, given)
+                if given:
+                    connection.cursor().executemany(statement, given)
+                return ()
+
+            if held is None and many:  # one of its own, or each row would be one
+                with self.transaction(), self._session(many=True) as inside:
+                    yield inside
+            else:
+                yield run
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """Give a connection of this moment: a file may be moved away and made anew meanwhile."""
+        if self._place.file is not None:
+            # "rw": a file that is gone is an error, and not a new one.
+            uri = f"{self._place.file.as_uri()}?mode=rw"
+            with contextlib.closing(
+                sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+            ) as file:
+                file.execute("PRAGMA foreign_keys = ON")
+                file.execute("PRAGMA case_sensitive_like = true")
+                yield file
+            return
+        import psycopg
+
+        address = self._place.uri.replace("postgresql+psycopg://", "postgresql://", 1)
+        with psycopg.connect(address, autocommit=True) as server:
+            yield server
+
+
+_LATEST = ("value", "is_nan", "timestamp", "step")
+
+
+def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[Found]:
+    """Return the runs of some rows with what else the tables hold of them."""
+    if not rows:
+        return []
+    ids = [id_ for id_, _, _ in rows]
+    of_them = f"WHERE run_uuid IN ({', '.join('?' * len(ids))})"
+    tags: dict[str, dict[str, str]] = {id_: {} for id_ in ids}
+    params: dict[str, dict[str, str]] = {id_: {} for id_ in ids}
+    metrics: dict[str, dict[str, float]] = {id_: {} for id_ in ids}
+    for table, held in (("tags", tags), ("params", params)):
+        for id_, key, text in run(f"SELECT run_uuid, key, value FROM {table} {of_them}", ids):
+            held[id_][key] = text
+    numbers = f"SELECT run_uuid, key, value, is_nan FROM latest_metrics {of_them}"
+    for id_, key, value, is_nan in run(numbers, ids):
+        metrics[id_][key] = math.nan if is_nan else value
+    return [
+        Found(id_, experiment, start_ms or 0, tags[id_], metrics[id_], params[id_])
+        for id_, start_ms, experiment in rows
+    ]
+
+
+def _number(value: float) -> tuple[float, bool]:
+    """Return a number as MLflow's columns take it, and whether it is none."""
+    if math.isnan(value):
+        return 0.0, True
+    return max(-sys.float_info.max, min(sys.float_info.max, float(value))), False
+
+
+def _order(point: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return by what MLflow decides which point of a metric is its last."""
+    _, value, _, timestamp, step, _ = point
+    return step, timestamp, value
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,140 @@
+"""`ThroughMlflow`: runs by MLflow's client, where its tables are none of ours to read.
+
+Those are servers, schemas that are not known, and artifacts that are not in files. Its methods are
+those of `dippm.runs.store.tables.Tables`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.base.progress import tell
+from dippm.runs.store.names import experiment_folder
+from dippm.runs.store.query import Clause, Found
+
+if TYPE_CHECKING:
+    from dippm.runs.store.logged import Metric
+    from dippm.runs.store.place import Place
+
+BATCH, FEW = 1000, 100
+"""Metrics, and params or tags, that MLflow takes at once."""
+
+
+class ThroughMlflow:
+    """Runs of a place.
+
+    Args:
+        place: any.
+        client: `mlflow.tracking.MlflowClient`, by default a new one.
+    """
+
+    def __init__(self, place: Place, client: Any = None) -> None:
+        if client is None:
+            from mlflow.tracking import MlflowClient
+
+            client = MlflowClient(tracking_uri=place.uri)
+        self._place, self._client = place, client
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: MLflow's client has no transactions, each request is one."""
+        return contextlib.nullcontext()
+
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+        """Yield runs, newest first; see `Tables.find`."""
+        names = self._experiments()
+        ids = [id_ for id_, name in names.items() if experiment in (None, name)]
+        condition = " AND ".join(clause.text() for clause in clauses)
+        token: str | None = ""
+        while ids and token is not None:
+            page = self._client.search_runs(
+                ids,
+                condition,
+                max_results=500,
+                order_by=["attributes.start_time DESC"],
+                page_token=token or None,
+            )
+            for run in page:
+                info, data = run.info, run.data
+                name = names.get(info.experiment_id, "")
+                yield Found(
+                    info.run_id, name, info.start_time, data.tags, data.metrics, data.params
+                )
+            token = page.token or None
+
+    def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
+        """Create a run and return its id; an experiment that is missing is made."""
+        run = self._client.create_run(
+            self._experiment(experiment), start_time=start_ms, tags=dict(tags), run_name=name
+        )
+        return str(run.info.run_id)
+
+    def log(
+        self,
+        id_: str,
+        metrics: Iterable[Metric],
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+    ) -> None:
+        """Write metrics, params and tags of a run; of equal ones nothing is written twice."""
+        from mlflow import entities
+
+        for given in _batches([entities.Param(*item) for item in params.items()], FEW):
+            self._client.log_batch(id_, params=given)
+        points = [entities.Metric(m.key, m.value, m.timestamp, m.step) for m in metrics]
+        for done, batch in enumerate(_batches(points, BATCH)):
+            tell(f"point {done * BATCH:,} of {len(points):,}")
+            self._client.log_batch(id_, metrics=batch)
+        for texts in _batches([entities.RunTag(*item) for item in tags.items()], FEW):
+            self._client.log_batch(id_, tags=texts)
+
+    def end(self, id_: str, status: str, end_ms: int) -> None:
+        """Say how and when a run ended."""
+        self._client.set_terminated(id_, status, end_ms)
+
+    def delete(self, id_: str) -> None:
+        """Take a run off the list."""
+        self._client.delete_run(id_)
+
+    def put(self, id_: str, folder: Path, under: str = "") -> None:
+        """Keep the files of a folder as artifacts of a run."""
+        self._client.log_artifacts(id_, str(folder), under or None)
+
+    def fetch(self, id_: str, path: str, into: Path) -> Path | None:
+        """Return a copy of an artifact in a folder; None if there is none."""
+        folder = path.rpartition("/")[0]
+        if all(item.path != path for item in self._client.list_artifacts(id_, folder or None)):
+            return None
+        return Path(self._client.download_artifacts(id_, path, str(into)))
+
+    def _experiments(self) -> dict[str, str]:
+        """Return the names of experiments by their ids."""
+        token: str | None = ""
+        names: dict[str, str] = {}
+        while token is not None:
+            page = self._client.search_experiments(max_results=500, page_token=token or None)
+            names.update({experiment.experiment_id: experiment.name for experiment in page})
+            token = page.token or None
+        return names
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                where = self._place.artifacts
+                place = {"artifact_location": f"{where}/{experiment_folder(name)}"} if where else {}
+                return str(self._client.create_experiment(name, **place))
+            except Exception:  # another process may have been faster
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

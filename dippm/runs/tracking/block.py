@@ -1,0 +1,150 @@
+"""`track`: a block of a program is a run, sampled from outside of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, RunStatus
+from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.runs.tracking.order import RunOrder, checked, new_start
+from dippm.runs.tracking.run import JOIN_VARIABLE, Run, enter, leave
+
+if TYPE_CHECKING:
+    from dippm.runs.store.record import Start
+
+
+@contextmanager
+def track(
+    name: str = "",
+    *,
+    experiment: str = "",
+    store: str | None = None,
+    metrics: Iterable[str] = ("tree",),
+    hz: float = 10.0,
+    device: str | int = "0",
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, Any] | None = None,
+    description: str = "",
+    prediction: Any = None,
+) -> Iterator[Run]:
+    """Record a block as a run: what it tells, and samples of this process and its children.
+
+    >>> with track("training", params={"lr": 0.1}) as run:  # doctest: +SKIP
+    ...     with run.span("epoch"):
+    ...         run.log("loss", 0.5, step=1)
+
+    A process beside samples, and puts the run into the store when the block ends: nothing heavy is
+    loaded here. If nothing can be recorded, the block runs as it is, and a line on stderr says why.
+    A block that ends on an exception is a run that failed.
+
+    Args:
+        name: of the run; by default that of the program.
+        experiment: what runs are gathered under.
+        store: URI of the store, by default MLFLOW_TRACKING_URI or a file of the user's.
+        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely; () for
+            none, then no process is started before the end.
+        hz: samples per second.
+        device: of sources of a GPU: index, UUID, or "cuda:N" as torch counts here.
+        params: settings of the work.
+        tags: free words.
+        description: a sentence.
+        prediction: a `Prediction` of the same work, or its `to_dict()`.
+
+    Raises:
+        RunError: if `hz` or a rate in `metrics` makes no sense.
+        UnknownNameError: if there is no source of a name.
+    """
+    order = checked(RunOrder((), metrics=tuple(metrics), hz=hz, device=_device(device)))
+    start = new_start(
+        name=name or os.path.basename(sys.argv[0] or "python"),
+        experiment=experiment,
+        store=store or "",
+        description=description,
+        params=_texts(params),
+        tags=_texts(tags),
+        prediction=prediction.to_dict() if hasattr(prediction, "to_dict") else prediction,
+    )
+    run, keeper = _begin(start, order)
+    before = enter(run)
+    owner = os.getpid()
+    status: RunStatus = "finished"
+    error = ""
+    try:
+        yield run
+    except BaseException as problem:
+        status = "interrupted" if isinstance(problem, KeyboardInterrupt) else "failed"
+        error = f"{type(problem).__name__}: {problem}"
+        raise
+    finally:
+        leave(run, before)
+        if os.getpid() == owner:  # a child that was forked inside is no end of the run
+            with contextlib.suppress(OSError):
+                _end(run, keeper, End(status, Moment.now(), error=error))
+        run.close()
+
+
+def _begin(start: Start, order: RunOrder) -> tuple[Run, Keeper | None]:
+    outer = os.environ.get(JOIN_VARIABLE)
+    if outer and not start.group:
+        start = start._replace(group=os.path.basename(outer))
+    try:
+        folder = RunFolder.create(start)
+    except OSError as error:
+        trouble = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"dippm: this run is not recorded: {trouble}\n")
+        return Run(start.uuid, None, trouble), None
+    run = Run(start.uuid, folder)
+    try:
+        return run, start_keeper(
+            KeeperOrder(
+                folder=str(folder.path),
+                out=str(folder.path / "samples-1.dippm"),
+                owner=os.getpid(),
+                pid=os.getpid(),
+                hz=order.hz,
+                sources=order.metrics,
+                device=order.device,
+                program=sys.executable,
+                cwd=start.folder,
+            )
+        )
+    except OSError as error:
+        run.tag("trouble", f"no samples: {error}")
+        return run, None
+
+
+def _end(run: Run, keeper: Keeper | None, end: End) -> None:
+    if run.path is None:
+        return
+    if keeper is not None:
+        keeper.wait_until_ready()
+        keeper.stop()
+        if not keeper.wait_until_ended() and keeper.trouble:
+            run.tag("trouble", keeper.trouble)
+    if run.lost_events:
+        run.tag("lost_events", f"{run.lost_events}: {run.trouble}")
+    try:
+        run.finish(end)
+    finally:
+        if keeper is not None:
+            keeper.close()
+
+
+def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (given or {}).items()}
+
+
+def _device(device: str | int) -> str:
+    if not str(device).startswith("cuda"):
+        return str(device)
+    from dippm.measure.sources.nvml_session import torch_uuid
+
+    # The keeper imports no torch, so it could not tell which device that is.
+    return torch_uuid(int(str(device).partition(":")[2] or 0)) or str(device)

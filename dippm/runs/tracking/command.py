@@ -1,0 +1,303 @@
+"""Run a command as it would run alone, and record the run from outside.
+
+The command inherits stdin, stdout, stderr, the terminal and the environment (with `DIPPM_RUN`, by
+which programs join the run). Whatever fails here never keeps it from running or changes its exit
+code; it is said on stderr and in the run's tag "trouble".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from dippm.runs.store.folder import RunFolder
+from dippm.runs.store.record import End, Moment, RunStatus, Start, Value
+from dippm.runs.tracking.foreground import Child, Ended, NotStartedError, adopt_orphans
+from dippm.runs.tracking.keeper_start import Keeper, KeeperOrder, start_keeper
+from dippm.runs.tracking.order import RunOrder, in_memory, order_in
+from dippm.runs.tracking.run import JOIN_VARIABLE
+
+TIMED_OUT, NOT_FOUND, NOT_EXECUTABLE, NOT_LET = 124, 127, 126, 130
+SCHEMA = "dippm.run/1"
+"""Of the line of JSON; a definition of `dippm/schemas.json`."""
+RESTARTS = 3
+"""A sampler that was killed is started again so often."""
+
+
+class Starter(Protocol):
+    """Who decides when a command starts, and hears of it: the scheduler of a plan."""
+
+    def hold(self, start: Start, folder: Path | None) -> bool:
+        """Wait until the command may start; False: it shall not, and leaves no run."""
+
+    def started(self, pid: int) -> None:
+        """Hear of the process of the command."""
+
+    def ended(self, document: dict[str, Any]) -> None:
+        """Hear how it ended, when that is written."""
+
+
+def run_command(order: RunOrder, starter: Starter | None = None) -> int:
+    """Run a command to its end, and record it.
+
+    Call it in the main thread of a process with no other children: it waits for all of them.
+
+    Args:
+        order: what to run and to record.
+        starter: holds the command back until all is ready. With one, a command that was asked to
+            end is ended: by SIGTERM and SIGKILL if it goes on, and at once by a second signal.
+
+    Returns:
+        The exit code of the command; 128 + n if signal n ended it, 124 after the time limit, 127 or
+        126 if it could not be started, 130 if the starter did not let it, or Ctrl-C came before.
+    """
+    adopt_orphans()
+    record = _Record(order)
+    try:
+        record.attempt(record.open)
+        if starter is not None and not starter.hold(*record.opened):
+            record.discard()
+            return NOT_LET
+        child = Child(
+            record.command(),
+            record.environment(),
+            timeout_s=order.timeout_s,
+            insist=starter is not None,
+        )
+    except NotStartedError as error:
+        record.discard()
+        _talk(f"{order.command[0]}: {error}")
+        return NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+    except KeyboardInterrupt:  # later ones are the command's
+        record.discard()
+        return NOT_LET
+    if starter is not None:
+        starter.started(child.pid)
+    record.attempt(lambda: record.begin(child))
+    child.wait(record.look)
+    record.attempt(record.samples_end)
+    ended = child.reap()
+    record.attempt(lambda: record.end(ended))
+    if record.trouble:
+        _talk(f"not everything of this run was recorded: {record.trouble}")
+    code = TIMED_OUT if ended.timed_out else ended.code
+    if order.json:
+        print(json.dumps({"schema": SCHEMA, **record.document(ended, code)}), flush=True)
+    if starter is not None:
+        starter.ended(record.document(ended, code))
+    return code
+
+
+class _Record:
+    """What is written of the run; without a folder, nothing."""
+
+    def __init__(self, order: RunOrder) -> None:
+        self.trouble = ""
+        self._order = order
+        self._start = order.start()
+        self._folder: RunFolder | None = None
+        self._keeper: Keeper | None = None
+        self._child: Child | None = None
+        self._samplers = 0
+        self._status: RunStatus = "lost"
+
+    @property
+    def opened(self) -> tuple[Start, Path | None]:
+        """How the run starts, and its folder if there is one."""
+        return self._start, self._folder.path if self._folder else None
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do a step of recording; the command goes on whatever comes of it."""
+        try:
+            step()
+        except Exception as error:
+            self._note(f"{type(error).__name__}: {error}")
+
+    def command(self) -> tuple[str, ...]:
+        """Return what is started: the command, or a profiler that starts it."""
+        order = self._order
+        if not order.profile or self._folder is None:
+            return order.command
+        from dippm.runs.tracking.profilers import profiled_command
+
+        try:
+            return profiled_command(order.profile, order.command, self._folder.path)
+        except OSError as error:
+            self._note(f"no profile: {error}")
+            return order.command
+
+    def environment(self) -> dict[str, str]:
+        if self._folder is None:
+            return {name: text for name, text in os.environ.items() if name != JOIN_VARIABLE}
+        held = {**os.environ, JOIN_VARIABLE: str(self._folder.path)}
+        if self._order.profile:
+            from dippm.runs.tracking.profilers import profiler_environment
+
+            held |= profiler_environment(self._order.profile, self._order.profile_at)
+        return held
+
+    def open(self) -> None:
+        self._folder = RunFolder.create(self._start)
+        self._keeper = self._start_keeper(self._order.command[0])
+        self._keeper.wait_until_ready()
+
+    def discard(self) -> None:
+        """Leave no run of a command that was never started."""
+        if self._folder is None:
+            return
+        if self._keeper is not None and self._keeper.pid:
+            with contextlib.suppress(OSError):
+                os.kill(self._keeper.pid, 9)
+        import shutil
+
+        shutil.rmtree(self._folder.path, ignore_errors=True)  # the keeper may be writing still
+
+    def begin(self, child: Child) -> None:
+        self._child = child
+        if self._keeper is not None:
+            child.helpers.add(self._keeper.pid)
+            self._keeper.watch(child.pid)
+        if self._folder is not None:
+            self._start = self._start._replace(pid=child.pid, at=child.started)
+            self._folder.start(self._start)
+
+    def look(self, pid: int) -> None:
+        """Start another sampler if the one that has ended is ours, and was killed."""
+        keeper = self._keeper
+        if keeper is None or pid != keeper.pid or self._child is None:
+            return
+        keeper.wait_until_ended(0)
+        if keeper.trouble:
+            self._note(keeper.trouble)
+        if self._samplers <= RESTARTS:
+            self.attempt(self._restart)
+
+    def samples_end(self) -> None:
+        if self._keeper is not None and not self._keeper.wait_until_ended():
+            self._note(self._keeper.trouble)
+
+    def end(self, ended: Ended) -> None:
+        self._status = _status(ended)
+        if self._folder is None:
+            return
+        at = Moment.now()
+        wall_s = (ended.at_ns - self._start.at.monotonic_ns) / 1e9
+        figures = {
+            "command.wall_s": (wall_s, "s"),
+            "command.cpu_s": (ended.cpu_s, "s"),
+        }
+        if ended.peak_rss_mb is not None:
+            figures["command.peak_rss_mb"] = (ended.peak_rss_mb, "MiB")
+        if ended.daemons:
+            figures["command.daemon_cpu_s"] = (ended.daemon_cpu_s, "s")
+        if ended.left_behind:
+            figures["command.left_cpu_s"] = (ended.left_cpu_s, "s")
+        for name, (number, unit) in figures.items():
+            self._folder.value(Value(name, "metric", number, at.monotonic_ns, unit))
+        if self._order.profile:
+            from dippm.runs.tracking.profilers import why_no_profile
+
+            order = self._order
+            if why := why_no_profile(order.profile, order.profile_at, self._folder.path):
+                self._note(why)
+        tags = {
+            "daemons": str(ended.daemons) if ended.daemons else "",
+            "left_behind": ", ".join(ended.left_behind),
+            "trouble": self.trouble,
+        }
+        if any(tags.values()):
+            self._folder.settings(tags={name: text for name, text in tags.items() if text})
+        code = -ended.signal if ended.signal else ended.code
+        error = f"ended after {self._order.timeout_s:g} s" if ended.timed_out else ""
+        self._folder.end(End(self._status, at, code, error))
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def document(self, ended: Ended, code: int) -> dict[str, Any]:
+        return {
+            "run": self._start.uuid if self._folder else None,
+            "name": self._start.name,
+            "experiment": self._start.experiment,
+            "folder": str(self._folder.path) if self._folder else None,
+            "status": self._status,
+            "exit_code": code,
+            "cpu_s": ended.cpu_s,
+            "left_behind": list(ended.left_behind),
+            "trouble": self.trouble,
+        }
+
+    def _restart(self) -> None:
+        assert self._child is not None
+        self._keeper = self._start_keeper("", self._child.pid)
+        self._keeper.wait_until_ready()
+        self._child.helpers.add(self._keeper.pid)
+
+    def _start_keeper(self, program: str, pid: int = 0) -> Keeper:
+        assert self._folder is not None
+        self._samplers += 1
+        order = self._order
+        return start_keeper(
+            KeeperOrder(
+                folder=str(self._folder.path),
+                out=str(self._folder.path / f"samples-{self._samplers}.dippm"),
+                owner=os.getpid(),
+                pid=pid,
+                hz=order.hz,
+                sources=order.metrics,
+                device=order.device,
+                program=program,
+                cwd=self._start.folder,
+            )
+        )
+
+    def _note(self, trouble: str) -> None:
+        self.trouble = f"{self.trouble}; {trouble}" if self.trouble else trouble
+
+
+def _status(ended: Ended) -> RunStatus:
+    if ended.timed_out:
+        return "timeout"
+    if not ended.code:
+        return "finished"
+    return "interrupted" if ended.interrupted else "failed"
+
+
+def _talk(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"dippm: {text}\n")
+        sys.stderr.flush()
+
+
+def become(order: RunOrder) -> None:
+    """Replace this process, which has loaded a command line, by a small one that runs the order.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    from dippm.base.boot import boot
+
+    # Ctrl-C waits until that one can answer it: a mask outlives exec, unlike a handler.
+    waits = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    run = f"from dippm.runs.tracking.command import main; main({in_memory(order)}, {waits})"
+    os.execv(sys.executable, [sys.executable, "-P", "-c", boot(run), *order.command[:1]])
+
+
+def main(descriptor: int, ctrl_c_waits: bool) -> None:
+    """Run the order that `become` left in a file of memory."""
+    try:
+        order = order_in(descriptor)
+        if ctrl_c_waits:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        code = run_command(order)
+    except KeyboardInterrupt:
+        code = NOT_LET
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)  # there is nothing to clean up, and the command's exit code is ours

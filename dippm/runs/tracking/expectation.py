@@ -1,0 +1,125 @@
+"""What a run is expected to cost: a prediction of the same work, stored beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import DippmError, RunError
+
+
+def expectation(
+    model: Any,
+    *,
+    input: Any = None,
+    batch: int = 1,
+    device: str | None = None,
+    precision: str = "fp32",
+    mode: str = "eager",
+    phase: str = "inference",
+    channels_last: bool = False,
+    checkpoint: str | None = None,
+    trust: bool = False,
+) -> Mapping[str, Any]:
+    """Predict a model and return the document that a run keeps, for `RunOrder` and `track`.
+
+    Args:
+        model: as `dippm.predict` takes it.
+        input: sizes without the batch.
+        batch: samples per step.
+        device: a GPU by name; None for what this machine has: its first GPU, or its CPU.
+        precision: of the run.
+        mode: "eager" or "compiled".
+        phase: "inference" or "train".
+        channels_last: memory layout of images.
+        checkpoint: name of one, the usual one by default.
+        trust: allow a file that can run code when it is read.
+
+    Returns:
+        `Prediction.to_dict()`, with the sizes of one sample under "input", and under "model" what
+        it was read from: a name, or "file:PATH@SIZES#HASH" as `dataset.join.model_files` reads it.
+
+    Raises:
+        ModelFileError: if the model cannot be read.
+        ConditionsError: if nothing was trained for this device, or no such conditions.
+    """
+    from dippm.api import predict
+
+    prediction = predict(
+        model,
+        input=input,
+        batch=batch,
+        device=device or _here(),
+        checkpoint=checkpoint,
+        precision=precision,  # type: ignore[arg-type]
+        mode=mode,  # type: ignore[arg-type]
+        phase=phase,  # type: ignore[arg-type]
+        channels_last=channels_last,
+        trust=trust,
+    )
+    sizes = None if input is None else input if isinstance(input, str) else list(input)
+    name = prediction.provenance.source
+    if isinstance(model, str | Path) and Path(model).is_file():
+        name = _file_name(Path(model).resolve(), sizes)
+    return {**prediction.to_dict(), "input": sizes, "model": name}
+
+
+def expectation_beside(model: str, **conditions: Any) -> Mapping[str, Any]:
+    """Return the same from a process of its own, for one that must stay light and without children.
+
+    Args:
+        model: a path or a name.
+        conditions: as `expectation` takes them.
+
+    Raises:
+        RunError: if it cannot be predicted.
+    """
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "dippm.runs.tracking.expectation"],
+        input=json.dumps({"model": model, **conditions}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        answer: Mapping[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise RunError(f"the prediction of {model} failed", "Try `dippm predict` alone.") from error
+    if "error" in answer:
+        raise RunError(answer["error"]["message"], answer["error"]["hint"])
+    return answer
+
+
+def main() -> None:
+    """Read the arguments of `expectation` as JSON from stdin, and write what it returns."""
+    import sys
+
+    try:
+        answer = expectation(**json.load(sys.stdin))
+    except DippmError as error:
+        answer = {"error": error.to_dict()}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _file_name(path: Path, sizes: Any) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    given = "" if sizes is None else "@" + str(sizes).strip("[]").replace(" ", "")
+    return f"file:{path}{given}#{digest}"
+
+
+def _here() -> str:
+    """Return the name of this machine's first GPU, or of its CPU if it has none."""
+    from dippm.measure.provenance import machine
+    from dippm.measure.subject import device_of
+
+    return str(machine(device_of(None))["device"])
+
+
+if __name__ == "__main__":
+    main()

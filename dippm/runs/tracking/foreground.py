@@ -1,0 +1,279 @@
+"""A command in the foreground: signals, the terminal, its end, and processes that leave it.
+
+With a terminal the command shares our process group, as under `nice` or `time`: what the terminal
+sends (Ctrl-C, Ctrl-Z, its hang-up) reaches the command by itself, and only what another process
+sends to us alone is handed on. Without a terminal the command leads a group of its own, and every
+signal that we get goes to that group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dippm.measure.sources.tree import descendants
+from dippm.measure.sources.tree_process import children_by_search
+from dippm.runs.store.record import Moment
+
+HANDED_ON = tuple(
+    getattr(signal, name)
+    for name in "SIGHUP SIGINT SIGQUIT SIGUSR1 SIGUSR2 SIGALRM SIGTERM SIGTSTP SIGCONT".split()
+)
+INTERRUPTS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+GRACE_S = 5.0
+"""Between the signals that end a command whose time is over: SIGINT, SIGTERM, SIGKILL."""
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class NotStartedError(OSError):
+    """There is no such command, or it may not be started."""
+
+    def __str__(self) -> str:
+        return "command not found" if self.errno == 2 else str(self.strerror)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: as a shell has it: 128 + n if signal n ended it.
+        signal: that ended it, 0 for none.
+        at_ns: monotonic time when it was noticed.
+        cpu_s: CPU time of it and of everything that it started: what was waited for, what left it
+            and ended, and what goes on, as far as that has come.
+        peak_rss_mb: resident memory of the largest of these processes; None if it is smaller than
+            we are, for the system counts ours in it.
+        timed_out: whether its time was over.
+        interrupted: whether we were asked to end, by a signal or at the terminal.
+        daemons: processes that left it and ended before it did.
+        daemon_cpu_s: their CPU time, which `cpu_s` holds.
+        left_behind: processes that go on, each "name (pid)".
+        left_cpu_s: their CPU time until now, which `cpu_s` holds.
+    """
+
+    code: int
+    signal: int
+    at_ns: int
+    cpu_s: float
+    peak_rss_mb: float | None
+    timed_out: bool
+    interrupted: bool
+    daemons: int
+    daemon_cpu_s: float
+    left_behind: tuple[str, ...]
+    left_cpu_s: float
+
+
+class Child:
+    """A running command.
+
+    Attributes:
+        pid: its process.
+        started: when.
+        helpers: children of ours that are none of the command's.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        timeout_s: float = 0.0,
+        insist: bool = False,
+    ) -> None:
+        """Start it.
+
+        Args:
+            command: word by word.
+            environment: of the command.
+            timeout_s: it is ended after so long; 0 for no limit.
+            insist: whether a signal that asks it to end is followed by stronger ones, and a second
+                such signal by SIGKILL at once, to all processes of its tree.
+
+        Raises:
+            NotStartedError: if there is no such command, or it may not be started.
+        """
+        ignored = {number for number in HANDED_ON if signal.getsignal(number) is signal.SIG_IGN}
+        self._awaited = {*HANDED_ON, signal.SIGCHLD} - ignored
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an ignored one would never be awaited
+        self._own_group = not _has_terminal()
+        self.helpers: set[int] = set()
+        self.started = Moment.now()
+        try:
+            self.pid = os.posix_spawnp(
+                command[0],
+                command,
+                environment,
+                setsigmask=before,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+                **({"setpgroup": 0} if self._own_group else {}),  # type: ignore[arg-type]
+            )
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise NotStartedError(error.errno, os.strerror(error.errno or 0)) from error
+        self._own_rss_kb = _own_peak_kb()
+        self._interrupted = False
+        self._timed_out = False
+        self._daemons, self._daemon_cpu_s = 0, 0.0
+        self._insist, self._limited = insist, True
+        self._to_do: list[tuple[float, signal.Signals]] = []
+        if timeout_s:
+            self._to_do = _steps(timeout_s, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+
+    def wait(self, child_ended: Callable[[int], None]) -> None:
+        """Hand signals on until the command has ended; it stays to be reaped.
+
+        Args:
+            child_ended: told the number of every other child that has ended.
+        """
+        while not self._look_at_children(child_ended):
+            left_s = self._to_do[0][0] - time.monotonic() if self._to_do else 3600.0
+            if left_s <= 0:
+                self._timed_out |= self._limited
+                self._send_to_all(self._to_do.pop(0)[1])
+                continue
+            info = signal.sigtimedwait(self._awaited, left_s)
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                self._hand_on(signal.Signals(info.si_signo), by_a_process=info.si_code <= 0)
+
+    def reap(self) -> Ended:
+        """Let the command go, and return how it ended."""
+        at_ns = time.monotonic_ns()
+        _, status, used = os.wait4(self.pid, 0)
+        number = os.waitstatus_to_exitcode(status)
+        while self._reap_one():  # what left it and ended just before
+            pass
+        left = self._left_behind()
+        left_cpu_s = sum(map(_used_s, left))
+        while info := signal.sigtimedwait(self._awaited, 0):  # of a terminal, just before
+            self._interrupted |= info.si_signo in INTERRUPTS
+        return Ended(
+            code=number if number >= 0 else 128 - number,
+            signal=max(0, -number),
+            at_ns=at_ns,
+            cpu_s=used.ru_utime + used.ru_stime + self._daemon_cpu_s + left_cpu_s,
+            peak_rss_mb=used.ru_maxrss / 1024 if used.ru_maxrss > self._own_rss_kb else None,
+            timed_out=self._timed_out,
+            interrupted=self._interrupted,
+            daemons=self._daemons,
+            daemon_cpu_s=self._daemon_cpu_s,
+            left_behind=tuple(f"{_name(pid)} ({pid})" for pid in left),
+            left_cpu_s=left_cpu_s,
+        )
+
+    def _reap_one(self, child: int = -1) -> int:
+        """Reap this child, or any, if it has ended; return its number, 0 if there is none."""
+        try:
+            pid, _, used = os.wait4(child, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if pid and pid not in self.helpers:
+            self._daemons += 1
+            self._daemon_cpu_s += used.ru_utime + used.ru_stime
+        return pid
+
+    def _look_at_children(self, child_ended: Callable[[int], None]) -> bool:
+        """Reap the children that have ended, but for the command; return whether it has."""
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return False
+            if found.si_pid == self.pid:
+                return True
+            child_ended(self._reap_one(found.si_pid))
+
+    def _hand_on(self, number: signal.Signals, *, by_a_process: bool) -> None:
+        if self._insist and number in INTERRUPTS and (self._interrupted or not self._timed_out):
+            again = self._interrupted
+            steps = (signal.SIGKILL,) if again else (signal.SIGTERM, signal.SIGKILL)
+            self._to_do = _steps(0 if again else GRACE_S, steps)
+            self._limited = False
+        self._interrupted |= number in INTERRUPTS
+        if by_a_process or self._own_group:
+            self._send(number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)  # until we are continued, and hand that on
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._own_group:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+    def _send_to_all(self, number: signal.Signals) -> None:
+        """Send to every process of the tree, also to those that left it."""
+        self._send(number)
+        for pid in {*self._left_behind(), *(descendants(self.pid) - {self.pid})}:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if not self._own_group or os.getpgid(pid) != self.pid:
+                    os.kill(pid, number)
+
+    def _left_behind(self) -> list[int]:
+        """Return the processes that the command left to us, and what they started."""
+        by_parent = children_by_search()
+        found, apart = [], {self.pid, *self.helpers}
+        waiting = [os.getpid()]
+        while waiting:
+            children = [pid for pid in by_parent.get(waiting.pop(), ()) if pid not in apart]
+            found += children
+            waiting += children
+        return sorted(found)
+
+
+def _steps(
+    after_s: float, signals: tuple[signal.Signals, ...]
+) -> list[tuple[float, signal.Signals]]:
+    """Return when each signal is sent: the first after some seconds, then `GRACE_S` apart."""
+    start = time.monotonic() + after_s
+    return [(start + n * GRACE_S, step) for n, step in enumerate(signals)]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever loses its own below us, where the system knows that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _has_terminal() -> bool:
+    """Return whether a terminal controls us, and so may send signals to our group."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _own_peak_kb() -> int:
+    """Return the most memory that we held: what the system counts for a command before it is one.
+
+    `getrusage` would give that of the program too that we were started by.
+    """
+    with open("/proc/self/status", encoding="utf-8") as file:
+        sizes = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+    return int(sizes[0]) if sizes else 0
+
+
+def _used_s(pid: int) -> float:
+    """Return the CPU time of a process and of the children that it waited for, 0 once it ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "ended"

@@ -1,0 +1,182 @@
+"""The process beside a run: samples it, and when it has ended hands its folder to the store.
+
+The store is for later, when nothing on this machine is measured; see `dippm.runs.store.turn`.
+
+It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
+end of the one who started it nor a signal of the terminal ends it. With its owner it talks in lines
+over two pipes:
+
+    keeper: ready PID                    owner: watch PID    (unless the order names it)
+    keeper: sampling
+    keeper: ended | failed REASON        owner: closed       (end.json is written)
+                                         owner: closed now   (and it waits for the store)
+
+An owner that goes without "closed" was killed: the run is marked as lost, its samples are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import DippmError
+from dippm.measure.sampler import Sampler, parse
+from dippm.runs.store.folder import END, RunFolder
+from dippm.runs.store.record import End, Moment
+from dippm.runs.store.turn import (
+    PATIENCE_S,
+    claim_turn,
+    hold_live,
+    lower_priority,
+    request_attach,
+    wait_until_quiet,
+)
+from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY
+
+LOST = "whoever ran it was killed"
+ENVIRONMENT_S = 60
+
+
+def main(text: str) -> None:
+    """Keep the run of an order, a JSON object; see `dippm.runs.tracking.keeper_start`."""
+    os.closerange(5, os.sysconf("SC_OPEN_MAX"))  # pipes of others would not end before we do
+    with contextlib.suppress(OSError):
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    order: dict[str, Any] = json.loads(text)
+    live = hold_live()
+    folder = Path(order["folder"])
+    owner = _watch(order["owner"])
+    facts = _tell_environment(folder, order) if order["program"] else 0
+    _say(f"ready {os.getpid()}")
+    pid = order["pid"] or _told_pid(owner)
+    if pid and order["sources"]:
+        _sample(order, pid)
+    else:
+        _say("ended")
+    last = _wait_for_owner(owner)
+    if not (folder / END).exists():
+        with contextlib.suppress(OSError):
+            RunFolder(folder).end(End("lost", Moment.now(), error=LOST))
+    if facts:
+        os.waitpid(facts, 0)
+    if live is not None:
+        os.close(live)
+    _attach(folder, now=last == CLOSED_NOW)
+
+
+def _sample(order: dict[str, Any], pid: int) -> None:
+    words = ["--pid", str(pid), "--out", order["out"], "--hz", str(order["hz"])]
+    words += ["--sources", ",".join(order["sources"]), "--device", str(order["device"])]
+    if order["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
+        words += ["--adopter", str(order["owner"])]
+    try:
+        sampler = Sampler(parse(words))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        _say("sampling")
+        sampler.run()
+    except (OSError, ValueError, DippmError) as error:
+        _say(f"failed {error}".replace("\n", " "))
+    else:
+        _say("ended")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may listen any more
+        os.write(SAY, f"{line}\n".encode(errors="replace"))
+
+
+def _told_pid(owner: int | None) -> int:
+    """Return the process to sample; 0 if the owner went or never started one."""
+    line = _hear(owner)
+    return int(line.partition(" ")[2]) if line.startswith("watch ") else 0
+
+
+def _wait_for_owner(owner: int | None) -> str:
+    """Return the last that it says, "" if it was killed."""
+    while (line := _hear(owner)) and line not in (CLOSED, CLOSED_NOW):
+        pass
+    return line
+
+
+def _hear(owner: int | None) -> str:
+    """Return a line of the owner's, "" if it says nothing more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([HEAR, *([] if owner is None else [owner])], [], [])
+        piece = os.read(HEAR, 1) if HEAR in ready else b""
+        if not piece:  # children of the owner may hold the pipe open when it has ended
+            return ""
+        line += piece
+    return line.decode().strip()
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
+    """Start a process that finds out what the run depends on; return its number."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.close(HEAR)
+        os.close(SAY)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.alarm(ENVIRONMENT_S)
+        from dippm.runs.tracking.environment import commit, host, packages
+
+        events = RunFolder(folder)
+        events.settings(environment={**host(), **packages(order["program"])})
+        events.settings(environment=commit(order["cwd"]))
+    except BaseException as error:
+        sys.stderr.write(f"environment: {type(error).__name__}: {error}\n")
+    finally:
+        os._exit(0)
+
+
+def _attach(folder: Path, *, now: bool) -> None:
+    """Become the process that puts the run into the store, unless there is one for all runs.
+
+    Args:
+        folder: of the run.
+        now: the owner waits until it is there.
+    """
+    from importlib.util import find_spec
+
+    from dippm.base.boot import boot_module
+
+    os.close(HEAR)
+    os.close(SAY)
+    wanted = os.environ.get(ATTACH_VARIABLE)
+    if wanted == "no" or find_spec("dippm.runs.store.attach") is None:
+        return
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    words = [sys.executable, "-P", "-c", boot_module("dippm.runs.store.attach")]
+    if not now and wanted != "now":
+        try:
+            key = request_attach(folder)
+            turn = claim_turn(folder.parent, key)
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"attach: {error}\n")
+            return
+        if turn is None:
+            return
+        lower_priority()
+        wait_until_quiet(time.monotonic() + PATIENCE_S)
+        os.set_inheritable(turn, True)
+        os.execv(sys.executable, [*words, str(folder.parent), "--key", key, "--turn", str(turn)])
+    with contextlib.suppress(OSError):
+        os.nice(5)  # somebody waits for it, so it shall not wait for everybody
+    os.execv(sys.executable, [*words, str(folder)])

@@ -1,0 +1,204 @@
+"""Start the keeper of a run, from a workload: no thread, no child that somebody could wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from dippm.base.boot import boot
+from dippm.runs.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY
+
+START_S = 10.0
+END_S = 5.0
+BESIDE = '"$0" "$@" & exit 0'
+"""What a shell starts so is no child of ours, and Ctrl-C does not reach it."""
+
+
+class KeeperOrder(NamedTuple):
+    """What a keeper is to do.
+
+    Attributes:
+        folder: of the run.
+        out: file of samples, new.
+        owner: the process that writes how the run ended.
+        pid: root of the tree to sample; 0 if it is told later.
+        hz: ticks per second.
+        sources: names, each with "@HZ" if it is to be read more rarely.
+        device: of sources of a GPU: NVML index or UUID.
+        program: whose packages are recorded; "" if they are already.
+        cwd: whose commit is recorded.
+    """
+
+    folder: str
+    out: str
+    owner: int
+    pid: int
+    hz: float
+    sources: tuple[str, ...]
+    device: str = "0"
+    program: str = ""
+    cwd: str = ""
+
+
+class Keeper:
+    """The owner's side of a keeper.
+
+    Attributes:
+        pid: its process; 0 before it is ready.
+        trouble: why it samples no more; "" if it does, or did to the end.
+    """
+
+    def __init__(self, hear: int, say: int) -> None:
+        self.pid = 0
+        self.trouble = ""
+        self._hear, self._say = hear, say
+        self._heard = b""
+        self._over = False
+
+    def wait_until_ready(self, seconds: float = START_S) -> bool:
+        """Wait until it has loaded what it needs; False if it does not within that time."""
+        return self._wait("ready", seconds)
+
+    def wait_until_sampling(self, seconds: float = START_S) -> bool:
+        """Wait until it has found the process; False if it does not within that time."""
+        return self._wait("sampling", seconds)
+
+    def watch(self, pid: int) -> None:
+        """Say which process to sample."""
+        self._tell(f"watch {pid}")
+
+    def stop(self) -> None:
+        """Let it read a last time: for a run that ends before its process."""
+        if self.pid and not self._over:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def wait_until_ended(self, seconds: float = END_S) -> bool:
+        """Wait for the last samples; False, with `trouble`, if they do not come."""
+        if self._wait("ended", seconds):
+            return True
+        self.trouble = self.trouble or (
+            "the sampler was killed" if self._over else "the sampler does not end"
+        )
+        return False
+
+    def close(self, *, wait_s: float = 0.0) -> bool:
+        """Say that the run's end is written; the keeper does the rest alone.
+
+        Args:
+            wait_s: how long to wait until it has done so, the run's way into the store included.
+
+        Returns:
+            Whether it was waited for, and has ended.
+        """
+        if wait_s and not self.pid:
+            self.wait_until_ready(wait_s)
+        process = _process(self.pid) if wait_s and self.pid else None
+        self._tell(CLOSED_NOW if wait_s else CLOSED)
+        for pipe in (self._hear, self._say):
+            os.close(pipe)
+        if process is None:
+            return False
+        try:
+            return bool(select.select([process], [], [], wait_s)[0])
+        finally:
+            os.close(process)
+
+    def _tell(self, line: str) -> None:
+        """Write to a pipe whose reader may be gone: SIGPIPE must not reach the workload."""
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        try:
+            os.write(self._say, f"{line}\n".encode())
+        except OSError:
+            signal.sigtimedwait({signal.SIGPIPE}, 0)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+    def _wait(self, word: str, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not self._over:
+            line, newline, rest = self._heard.partition(b"\n")
+            if newline:
+                self._heard = rest
+                said, _, more = line.decode(errors="replace").partition(" ")
+                if said == "ready":
+                    self.pid = int(more)
+                if said == "failed":
+                    self.trouble = more
+                    return False
+                if said == word:
+                    return True
+            else:
+                left_s = max(0.0, end - time.monotonic())
+                if not select.select([self._hear], [], [], left_s)[0]:
+                    return False
+                piece = os.read(self._hear, 4096)
+                self._over = not piece
+                self._heard += piece
+        return False
+
+
+def start_keeper(order: KeeperOrder) -> Keeper:
+    """Start a keeper.
+
+    Raises:
+        OSError: if no process can be started here.
+    """
+    if not sys.executable:
+        raise OSError("this program does not say which Python it is")
+    theirs_hear, ours_say = os.pipe()
+    ours_hear, theirs_say = os.pipe()
+    # Descriptors 3 and 4 may be taken by the pipes themselves: move theirs out of the way first.
+    high = [fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in (theirs_hear, theirs_say)]
+    os.close(theirs_hear)
+    os.close(theirs_say)
+    log = str(Path(order.folder) / LOG)
+    actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666),
+        (os.POSIX_SPAWN_DUP2, high[0], HEAR),
+        (os.POSIX_SPAWN_DUP2, high[1], SAY),
+    ]
+    run = "from dippm.runs.tracking.keeper import main; main(sys.argv[1])"
+    words = [sys.executable, "-P", "-c", boot(run), json.dumps(order._asdict())]
+    try:
+        # It ends on SIGTERM in order, but only when it can: until then the signal waits.
+        shell = os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", BESIDE, *words],
+            os.environ,
+            file_actions=actions,
+            setsigmask=[signal.SIGTERM],
+            setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD],
+        )
+    except OSError:
+        os.close(ours_hear)
+        os.close(ours_say)
+        raise
+    finally:
+        for pipe in high:
+            os.close(pipe)
+    _reap(shell)
+    return Keeper(ours_hear, ours_say)
+
+
+def _process(pid: int) -> int | None:
+    """Return a descriptor that can be read when a process has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # a workload may reap whatever ends
+        os.waitpid(pid, 0)

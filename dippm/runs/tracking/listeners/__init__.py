@@ -1,0 +1,19 @@
+"""radT's listeners: its names for what is sampled, as views on our sources."""
+
+from __future__ import annotations
+
+from dippm.runs.tracking.listeners.asking import check_names, sources_of, split_profiler
+from dippm.runs.tracking.listeners.table import LISTENERS, NAMES, PROFILERS, Listener
+from dippm.runs.tracking.listeners.view import Named, named_series
+
+__all__ = [
+    "LISTENERS",
+    "NAMES",
+    "PROFILERS",
+    "Listener",
+    "Named",
+    "check_names",
+    "named_series",
+    "sources_of",
+    "split_profiler",
+]

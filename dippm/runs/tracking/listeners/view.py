@@ -1,0 +1,120 @@
+"""`named_series`: the series of a run under radT's names and in its units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.errors import ListenerError
+from dippm.runs.store.columns import Column
+from dippm.runs.tracking.listeners.table import LISTENERS, Metric
+
+TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One series under radT's name.
+
+    Attributes:
+        name: for instance "SMI - Power Draw"; of one device of several with it: "... [1]".
+        origin: full name of the series that it is a view on: "gpm.sm_active_percent".
+        unit: of the values.
+        scope: whose it is: "tree", "host", "device" or "slice".
+        time_ns: monotonic time of each reading, int64, [n].
+        values: float64, [n]; NaN where there was none, never 0 or -1.
+        reason: why values are missing, "" if none is.
+    """
+
+    name: str
+    origin: str
+    unit: str
+    scope: str
+    time_ns: Any
+    values: Any
+    reason: str = ""
+
+
+def named_series(columns: Iterable[Column], listeners: Iterable[str] = ()) -> tuple[Named, ...]:
+    """Return what listeners of radT would have told of a run.
+
+    Args:
+        columns: of the run, `StoredRun.columns`.
+        listeners: by radT's names; by default all that the run has series of.
+
+    Raises:
+        ListenerError: if one was named of which the run has no series.
+    """
+    wanted = tuple(listeners)
+    held = tuple(columns)
+    found: list[Named] = []
+    for listener in wanted or LISTENERS:
+        if listener not in LISTENERS:
+            raise ListenerError(
+                f"there is no listener {listener!r}", f"There are: {', '.join(LISTENERS)}."
+            )
+        of_it = [one for metric in LISTENERS[listener].metrics for one in _views(metric, held)]
+        if wanted and not of_it:
+            raise ListenerError(
+                f"the run has no series of the listener {listener}",
+                f'Ask for it when it runs: metrics=("{listener}",).',
+            )
+        found += of_it
+    return tuple(found)
+
+
+def _views(metric: Metric, columns: tuple[Column, ...]) -> Iterator[Named]:
+    done: set[tuple[str, str]] = set()
+    for series in metric.series:
+        pattern = re.compile(re.escape(series).replace(r"\*", "(.+)"))
+        for column in columns:
+            source, _, quantity = column.series.partition(".")
+            source, _, device = source.partition(":")
+            match = pattern.fullmatch(f"{source}.{quantity}")
+            part = match[1] if match and "*" in series else ""
+            if match is None or part == TOTAL or (part, device) in done:
+                continue
+            done.add((part, device))
+            name = metric.name.replace("{}", part) + (f" [{device}]" if device else "")
+            yield _named(name, metric, column, columns)
+
+
+def _named(name: str, metric: Metric, column: Column, columns: tuple[Column, ...]) -> Named:
+    import numpy as np
+
+    time_ns, values = column.time_ns, column.values / metric.per
+    reason = column.reasons[-1][1] if column.reasons and np.isnan(column.values).any() else ""
+    if metric.how == "growth":
+        there = values[np.isfinite(values)]
+        values = values - there[0] if len(there) else values
+    elif metric.how == "rate":
+        time_ns, values = _rate(time_ns, values)
+    elif metric.part_of:
+        whole = next((c for c in columns if c.series == metric.part_of), None)
+        if whole is None:
+            values, reason = np.full(len(values), np.nan), f"{metric.part_of} was not sampled"
+        else:
+            there = whole.values[np.isfinite(whole.values)]
+            values = 100 * values / (there[-1] if len(there) else np.nan)
+            reason = reason if len(there) else f"{metric.part_of} has no value"
+    return Named(name, column.series, metric.unit, column.scope, time_ns, values, reason)
+
+
+def _rate(time_ns: Any, values: Any) -> tuple[Any, Any]:
+    """Return the growth per second between readings that differ, at the later of two.
+
+    A reading that repeats another says nothing new: counters are read more rarely than they are
+    asked. One that stands still to the end has the rate 0 there.
+    """
+    import numpy as np
+
+    there = np.isfinite(values)
+    time_ns, values = time_ns[there], values[there]
+    if len(values) < 2:
+        return time_ns[:0], values[:0]
+    fresh = np.concatenate(([True], np.diff(values) != 0))
+    fresh[-1] = True
+    time_ns, values = time_ns[fresh], values[fresh]
+    return time_ns[1:], np.diff(values) / (np.diff(time_ns) / 1e9)

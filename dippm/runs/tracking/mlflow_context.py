@@ -1,0 +1,28 @@
+"""What MLflow's own runs of a workload are tagged with, so that they are found beside ours.
+
+MLflow loads this by the entry point group "mlflow.run_context_provider" whenever it starts a run
+where DIPPM is installed; MLflow is not imported here.
+"""
+
+from __future__ import annotations
+
+from dippm.runs.store.record import BESIDE
+from dippm.runs.tracking.run import Run, current
+
+
+class TrackedRunContext:
+    """A provider of tags, as MLflow asks for them."""
+
+    def in_context(self) -> bool:
+        """Return whether this process belongs to a tracked run."""
+        return _run() is not None
+
+    def tags(self) -> dict[str, str]:
+        """Return the uuid of the tracked run."""
+        run = _run()
+        return {} if run is None else {BESIDE: run.uuid}
+
+
+def _run() -> Run | None:
+    run = current()
+    return run if run is not None and run.recorded else None

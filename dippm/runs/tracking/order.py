@@ -1,0 +1,152 @@
+"""What a run of a command is to record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dippm.runs.store.record import NOTHING, Moment, Start, as_json
+from dippm.runs.tracking.ranks import rank_of
+
+LONGEST_NAME = 80
+EXPERIMENT = "default"
+MOST_HZ = 1000
+FIRST_PROFILED = 20
+
+
+class RunOrder(NamedTuple):
+    """A command, and what is recorded of it.
+
+    Attributes:
+        command: as it is started, word by word.
+        name: of the run; by default the start of the command.
+        experiment: what runs are gathered under.
+        store: URI of the store; "" for the usual one.
+        metrics: sources that are sampled, each with "@HZ" if it is to be read more rarely, "nvml:1"
+            of one GPU of several; or listeners by radT's names, see
+            `dippm.runs.tracking.listeners`.
+        hz: samples per second.
+        device: of sources of a GPU: index or UUID.
+        description: a sentence.
+        params: settings of the work.
+        tags: free words.
+        timeout_s: the command is ended after so long; 0 for no limit.
+        json: one line about the run on stdout when the command has ended.
+        prediction: of the same work, as `Prediction.to_dict` gives it.
+        profile: one of `dippm.runs.tracking.profilers`, "" for none; then the times do not count.
+        profile_at: the iteration that it looks at, counted from 0.
+        group: runs that belong together; "" for that of the job, if it is of one.
+    """
+
+    command: tuple[str, ...]
+    name: str = ""
+    experiment: str = ""
+    store: str = ""
+    metrics: tuple[str, ...] = ("tree",)
+    hz: float = 10.0
+    device: str = "0"
+    description: str = ""
+    params: Mapping[str, str] = NOTHING
+    tags: Mapping[str, str] = NOTHING
+    timeout_s: float = 0.0
+    json: bool = False
+    prediction: Mapping[str, Any] | None = None
+    profile: str = ""
+    profile_at: int = FIRST_PROFILED
+    group: str = ""
+
+    def start(self) -> Start:
+        """Return the record of a run of it that starts now."""
+        return new_start(
+            name=self.name or shlex.join(self.command)[:LONGEST_NAME],
+            experiment=self.experiment,
+            store=self.store,
+            description=self.description,
+            command=self.command,
+            params=self.params,
+            tags={**self.tags, "profiled": self.profile} if self.profile else self.tags,
+            prediction=self.prediction,
+            group=self.group,
+        )
+
+
+def new_start(*, experiment: str, tags: Mapping[str, str], group: str = "", **given: Any) -> Start:
+    """Return the start of a run by this process; a rank of a job joins the group of its job."""
+    rank = rank_of(os.environ)
+    ranks = {} if rank is None else {"rank": str(rank.rank), "ranks": str(rank.ranks or "unknown")}
+    return Start(
+        uuid=os.urandom(16).hex(),
+        experiment=experiment or os.environ.get("DIPPM_EXPERIMENT") or EXPERIMENT,
+        at=Moment.now(),
+        folder=_cwd(),
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        group=group or os.environ.get("DIPPM_GROUP") or (rank.group if rank else ""),
+        tags={**tags, **ranks},
+        **given,
+    )
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
+
+
+def in_memory(order: RunOrder) -> int:
+    """Return a file of memory that holds an order, for a process that inherits it.
+
+    It may be larger than an argument, and is nobody's to read.
+    """
+    held = os.memfd_create("order", 0)
+    with open(os.dup(held), "w", encoding="utf-8") as file:
+        json.dump(as_json(order), file)
+    os.lseek(held, 0, os.SEEK_SET)
+    return held
+
+
+def order_in(descriptor: int) -> RunOrder:
+    """Return the order that a file of memory holds, and close it."""
+    with open(descriptor, encoding="utf-8") as file:
+        held = json.load(file)
+    lists = {name: tuple(held[name]) for name in ("command", "metrics")}
+    return RunOrder(**{**held, **lists})
+
+
+def checked(order: RunOrder) -> RunOrder:
+    """Return an order that makes sense.
+
+    Raises:
+        RunError: if a rate or time makes none.
+        UnknownNameError: if there is no source of a name.
+        ListenerError: if a listener of radT's was named that cannot work here.
+        ProfilerError: if a profiler cannot.
+    """
+    from dippm.base.written import decimal_number
+    from dippm.errors import RunError
+    from dippm.measure.sources.registry import BUILT_IN
+
+    if not 0 < order.hz <= MOST_HZ:
+        hint = f"Give hz above 0 and at most {MOST_HZ}; 10 costs next to nothing."
+        raise RunError(f"{order.hz:g} samples per second cannot be taken", hint)
+    if any(word.partition("@")[0].partition(":")[0] not in BUILT_IN for word in order.metrics):
+        from dippm.runs.tracking.listeners import sources_of
+
+        order = order._replace(metrics=sources_of(order.metrics, devices=(order.device,)))
+    for word in order.metrics:
+        _, at, own_hz = word.partition("@")
+        try:
+            if at and not 0 < decimal_number(own_hz) <= MOST_HZ:
+                raise ValueError
+        except ValueError:
+            hint = "Say how often as nvml@5, five times a second."
+            raise RunError(f"{word!r} says no rate", hint) from None
+    if order.profile:
+        from dippm.runs.tracking.profilers import check_profiler
+
+        check_profiler(order.profile, order.profile_at, order.command, order.metrics)
+    return order

@@ -1,0 +1,266 @@
+"""`Run`: what a program tells of itself while it runs, from any thread, task or child process.
+
+Nothing here raises into the program for a disk that is full or a folder that is gone: what could
+not be written is counted, and said when the run ends. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from dippm.errors import RunError
+from dippm.runs.store.folder import IDS, RunFolder
+from dippm.runs.store.record import End, Value, ValueKind
+from dippm.runs.tracking.metrics import CallMetric
+from dippm.runs.tracking.span_block import HERE, Place, SpanBlock
+from dippm.runs.tracking.threads import process_number
+
+__all__ = ["JOIN_VARIABLE", "Run", "SpanBlock", "current", "enter", "leave", "span"]
+
+JOIN_VARIABLE = "DIPPM_RUN"
+"""Holds the folder of a run that child processes join."""
+
+
+class Run:
+    """A run that is going on.
+
+    Attributes:
+        uuid: 32 hexadecimal digits.
+        path: its folder; None if nothing is recorded.
+        trouble: why something is not recorded, "" if everything is.
+        lost_events: how many spans, values, params and tags could not be written.
+    """
+
+    def __init__(self, uuid: str, folder: RunFolder | None, trouble: str = "") -> None:
+        """Write to the folder of a run; None for a run that cannot be recorded."""
+        self.uuid = uuid
+        self.path: Path | None = folder.path if folder else None
+        self.trouble = trouble
+        self.lost_events = 0
+        self._folder = folder
+        self._process = process_number()
+        self._lock = threading.RLock()  # a signal's handler may write while its thread writes
+        self._next = self._last = 0
+        _ALL.add(self)
+
+    def span(self, name: str, *, metrics: Iterable[CallMetric] = ()) -> SpanBlock:
+        """Return a block that is recorded when it is entered and left; for `with`.
+
+        Args:
+            name: of the stage.
+            metrics: measured over it.
+        """
+        return SpanBlock(self, quoted(name), tuple(metrics))
+
+    def log(
+        self,
+        name: str,
+        value: float,
+        *,
+        step: int | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> None:
+        """Record one number.
+
+        Args:
+            name: of the quantity.
+            value: a number, or what `float` makes one of: a tensor of one element.
+            step: of a training.
+            unit: of the number.
+            description: free text.
+
+        Raises:
+            RunError: if it is no number.
+        """
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            hint = "Log one number at a time; rows and matrices have trackers in `dippm.umlaut`."
+            raise RunError(f"the value of {name!r} is no number: {error}", hint) from error
+        self.tell(name, "metric", number, step=step, unit=unit, description=description)
+
+    def tell(
+        self,
+        name: str,
+        kind: ValueKind,
+        data: Any,
+        *,
+        step: int | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> None:
+        """Record what is more than a number: `data` is JSON as its kind has it."""
+        here = HERE.get()
+        span = here[1] if here is not None and here[0] is self else 0
+        value = Value(name, kind, data, time.monotonic_ns(), unit, description, span, step)
+        self._write(lambda folder: folder.value(value))
+
+    def params(self, params: Mapping[str, Any]) -> None:
+        """Record settings of the work; of one name the last counts."""
+        texts = {str(name): str(value) for name, value in params.items()}
+        self._write(lambda folder: folder.settings(params=texts))
+
+    def tag(self, name: str, value: Any = "") -> None:
+        """Record a free word, or a name with a value."""
+        tags = {str(name): str(value)}
+        self._write(lambda folder: folder.settings(tags=tags))
+
+    def artifact(self, source: str | os.PathLike[str], under: str = "") -> None:
+        """Keep a copy of a file or folder, as it is now, with the run.
+
+        Args:
+            source: the file or folder.
+            under: folder of the run's artifacts that it goes into.
+
+        Raises:
+            RunError: if there is no such file, or if `under` leads out of the run.
+        """
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise RunError(f"there is no file {path} to keep", "Give one that was written before.")
+        if os.path.isabs(under) or ".." in Path(under).parts:
+            raise RunError(f"{under!r} leads out of the run", "Name a folder without '..'.")
+        self._write(lambda folder: folder.artifact(path, under))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a folder that takes what is told."""
+        return self._folder is not None
+
+    def finish(self, end: End) -> None:
+        """Say how the run ended.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._folder is not None:
+            self._folder.end(end)
+
+    def close(self) -> None:
+        """Write nothing more; spans that are left later are not recorded."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+            if folder is not None:
+                folder.close()
+
+    def new_id(self) -> int:
+        """Return a new id; 0 if the run cannot be written."""
+        with self._lock:
+            if self._next >= self._last or self._process != process_number():
+                self._renew()
+            self._next += 1
+            return self._next
+
+    def _renew(self) -> None:
+        """Take ids of this process's own: also after a fork, whose child shares the file."""
+        self._next, self._last = -1, 0
+        if self._folder is None:
+            return
+        try:
+            if self._process != process_number():
+                shared, self._folder = self._folder, RunFolder(self._folder.path)
+                self._process = process_number()
+                shared.close()
+            first = self._folder.first_id()
+            self._next, self._last = first, first + IDS - 1
+        except OSError as error:
+            self._lose(error)
+
+    def write_line(self, line: str) -> None:
+        """Append an event that is spelled already."""
+        try:
+            with self._lock:
+                if self._folder is not None:
+                    self._folder.line(line.encode("ascii", "backslashreplace"))
+        except OSError as error:
+            self._lose(error)
+
+    def _write(self, write: Callable[[RunFolder], None]) -> None:
+        try:
+            with self._lock:
+                if self._folder is not None:
+                    write(self._folder)
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        self.lost_events += 1
+        self.trouble = self.trouble or f"{type(error).__name__}: {error}"
+
+
+_ALL: WeakSet[Run] = WeakSet()
+
+
+def _forked() -> None:
+    """Another thread may have held a lock when this process was made; here it never lets go."""
+    for run in _ALL:
+        run._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+_OPEN: list[Run] = []
+"""Runs of this process, the innermost last: threads begin with no context of their own."""
+
+
+def enter(run: Run) -> Place | None:
+    """Make a run the current one of this context and process; return what was before."""
+    before = HERE.get()
+    _OPEN.append(run)
+    HERE.set((run, 0))
+    return before
+
+
+def leave(run: Run, before: Place | None) -> None:
+    """Undo `enter`."""
+    if run in _OPEN:
+        _OPEN.remove(run)
+    HERE.set(before)
+
+
+def current() -> Run | None:
+    """Return the run of this context, else the innermost of the process, else the one to join.
+
+    A process that `dippm run` started, or a child of one, joins the run that its environment names.
+    """
+    here = HERE.get()
+    if here is not None and isinstance(here[0], Run) and here[0].recorded:
+        return here[0]
+    if _OPEN:
+        return _OPEN[-1]
+    return _joined()
+
+
+@cache
+def _joined() -> Run | None:
+    named = os.environ.get(JOIN_VARIABLE)
+    if not named:
+        return None
+    path = Path(named)
+    try:
+        return Run(path.name, RunFolder(path)) if (path / "start.json").exists() else None
+    except OSError:
+        return None
+
+
+def span(name: str, *, metrics: Iterable[CallMetric] = ()) -> SpanBlock:
+    """Record a block as a span of the current run; outside of one it costs next to nothing.
+
+    >>> with span("forward"):
+    ...     pass
+
+    Args:
+        name: of the stage.
+        metrics: measured over it, see `dippm.runs.tracking.metrics`.
+    """
+    return SpanBlock(current(), quoted(name), tuple(metrics))

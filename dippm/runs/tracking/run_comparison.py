@@ -1,0 +1,262 @@
+"""`RunComparison`: what a run cost beside what was predicted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Literal
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.errors import RunError
+from dippm.estimate.models.targets import UNITS
+from dippm.estimate.prediction import LABELS
+from dippm.measure.readings import Absent
+from dippm.runs.tracking.conditions import refuse_mismatch
+from dippm.runs.tracking.figures_of_run import RunFigures, figures_of
+from dippm.runs.tracking.profilers import refuse_profiled
+from dippm.runs.tracking.steps import Steps, timed_steps
+
+if TYPE_CHECKING:
+    from dippm.runs.store.stored import StoredRun
+
+COMPARED = ("latency_ms", "energy_j", "memory_mb")
+DOCUMENT = "comparison"
+EXPECT = "Start it with `dippm run --model FILE --batch 32 -- CMD`, or track(prediction=...)."
+Verdict = Literal["inside", "within noise", "above", "below", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity of a step, predicted and measured.
+
+    Attributes:
+        target: with its unit.
+        predicted: None if it was not.
+        low: of the interval.
+        high: of it.
+        measured: None if it could not be had.
+        noise_percent: how far two measurements of it lie apart; see `RunComparison.noise`.
+        verdict: "inside" the interval; "within noise" of the prediction; the run was "above" or
+            "below"; "absent" if one of the two is missing.
+        reason: why, if one is missing.
+    """
+
+    target: str
+    predicted: float | None
+    low: float | None
+    high: float | None
+    measured: float | None
+    noise_percent: float | None
+    verdict: Verdict
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Signed relative error of the prediction: 0.1 is 10 % too much."""
+        if self.predicted is None or not self.measured:
+            return None
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """A run held against the prediction that is stored beside it.
+
+    Attributes:
+        uuid: of the run.
+        title: source and conditions.
+        compared: latency, energy, memory.
+        told: conditions that the run told itself; the others are as the prediction states them.
+        steps: name, count and warm-up of the spans.
+        noise: where the noise floor comes from.
+        at: when it was compared, UTC.
+        figures: what was measured, in full.
+    """
+
+    uuid: str
+    title: str
+    compared: tuple[Compared, ...]
+    told: tuple[str, ...]
+    steps: Steps
+    noise: str
+    at: str
+    figures: RunFigures
+
+    @property
+    def verdict(self) -> str:
+        """What is neither inside its interval nor within the noise; "held" if nothing is."""
+        missed = [
+            f"{LABELS[one.target]} {one.verdict}"
+            for one in self.compared
+            if one.verdict in ("above", "below")
+        ]
+        return ", ".join(missed) if missed else "held"
+
+    def __str__(self) -> str:
+        head = f"{'':14}{'predicted':<14}{'interval':<22}{'measured':<14}{'error':>8}{'noise':>8}"
+        lines = [f" {self.title}", head.rstrip(), *map(_line, self.compared)]
+        steps = self.figures.methods["latency_ms"]
+        untold = [n for n in ("batch", "precision", "mode") if n not in self.told]
+        if untold:
+            lines.append(f" ! the run did not tell its {', '.join(untold)}: taken as predicted")
+        return "\n".join([*lines, f" {steps} · noise: {self.noise} · verdict: {self.verdict}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        compared = {
+            one.target: {**asdict(one), "error": one.error, "unit": UNITS[one.target]}
+            for one in self.compared
+        }
+        return {
+            "uuid": self.uuid,
+            "title": self.title,
+            "verdict": self.verdict,
+            "compared": compared,
+            "told": list(self.told),
+            "steps": {
+                "name": self.steps.name,
+                "timed": len(self.steps.times_ms),
+                "warm_up": self.steps.warm_up,
+                "median_ms": self.steps.median_ms,
+                "p95_ms": self.steps.p95_ms,
+                "sd_ms": self.steps.spread_ms,
+            },
+            "timer": self.figures.timer,
+            "methods": dict(self.figures.methods),
+            "noise": self.noise,
+            "at": self.at,
+        }
+
+    def key_figures(self) -> dict[str, float]:
+        """Return what lists of runs can search: per target, measured, predicted and held."""
+        found = {}
+        for one in self.compared:
+            if one.verdict != "absent" and one.measured is not None and one.predicted is not None:
+                found[f"{one.target}/measured"] = one.measured
+                found[f"{one.target}/predicted"] = one.predicted
+                found[f"{one.target}/inside"] = float(one.verdict == "inside")
+        return found
+
+
+def compare_run(
+    run: StoredRun,
+    *,
+    span: str | None = None,
+    prediction: Mapping[str, Any] | None = None,
+    earlier: Iterable[StoredRun] = (),
+) -> RunComparison:
+    """Hold a run against its prediction.
+
+    Args:
+        run: of the store.
+        span: name of the steps; by default "forward", or the only name there is.
+        prediction: as `Prediction.to_dict` gives it; by default the one beside the run.
+        earlier: further runs of the store; those of the same work give the noise floor.
+
+    Raises:
+        RunError: if there is no prediction, or if its steps give no latency.
+        ProfilerError: if it was profiled: its times do not count.
+        ConditionsError: if it ran under other conditions than those of the prediction.
+    """
+    refuse_profiled(run.start.tags, f"run {run.uuid[:8]}")
+    foretold = prediction or run.prediction
+    if foretold is None:
+        raise RunError(f"no prediction is stored beside run {run.uuid[:8]}", EXPECT)
+    asked = foretold["conditions"]
+    steps = timed_steps(run.spans, span)
+    timer = "event" if asked["timer"] == "event" and steps.event_ms else "wall"
+    told = refuse_mismatch(run.start, foretold, timer)
+    on_gpu = not str(asked["device"]).startswith("CPU")
+    figures = figures_of(steps, run.columns, timer=timer, on_gpu=on_gpu)
+    noise, where = _noise(steps, foretold, run, earlier)
+    compared = tuple(_compared(t, foretold, figures, noise.get(t)) for t in COMPARED)
+    conditions = [str(asked[k]) for k in ("device", "precision", "mode", "phase")]
+    title = " · ".join([str(foretold["source"]), f"batch {asked['batch']}", *conditions])
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return RunComparison(run.uuid, printable(title), compared, told, steps, where, at, figures)
+
+
+def _compared(
+    target: str, foretold: Mapping[str, Any], figures: RunFigures, noise: float | None
+) -> Compared:
+    predicted = foretold.get(target)
+    interval = foretold["intervals"].get(target) or {}
+    measured: float | Absent = getattr(figures, target)
+    reasons = []
+    if predicted is None:
+        reasons.append(f"not predicted: {foretold['absent'].get(target, 'no reason given')}")
+    if isinstance(measured, Absent):
+        reasons.append(f"not measured: {measured.reason}")
+    number = None if isinstance(measured, Absent) else measured
+    low, high = interval.get("low"), interval.get("high")
+    verdict = _verdict(predicted, low, high, number, noise)
+    return Compared(target, predicted, low, high, number, noise, verdict, "; ".join(reasons))
+
+
+def _verdict(
+    predicted: float | None,
+    low: float | None,
+    high: float | None,
+    measured: float | None,
+    noise_percent: float | None,
+) -> Verdict:
+    if predicted is None or measured is None:
+        return "absent"
+    if low is not None and high is not None and low <= measured <= high:
+        return "inside"
+    if noise_percent is not None and abs(predicted / measured - 1) <= noise_percent / 100:
+        return "within noise"
+    return "above" if measured > predicted else "below"
+
+
+def _noise(
+    steps: Steps, foretold: Mapping[str, Any], run: StoredRun, earlier: Iterable[StoredRun]
+) -> tuple[dict[str, float], str]:
+    """Return the noise floor by target, in percent, and where it comes from.
+
+    Runs of the same work, compared before, say how far repeats lie apart: their standard deviation
+    by their mean. With fewer than two, the steps of this run say it for the latency: twice the
+    standard error of their mean, which knows nothing of other days.
+    """
+    values: dict[str, list[float]] = {target: [] for target in COMPARED}
+    repeats = 0
+    for other in _same_work(foretold, run, earlier):
+        repeats += 1
+        for target in COMPARED:
+            value = other.metrics.get(f"{DOCUMENT}/{target}/measured")
+            values[target] += [] if value is None else [value]
+    floors = {t: 100 * stdev(found) / fmean(found) for t, found in values.items() if len(found) > 1}
+    if floors:
+        return floors, f"{repeats} earlier runs of the same work"
+    error_ms = steps.spread_ms / len(steps.times_ms) ** 0.5
+    return {"latency_ms": 200 * error_ms / steps.mean_ms}, "steps of this run alone"
+
+
+def _same_work(
+    foretold: Mapping[str, Any], run: StoredRun, earlier: Iterable[StoredRun]
+) -> Iterator[StoredRun]:
+    for other in earlier:
+        if other.uuid == run.uuid or not _was_compared(other):
+            continue
+        theirs = other.prediction or {}
+        if all(theirs.get(key) == foretold.get(key) for key in ("source", "conditions", "input")):
+            yield other
+
+
+def _was_compared(run: StoredRun) -> bool:
+    return any(name.startswith(f"{DOCUMENT}/") for name in run.metrics)
+
+
+def _line(one: Compared) -> str:
+    unit, label = UNITS[one.target], LABELS[one.target]
+    predicted = "–" if one.predicted is None else f"{show(one.predicted)} {unit}"
+    measured = "–" if one.measured is None else f"{show(one.measured)} {unit}"
+    between = "" if one.low is None or one.high is None else f"{show(one.low)} – {show(one.high)}"
+    error = "" if one.error is None else f"{one.error:+.1%}"
+    noise = "" if one.noise_percent is None else f"{one.noise_percent:.1f}%"
+    rest = printable(one.reason) if one.verdict == "absent" else one.verdict
+    start = f" {label:<13}{predicted:<14}{between:<22}{measured:<14}{error:>8}{noise:>8}"
+    return f"{start}  {rest}".rstrip()

@@ -1,0 +1,99 @@
+"""A span while it goes on, and where a thread or task is: in which run, and in which span."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from json import dumps
+from json.encoder import encode_basestring_ascii as quoted
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+from dippm.runs.tracking.metrics import CallMetric, Measurement
+from dippm.runs.tracking.threads import thread_label
+
+
+class SpanWriter(Protocol):
+    """What a span is written to: a run."""
+
+    def new_id(self) -> int:
+        """Return an id that no other span of the run has; 0 if it cannot be written."""
+        ...
+
+    def write_line(self, line: str) -> None:
+        """Append an event; never raises."""
+        ...
+
+
+Place: TypeAlias = tuple[SpanWriter, int]
+HERE: ContextVar[Place | None] = ContextVar("dippm_here", default=None)
+"""The run and the span that a thread or task is in."""
+
+
+class SpanBlock:
+    """A stretch of time, recorded when it begins and when it ends; entered once.
+
+    Attributes:
+        id: of the span; 0 before it is entered, or if it is not recorded.
+    """
+
+    __slots__ = ("_before", "_head", "_measured", "_metrics", "_name", "_run", "id")
+
+    def __init__(
+        self, run: SpanWriter | None, quoted_name: str, metrics: tuple[CallMetric, ...]
+    ) -> None:
+        """Make a block; without a run it is recorded nowhere and costs next to nothing."""
+        self.id = 0
+        self._run = run
+        self._name = quoted_name
+        self._metrics = metrics
+        self._measured: Measurement | None = None
+
+    def __enter__(self) -> SpanBlock:
+        run = self._run
+        if run is not None:
+            self._before = before = HERE.get()
+            self.id = id = run.new_id()
+            parent = before[1] if before is not None and before[0] is run else 0
+            HERE.set((run, id))
+            self._head = (
+                f'{{"span":{{"id":{id},"name":{self._name},"parent":{parent},'
+                f'"thread":{thread_label()},"start_ns":{time.monotonic_ns()}'
+            )
+            if id:
+                run.write_line(f'{self._head},"status":"open"}}}}\n')
+            if self._metrics:
+                self._measured = Measurement(self._metrics)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._run is None:
+            return
+        end_ns = time.monotonic_ns()
+        tail = ""
+        if self._measured is not None:
+            values, absent = self._measured.stop()
+            tail = f',"values":{dumps(values)}' if values else ""
+            if absent:
+                tail += f',"absent":{dumps(absent)}'
+        if kind is not None:
+            tail += f',"status":"failed","error":{quoted(kind.__name__)}'
+        self.leave()
+        if self.id:
+            self._run.write_line(f'{self._head},"end_ns":{end_ns}{tail}}}}}\n')
+
+    def leave(self) -> None:
+        """Go back to the span around, as a generator does while its caller works."""
+        if self._run is not None:
+            HERE.set(self._before)  # not by a token: a generator may end in another context
+
+    def come_back(self) -> None:
+        """Go on inside of the span."""
+        if self._run is not None:
+            self._before = HERE.get()
+            HERE.set((self._run, self.id))

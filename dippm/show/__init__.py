@@ -1,0 +1,1 @@
+"""Answers and runs as people see them: tables, pages, the page of `dippm ui`."""

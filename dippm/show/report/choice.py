@@ -1,0 +1,202 @@
+"""A choice in the terminal: the ranking, what stands out, and why the rest is no choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.choice import Choice, Contender
+from dippm.estimate.conditions import MAX_BATCH
+from dippm.estimate.models.targets import Estimate
+from dippm.show.report.tables import Column, Fitted
+
+MOST_REMARKS = 10
+MOST_NAMED = 4
+LEAST_COST = 1e-3
+"""Of a batch, in the currency; less is said of a million."""
+LABELS = {
+    "latency_ms": "latency ms",
+    "samples_per_s": "samples/s",
+    "energy_per_sample_j": "energy J/sample",
+    "cost_per_million": "cost per million",
+}
+
+
+def choice_table(choice: Choice, most: int) -> Fitted:
+    """Return the first contenders, at most `most`, with what they cost and why they are none."""
+    shown = choice.contenders[:most]
+    ranks = dict(zip(map(id, choice.ranked), choice.ranks, strict=True))
+    several = len({c.batch for c in shown}) > 1
+    columns = [
+        Column("#"),
+        Column("where", folds=True),
+        *[Column("batch")] * several,
+        Column(LABELS["latency_ms"]),
+        Column("90 % interval", rank=1),
+        Column(LABELS["samples_per_s"], rank=0 if choice.by == "throughput" else 3),
+        Column(LABELS["energy_per_sample_j"], rank=0 if choice.by == "energy" else 3),
+        *[Column(cost_label(choice))] * choice.priced,
+        Column("memory MB", rank=4),
+        Column("largest batch", rank=2),
+    ]
+    sure = any(c.probability_first is not None for c in shown)
+    reasons = any(choice.reason(c) for c in shown)
+    columns += [Column("first")] * sure + [Column("why not", folds=True)] * reasons
+    rows = []
+    for c in shown:
+        cells = [str(ranks.get(id(c), "–")), c.name, *[f"{c.batch:,}"] * several]
+        latency = c.estimate("latency_ms")
+        cells += [_value(latency), _between(latency), _value(c.estimate("samples_per_s"))]
+        cells += [_value(c.estimate("energy_per_sample_j"))]
+        cells += [_value(c.estimate("cost_per_million"))] * choice.priced
+        cells += [_value(c.estimate("memory_mb")), largest(c)]
+        cells += [percent(c.probability_first)] * sure + [choice.reason(c) or ""] * reasons
+        rows.append(cells)
+    return Fitted(columns, rows, " " + choice.title, " " + choice.footer)
+
+
+def slice_table(choice: Choice) -> Fitted:
+    """Return the slices of a GPU, smallest first, with what each lacks."""
+    columns = (
+        Column("slice", folds=True),
+        Column("usable MB"),
+        Column("needs up to MB"),
+        Column("latency ms"),
+        Column("90 % interval", rank=1),
+        Column("largest batch", rank=2),
+        Column("copies", rank=3),
+        Column("verdict", folds=True),
+    )
+    rows = []
+    for c in choice.contenders:
+        latency = c.estimate("latency_ms")
+        known = c.prediction is not None
+        bound_mb = c.memory_bound_mb
+        verdict = choice.reason(c) or "will do"
+        verdict += f", since {c.vouched_by} does" if c.feasible and c.vouched_by else ""
+        verdict = "smallest that will do" if c is choice.best else verdict
+        rows.append(
+            (
+                c.name.removeprefix(f"{c.device.name} ")
+                if c.name != c.device.name
+                else "whole GPU",
+                f"{c.capacity_mb:,}" if known else "–",
+                "–" if bound_mb is None else show(bound_mb),
+                _value(latency),
+                _between(latency),
+                largest(c),
+                str(c.copies) if known else "–",
+                verdict,
+            )
+        )
+    return Fitted(columns, rows, " " + choice.title, " " + choice.footer)
+
+
+def remarks(choice: Choice, most: int) -> Iterator[str]:
+    """Yield what stands out, what is not shown, and what to know of those that stand out."""
+    if choice.by != "size":
+        yield from _standing_out(choice)
+    hidden = choice.contenders[most:]
+    if hidden:
+        out = sum(choice.reason(c) is not None for c in hidden)
+        yield f" and {len(hidden)} more, {out} of them no choice: --top {len(choice.contenders)}"
+    named = {c.name: c for c in (choice.best, choice.fastest, choice.most_frugal) if c is not None}
+    warnings = choice.warnings(list(named.values()))
+    for warning in list(warnings)[:MOST_REMARKS]:
+        yield f" ! {printable(warning)}"
+    if len(warnings) > MOST_REMARKS:
+        yield f" ! and {len(warnings) - MOST_REMARKS} other warnings, see --json"
+
+
+def advice(choice: Choice) -> Iterator[str]:
+    """Yield which slice to take, and what it leaves of the GPU."""
+    best = choice.best
+    if best is None:
+        return
+    if best.mig is None:
+        yield f" no slice will do: take the whole {best.device.name}"
+        return
+    side = f", {best.copies} fit side by side" if best.copies > 1 else ""
+    yield f" take {best.mig.name} of {best.device.name}{side}"
+    if best.stranded_compute_slices:
+        idle = "slice then idles" if best.stranded_compute_slices == 1 else "slices then idle"
+        yield (
+            f" ! {best.copies} × {best.mig.name} take all of the memory: "
+            f"{best.stranded_compute_slices} compute {idle}"
+        )
+
+
+def cost_label(choice: Choice) -> str:
+    """Return the header of costs, with the currency."""
+    currency = f" ({choice.currency})" if choice.currency else ""
+    return printable(LABELS["cost_per_million"] + currency)
+
+
+def largest(c: Contender) -> str:
+    """Return the largest batch in words."""
+    if c.largest_batch is None:
+        return "none" if c.prediction is not None else "–"
+    return f"{c.largest_batch:,}" + (" or more" if c.largest_batch == MAX_BATCH else "")
+
+
+def percent(probability: float | None) -> str:
+    """Return a probability as people read it: never as certain as 0 or 100 %."""
+    if probability is None:
+        return "–"
+    if probability < 0.01:
+        return "< 1 %"
+    return "> 99 %" if probability > 0.99 else f"{100 * probability:.0f} %"
+
+
+def _standing_out(choice: Choice) -> Iterator[str]:
+    best = choice.best
+    if best is not None:
+        chance = percent(best.probability_first)
+        several = len({c.batch for c in choice.contenders}) > 1
+        at = f", batch {best.batch:,}" if several else ""
+        yield f" best          {printable(best.name)}{at}: the first with a probability of {chance}"
+        if choice.best_ties:
+            tied = [c.name for c in choice.best_ties]
+            yield f" same place    {_first_few(tied)}: predicted alike"
+        if choice.rivals:
+            chances = [f"{c.name} {percent(c.probability_first)}" for c in choice.rivals]
+            why = "ranked by what is predicted, they differ by less than its errors"
+            yield f" as likely     {_first_few(chances)}: {why}"
+    for label, c, name in (
+        ("fastest", choice.fastest, "samples_per_s"),
+        ("most frugal", choice.most_frugal, "energy_per_sample_j"),
+    ):
+        found = c and c.estimate(name)
+        if c and found:
+            unit = "samples/s" if name == "samples_per_s" else "J per sample"
+            yield f" {label:<13} {printable(c.name)}: {show(found.value)} {unit}"
+    if choice.front:
+        y = "cost" if choice.axes[1] == "cost_per_million" else "energy"
+        names = ", ".join(c.name for c in choice.front)
+        yield f" latency and {y}, none better in both: {printable(names)}"
+    cost = best and best.estimate("cost_per_step")
+    if best and cost:
+        epoch = best.estimate("cost_per_epoch")
+        currency = f" {choice.currency}" if choice.currency else ""
+        of_epoch = f", the data set {show(epoch.value)}{currency}" if epoch else ""
+        count, value = ("a batch", cost.value)
+        if value < LEAST_COST:
+            count, value = "a million batches", 1e6 * value
+        verb = "costs" if count == "a batch" else "cost"
+        yield printable(f" {count} on {best.name} {verb} {value:.3g}{currency}{of_epoch}")
+
+
+def _first_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return printable(", ".join(names[:MOST_NAMED])) + more
+
+
+def _value(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else show(estimate.value)
+
+
+def _between(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    return f"{show(estimate.interval.low)} – {show(estimate.interval.high)}"

@@ -1,0 +1,219 @@
+"""Predicted against measured: every measured row of a model whose graph is at hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
+
+from dippm import api, devices
+from dippm.base.progress import tell
+from dippm.errors import ConditionsError, DippmError, UnknownNameError
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.pretrained import choice
+from dippm.measure.collected.joined import Joined
+from dippm.model import graph
+from dippm.model.relax.packed import unpack
+from dippm.model.relax.raw_graph import RawGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dippm.model.graph import ModelGraph
+
+TARGETS = ("latency_ms", "energy_j", "memory_mb")
+MOST_ROWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row and target: what was measured, what was predicted, and its interval."""
+
+    target: str
+    family: str
+    model: str
+    batch: int
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def ape(self) -> float:
+        """Absolute percentage error."""
+        return 100 * abs(self.predicted / self.measured - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The outcome for a set.
+
+    Attributes:
+        checkpoint: "name version", empty if nothing was predicted.
+        points: one for each row and target that has both values.
+        absent: why a part, or everything, was not predicted, with the number of rows.
+        remarks: what to know before reading the errors.
+    """
+
+    checkpoint: str = ""
+    points: tuple[Point, ...] = ()
+    absent: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Return the errors of each target, over all families and by family."""
+        lines = []
+        for target in TARGETS:
+            mine = [point for point in self.points if point.target == target]
+            families = sorted({point.family for point in mine})
+            for family in (None, *families) if mine else ():
+                chosen = [p for p in mine if family in (None, p.family)]
+                lines.append({"target": target, "family": family or "all", **_errors(chosen)})
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints: errors, not points."""
+        return {
+            "checkpoint": self.checkpoint,
+            "points": len(self.points),
+            "errors": self.errors(),
+            "absent": dict(self.absent),
+            "remarks": list(self.remarks),
+        }
+
+
+def compare(
+    rows: pd.DataFrame,
+    joined: Joined,
+    *,
+    checkpoint: str | Path | None = None,
+    most_rows: int = MOST_ROWS,
+) -> Compared:
+    """Predict usable rows of models and put them beside what was measured.
+
+    Args:
+        rows: usable ones.
+        joined: where graphs are.
+        checkpoint: name or folder; None takes the one that knows the devices of the rows, see
+            `dippm.estimate.pretrained.choice`.
+        most_rows: of more, only every n-th is predicted, in the order of model and batch.
+
+    Raises:
+        UnknownNameError: if no checkpoint has this name.
+        CheckpointError: if it is damaged or for another version.
+    """
+    models = rows[(rows["kind"] == "model") & (rows["phase"] == "inference")]
+    if not joined.graphs:
+        why = (
+            "no graphs: `python -m dataset.build_collected DIR` makes them, "
+            "--joined names its output"
+        )
+        return Compared(absent={why: len(models)} if len(models) else {"no model was measured": 0})
+    chosen = models.sort_values(["model", "batch", "row_id"])
+    step = max(1, math.ceil(len(chosen) / most_rows))
+    loaded = api.load(checkpoint or _suiting(chosen))
+    absent: Counter[str] = Counter()
+    points: list[Point] = []
+    groups = chosen.iloc[::step].groupby("model", sort=False)
+    for number, (model, part) in enumerate(groups, 1):
+        tell(f"predicting model {number} of {len(groups)}")
+        points += _points(loaded, str(model), part.to_dict("records"), joined, absent)
+    config = loaded.checkpoint.config
+    name = f"{loaded.checkpoint.name} {loaded.checkpoint.version}"
+    return Compared(name, tuple(points), dict(absent), tuple(_remarks(config, chosen, step)))
+
+
+def _points(
+    loaded: api.LoadedPredictor,
+    model: str,
+    rows: list[dict[Any, Any]],
+    joined: Joined,
+    absent: Counter[str],
+) -> Iterator[Point]:
+    model_graph = _graph(joined.graphs.get(model))
+    for row in rows:
+        try:
+            if model_graph is None:
+                raise ConditionsError(
+                    "no graph of the model", "`python -m dataset.build_collected DIR` makes it."
+                )
+            (estimates,) = loaded.checkpoint.predictor.predict_many(model_graph, [_conditions(row)])
+        except (ConditionsError, UnknownNameError) as error:
+            absent[error.message] += 1
+            continue
+        for target in TARGETS:
+            if target in estimates.values and row[target] and row[target] > 0:
+                estimate = estimates.values[target]
+                between = estimate.interval
+                yield Point(
+                    target,
+                    str(row["family"]),
+                    model,
+                    int(row["batch"]),
+                    float(row[target]),
+                    estimate.value,
+                    between.low,
+                    between.high,
+                )
+            elif target not in estimates.values:
+                absent[f"{target}: {estimates.absent.get(target, 'not predicted')}"] += 1
+
+
+def _graph(file: Path | None) -> ModelGraph | None:
+    if file is None:
+        return None
+    try:
+        return graph.build(RawGraph.from_json(unpack(file.read_bytes())))
+    except (DippmError, OSError, ValueError):
+        return None
+
+
+def _conditions(row: Mapping[Any, Any]) -> Conditions:
+    device = devices.find(row["device"])
+    if row["mig_profile"]:
+        slices = {profile.name: profile for profile in device.mig_profiles}
+        if row["mig_profile"] not in slices:
+            raise UnknownNameError.of(f"slice of {device.name}", row["mig_profile"], slices)
+        mig = slices[row["mig_profile"]]
+    else:
+        mig = None
+    layout = bool(row["channels_last"])
+    return Conditions(device, int(row["batch"]), row["precision"], row["mode"], "wall", mig, layout)
+
+
+def _suiting(rows: pd.DataFrame) -> Path | None:
+    """Return the shipped checkpoint that knows all devices of the rows, if there is one."""
+    try:
+        chosen = {choice.for_device(devices.find(name)).path for name in rows["device"].unique()}
+    except UnknownNameError:
+        return None
+    return chosen.pop() if len(chosen) == 1 else None
+
+
+def _remarks(config: Mapping[str, Any], rows: pd.DataFrame, step: int) -> Iterator[str]:
+    trained = set(config.get("trained_on", {}).get("campaigns", ()))
+    if trained & set(rows["campaign"]):
+        yield (
+            "This checkpoint was trained on rows of this set, so these are errors of a fit, not of "
+            "predictions; its card has the errors on what was held out."
+        )
+    if step > 1:
+        yield f"One row in {step} was predicted."
+
+
+def _errors(points: list[Point]) -> dict[str, float]:
+    apes = [point.ape for point in points]
+    inside = [point.low <= point.measured <= point.high for point in points]
+    ratios = [math.log(point.predicted / point.measured) for point in points]
+    return {
+        "n": len(points),
+        "models": len({point.model for point in points}),
+        "median_ape": median(apes),
+        "mape": mean(apes),
+        "log_bias": mean(ratios),
+        "coverage": mean(inside),
+    }

@@ -1,0 +1,267 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import exp
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
+
+if TYPE_CHECKING:  # a table of runs shall not load what reads models
+    from dippm.devices import Device, HostMachine
+    from dippm.estimate.module_tree import ModuleCost
+    from dippm.estimate.prediction import Prediction
+    from dippm.estimate.pretrained.store import CheckpointInfo
+    from dippm.model.graph import ModelGraph
+    from dippm.show.report.health import Finding
+
+PIPE_WIDTH = 10_000
+DELIVERABLE, DELIVERABLE_IS = "D3.5", "the report of MAELSTROM that describes DIPPM's first network"
+STYLES = {"ok": "green", "absent": "yellow", "broken": "bold red"}
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which knows the exit code of a reader that went away."""
+        raise
+
+
+class _Trimmed:
+    """A stream whose lines end with their text: tables fill theirs up with blanks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r"(?<! ) ++(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Return a console: as wide as the terminal or as COLUMNS says, else lines stay unbroken.
+
+    Colour is for terminals; NO_COLOR and FORCE_COLOR are honoured.
+    """
+    stream = file or sys.stdout
+    free = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+    return _Console(
+        file=cast(TextIO, _Trimmed(stream)) if free else stream,
+        width=PIPE_WIDTH if free else None,
+        highlight=False,
+        emoji=False,
+        soft_wrap=free,
+    )
+
+
+def print_text(text: str, file: TextIO | None = None) -> None:
+    """Print ready lines; those too long for the terminal go on below their last column."""
+    out = console(file)
+    for line in printable(text, keep="\n").split("\n"):
+        for part in _folded(line, out.width):
+            out.print(part, markup=False)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    if cell_len(line) <= width:
+        return [line]
+    starts = [match.end() for match in re.finditer(r"^ +! |^ +|\s{2,}", line)]
+    indent = max((start for start in starts if start <= width // 2), default=0)
+    return wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        drop_whitespace=True,
+        replace_whitespace=False,
+        break_on_hyphens=False,
+    )
+
+
+def operator_table(prediction: Prediction, count: int) -> Fitted:
+    """Return the costliest operators with their work."""
+    columns = (
+        *OPERATOR_COLUMNS,
+        Column("GMACs", rank=2),
+        Column("MB moved", rank=3),
+        Column("output", rank=4),
+    )
+    costs = sorted(prediction.operators, key=lambda cost: cost.time_ms, reverse=True)[:count]
+    nodes = prediction.graph.nodes
+    rows = []
+    for cost in costs:
+        shape = "" if cost.node is None else "×".join(map(str, nodes[cost.node].out_shapes[0]))
+        rows.append(
+            (
+                cost.title,
+                cost.path,
+                show(cost.time_ms),
+                f"{cost.share:.1%}",
+                cost.bound,
+                show(cost.macs / 1e9) if cost.macs else "",
+                show(cost.bytes_moved / 2**20) if cost.bytes_moved else "",
+                shape,
+            )
+        )
+    return Fitted(columns, rows)
+
+
+def graph_table(graph: ModelGraph, name: str) -> Fitted:
+    """Return MACs, parameters and bytes of a graph by operator."""
+    columns = (
+        Column("operator", folds=True),
+        Column("count"),
+        Column("GMACs"),
+        Column("weights MB", rank=1),
+        Column("moved MB", rank=2),
+    )
+    counts = Counter(node.op for node in graph.nodes)
+    rows = []
+    for op, count in counts.most_common():
+        nodes = [node for node in graph.nodes if node.op == op]
+        moved = sum(node.bytes_read + node.bytes_written for node in nodes) / 2**20
+        macs = sum(node.macs for node in nodes) / 1e9
+        weights = sum(node.param_bytes for node in nodes) / 2**20
+        rows.append(
+            (
+                f"{op} (unknown)" if op in graph.unknown_ops else op,
+                str(count),
+                show(macs) if macs else "",
+                show(weights) if weights else "",
+                show(moved),
+            )
+        )
+    return Fitted(columns, rows, f" {name} · batch {graph.batch}", " " + _graph_caption(graph))
+
+
+def tree_table(tree: ModuleCost, depth: int) -> Fitted:
+    """Return the modules of a model with subtotals; without times where there are none."""
+    from dippm.estimate.module_tree import HEADER
+
+    columns = [
+        Column(HEADER[0], folds=True),
+        Column(HEADER[1], folds=True, rank=1),
+        Column(HEADER[2]),
+        Column(HEADER[3], rank=2),
+        Column(HEADER[4]),
+        Column(HEADER[5]),
+    ]
+    rows = [("  " * level + cells[0], *cells[1:]) for level, cells in tree.rows(depth)]
+    if tree.time_ms is None:
+        columns, rows = columns[:4], [row[:4] for row in rows]
+    return Fitted(columns, rows)
+
+
+def device_table(devices: Sequence[Device]) -> Fitted:
+    """Return the known GPUs."""
+    columns = (
+        Column("device", folds=True),
+        Column("architecture", rank=5),
+        Column("memory MB"),
+        Column("GB/s", rank=2),
+        Column("fp32", rank=3),
+        Column("fp16 TFLOP/s", rank=3),
+        Column("W", rank=4),
+        Column("MIG", folds=True, rank=1),
+    )
+    rows = []
+    for device in devices:
+        rates = [device.peak_tflops.get(precision) for precision in ("fp32", "fp16")]
+        rows.append(
+            (
+                device.name,
+                device.architecture,
+                f"{device.memory_mb:,}",
+                _figure(device.bandwidth_gb_s),
+                *map(_figure, rates),
+                _figure(device.power_limit_w),
+                " ".join(_slices(device)) or "–",
+            )
+        )
+    return Fitted(columns, rows)
+
+
+def host_table(hosts: Sequence[HostMachine], assumed: Sequence[HostMachine]) -> Fitted:
+    """Return the classes of machines that launch kernels, with those that are assumed marked."""
+    columns = (
+        Column("host", folds=True),
+        Column("µs a launch"),
+        Column("factor between machines", rank=1),
+        Column("measured", rank=2),
+        Column("what", folds=True),
+    )
+    rows = [
+        (
+            f"{host.name} (assumed)" if host in assumed else host.name,
+            f"{host.launch_us:g}",
+            f"{exp(host.log_sd):.2f}",
+            str(host.hosts),
+            host.what,
+        )
+        for host in hosts
+    ]
+    return Fitted(columns, rows)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def _slices(device: Device) -> Iterator[str]:
+    yield from (profile.name for profile in device.mig_profiles)
+    yield from (f"({name})" for name in device.unlisted_mig_profiles)
+
+
+def checkpoint_table(shipped: Sequence[CheckpointInfo]) -> Fitted:
+    """Return the shipped checkpoints."""
+    from dippm.estimate.pretrained import store
+
+    columns = (
+        Column("checkpoint", folds=True),
+        Column("version"),
+        Column("kind"),
+        Column("what", folds=True),
+    )
+    rows = [
+        (
+            f"{info.name} (default)" if info.name == store.DEFAULT else info.name,
+            info.version,
+            info.kind,
+            info.summary,
+        )
+        for info in shipped
+    ]
+    is_named = any(DELIVERABLE in info.summary for info in shipped)
+    return Fitted(columns, rows, caption=f" {DELIVERABLE}: {DELIVERABLE_IS}" if is_named else "")
+
+
+def findings_table(findings: Sequence[Finding]) -> Fitted:
+    """Return what `dippm doctor` found; what has the same reason shares a row."""
+    columns = (Column("what", folds=True), Column("state"), Column("detail", folds=True))
+    rows: list[tuple[str, Text, str]] = []
+    for (state, detail), group in groupby(findings, lambda f: (f.state, f.detail)):
+        what = ", ".join(finding.what for finding in group)
+        rows.append((what, Text(state, STYLES[state]), detail.removeprefix("absent: ")))
+    count = Counter(finding.state for finding in findings)
+    absent = f", {count['absent']} absent, which is allowed" if count["absent"] else ""
+    caption = f" {count['ok']} ok{absent}, {count['broken'] or 'nothing'} broken"
+    return Fitted(columns, rows, caption=caption)
+
+
+def _graph_caption(graph: ModelGraph) -> str:
+    unknown = ", ".join(f"{name} ×{count}" for name, count in graph.unknown_ops.items())
+    sums = f"{show(graph.macs / 1e9)} GMACs, {show(graph.param_bytes / 2**20)} MB of weights"
+    return f"{len(graph.nodes)} operators, {sums}; unknown: {unknown or 'none'}"

@@ -1,0 +1,244 @@
+"""Explanations, differences and what-ifs in the terminal."""
+
+from __future__ import annotations
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.explanation import Difference, Explanation, WhatIf
+from dippm.decide.explanation.changes import LABELS
+from dippm.decide.explanation.explanation import ATTRIBUTION, OperatorRow
+from dippm.decide.explanation.parts import PARTS
+from dippm.show.report.tables import OPERATOR_COLUMNS, Column, Fitted
+
+SHORTEST_SHARE = 1e-6
+"""Of the whole; less is shown as 0."""
+SHORTEST_PERCENT = 0.0005
+ROWS = 15
+SELDOM = ("optimizer", "input copy")
+"""Parts that are left out where there is nothing of them."""
+
+
+def module_table(explanation: Explanation, depth: int) -> Fitted:
+    """Return time, energy and memory by module, then the parts that no operator has."""
+    whole, energy = explanation.latency_ms, explanation.prediction.energy_j
+    columns = (
+        Column("module", folds=True),
+        Column("time ms"),
+        Column("share"),
+        Column("bound", rank=2),
+        Column("energy J", rank=1),
+        Column("weights MB", rank=3),
+        Column("alive MB", rank=4),
+    )
+    rows: list[tuple[str, ...]] = []
+    for row in explanation.modules(depth):
+        module = row.module
+        name = module.name or "(itself)"
+        name += f" ×{module.count}" if module.count > 1 else ""
+        if row.level and module.time_ms is not None and module.time_ms < SHORTEST_SHARE * whole:
+            continue
+        rows.append(
+            (
+                "  " * row.level + printable(name),
+                time_text(module.time_ms or 0.0, whole),
+                _percent(module.share or 0.0),
+                row.bound,
+                _energy(module.energy_j, energy),
+                show(row.weights_mb) if row.weights_mb else "",
+                "" if row.alive_mb is None else show(row.alive_mb),
+            )
+        )
+    for part in explanation.parts:
+        if part.name in SELDOM and not part.time_ms:
+            continue
+        rows.append(
+            (
+                f"  ({part.name})",
+                time_text(part.time_ms, whole),
+                _percent(part.share),
+                "host" if part.name in ("host", "input copy") else "",
+                _energy(part.energy_j, energy),
+                "",
+                "",
+            )
+        )
+    return Fitted(columns, rows, " " + explanation.prediction.title, _caption(explanation))
+
+
+def explained_table(explanation: Explanation, most: int) -> Fitted:
+    """Return the costliest operators with their energy and memory."""
+    columns = (
+        *OPERATOR_COLUMNS,
+        Column("energy J", rank=2),
+        Column("weights MB", rank=3),
+        Column("alive MB", rank=4),
+    )
+    costliest = sorted(explanation.operators, key=lambda row: -row.cost.time_ms)[:most]
+    return Fitted(columns, [_operator(row, explanation) for row in costliest])
+
+
+def difference_table(difference: Difference, depth: int | None, most: int = ROWS) -> Fitted:
+    """Return where the time went, the largest change first; the last row is the whole.
+
+    Every share is of the time of the first side, so those of the rows sum to that of the whole.
+    """
+    before, after = difference.before.latency_ms, difference.after.latency_ms
+    whole = max(before, after)
+    columns = (
+        Column("where", folds=True),
+        Column("by", rank=2),
+        Column("before ms"),
+        Column("after ms"),
+        Column("change ms"),
+        Column("of before", rank=1),
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            row.what,
+            row.by,
+            time_text(row.before_ms, whole),
+            time_text(row.after_ms, whole),
+            _change(row.before_ms, row.after_ms, whole),
+            _share(row.change_ms, before),
+        )
+        for row in difference.rows(depth, most)
+        if max(abs(row.before_ms), abs(row.after_ms)) >= SHORTEST_SHARE * whole
+    ]
+    change = _change(before, after, whole)
+    rows.append(
+        ("all", "", show(before), show(after), change, _share(difference.change_ms, before))
+    )
+    caption = _sides(difference)
+    if change == "0":
+        moved = any(row[4] != "0" for row in rows)
+        why = ": what some parts lose others gain" if moved else ""
+        caption = f" both sides take the same time{why}\n{caption}"
+    return Fitted(columns, rows, " " + difference_title(difference), caption)
+
+
+def difference_title(difference: Difference) -> str:
+    """Return what differs, in one printable line."""
+    texts = [f"{name} {a} → {b}" for name, (a, b) in difference.changed.items()]
+    name = difference.before.prediction.provenance.source
+    shared = [] if "model" in difference.changed else [name]
+    return printable(" · ".join([*shared, *texts]) or name)
+
+
+def what_if_table(found: WhatIf) -> Fitted:
+    """Return what each change would make of the prediction."""
+    columns = (
+        Column("what if", folds=True),
+        Column("time ms"),
+        Column("per sample"),
+        Column("energy J", rank=1),
+        Column("per sample", rank=2),
+        Column("memory MB", rank=3),
+        Column("how", folds=True),
+    )
+    base = found.baseline
+    rows: list[tuple[str, ...]] = [
+        ("as asked", _number(base.latency_ms), "", _number(base.energy_j), "",
+         _number(base.memory_mb), "predicted")
+    ]  # fmt: skip
+    for row in found.rows():
+        rows.append(
+            (
+                row["change"],
+                _number(row["latency_ms"]),
+                _ratio(row["time_ratio"]),
+                _number(row["energy_j"]),
+                _ratio(row["energy_ratio"]),
+                _number(row["memory_mb"]),
+                row["label"] if row["reason"] is None else "absent: " + printable(row["reason"]),
+            )
+        )
+    used = dict.fromkeys(row["label"] for row in found.rows() if row["reason"] is None)
+    notes = [f" {label}: {LABELS[label]}" for label in used if label != "predicted"]
+    return Fitted(columns, rows, " " + base.title, "\n".join([" " + base.footer, *notes]))
+
+
+def time_text(time_ms: float, whole_ms: float) -> str:
+    """Return a time; what is next to nothing of the whole is 0."""
+    return show(time_ms) if abs(time_ms) >= SHORTEST_SHARE * whole_ms else "0"
+
+
+def signed(time_ms: float, whole_ms: float) -> str:
+    """Return a change with its sign."""
+    text = time_text(abs(time_ms), whole_ms)
+    return text if text == "0" else ("+" if time_ms > 0 else "−") + text
+
+
+def _operator(row: OperatorRow, explanation: Explanation) -> tuple[str, ...]:
+    cost = row.cost
+    return (
+        cost.title,
+        cost.path,
+        time_text(cost.time_ms, explanation.latency_ms),
+        f"{cost.share:.1%}",
+        cost.bound,
+        _energy(cost.energy_j, explanation.prediction.energy_j),
+        show(row.weights_mb) if row.weights_mb else "",
+        "" if row.alive_mb is None else show(row.alive_mb),
+    )
+
+
+def _caption(explanation: Explanation) -> str:
+    lines = [explanation.prediction.footer]
+    named = (part.name for part in explanation.parts if part.time_ms or part.name not in SELDOM)
+    lines.append("; ".join(f"({name}) {PARTS[name]}" for name in named))
+    parts = {n: v for n, v in explanation.memory().items() if abs(v) > 0.005}
+    if parts:
+        whole = show(explanation.prediction.memory_mb or 0.0)
+        listed = " + ".join(f"{name} {show(value)}" for name, value in parts.items())
+        lines.append(f"memory {whole} MB = {listed}")
+    if "energy_j" not in explanation.absent:
+        lines.append(ATTRIBUTION)
+    lines += [f"{n} not available: {printable(why)}" for n, why in explanation.absent.items()]
+    return "\n".join(" " + line for line in lines)
+
+
+def _sides(difference: Difference) -> str:
+    lines = []
+    for name, side in (("before", difference.before), ("after", difference.after)):
+        p = side.prediction
+        lines.append(f" {name}: {p.title} · {printable(p.provenance.checkpoint)}")
+    parts = [
+        f"{name} {show(a)} → {show(b)}"
+        for name, (a, b) in difference.memory().items()
+        if abs(b - a) > 0.005
+    ]
+    if parts:
+        lines.append(f" memory MB: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def _energy(energy_j: float | None, whole_j: float | None) -> str:
+    if energy_j is None or not whole_j:
+        return ""
+    return show(energy_j) if abs(energy_j) >= SHORTEST_SHARE * whole_j else "0"
+
+
+def _change(before_ms: float, after_ms: float, whole_ms: float) -> str:
+    """Return a change with its sign; 0 where nobody sees a difference between the two."""
+    same = time_text(before_ms, whole_ms) == time_text(after_ms, whole_ms)
+    return "0" if same else signed(after_ms - before_ms, whole_ms)
+
+
+def _share(change_ms: float, before_ms: float) -> str:
+    """Return a change as a share of the time before; "" where that rounds to nothing."""
+    share = change_ms / before_ms if before_ms else 0.0
+    return _percent(share, "+") if abs(share) >= SHORTEST_PERCENT else ""
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else show(value)
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else _percent(value - 1, "+")
+
+
+def _percent(share: float, sign: str = "") -> str:
+    """Return a share; what rounds to nothing has no sign."""
+    text = f"{share:{sign}.1%}" if abs(share) >= SHORTEST_PERCENT else "0.0%"
+    return text.replace("-", "−")

@@ -1,0 +1,263 @@
+"""Explanations and differences as one self-contained page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from math import log10
+from pathlib import Path
+from typing import Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.explanation import Difference, Explanation, WhatIf
+from dippm.decide.explanation.explanation import ATTRIBUTION, is_part
+from dippm.decide.explanation.parts import PARTS
+from dippm.decide.explanation.roofline import UNIT_NAMES, Roofline
+from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost
+from dippm.show.report.bars import Bar, bars
+from dippm.show.report.explanation import (
+    ROWS,
+    SHORTEST_SHARE,
+    difference_table,
+    difference_title,
+    explained_table,
+    module_table,
+    what_if_table,
+)
+from dippm.show.report.files import write_text
+from dippm.show.report.html import answer_markup
+from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
+from dippm.show.report.shell import listed, page, table_markup
+
+COLOURS = {"compute": "#3b6fb6", "memory": "#e0a458", "launch": "#8d99ae", "host": "#d1495b"}
+WHOLE, LESS, MORE = "#8d99ae", "#4c956c", "#d1495b"
+SHOWN_OPS = 9
+"""Kinds of operators with a colour of their own."""
+
+
+def write_explanation(path: Path, explanation: Explanation) -> None:
+    """Write the page of an explanation: flame chart, roofline plot, tables.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+    """
+    require_libraries()
+    plots = {"flame": flame_figure(explanation), "roofline": roofline_figure(explanation)}
+    notes = [ATTRIBUTION] if "energy_j" not in explanation.absent else []
+    notes += [f"{name} not available: {why}" for name, why in explanation.absent.items()]
+    modules = module_table(explanation, MAX_DEPTH)
+    operators = explained_table(explanation, len(explanation.operators))
+    memory = "".join(
+        f'<tr><td>{escape(name)}</td><td class="n">{show(value)} MB</td></tr>'
+        for name, value in explanation.memory().items()
+    )
+    body = (
+        answer_markup(explanation.prediction)
+        + "<h2>Predicted time by module</h2><p>Width is time; colour is what limits it: "
+        + ", ".join(f'<span style="color:{c}">■</span> {n}' for n, c in COLOURS.items())
+        + ".</p>"
+        + drawn(plots["flame"], "flame")
+        + "<h2>Roofline</h2><p>Each point is an operator: operations per byte, and operations over "
+        "its predicted time. Lines are the device's peaks.</p>"
+        + drawn(plots["roofline"], "roofline")
+        + f'<h2>Memory</h2><div class="wide"><table>{memory}</table></div>'
+        + listed(notes)
+        + f"<h2>By module</h2>{table_markup(modules, typed=True)}"
+        + f"<h2>By operator</h2>{table_markup(operators)}"
+    )
+    title = f"{explanation.prediction.title} · explained"
+    write_text(path, page(title, body, explanation.to_dict(), script=script()))
+
+
+def write_difference(path: Path, difference: Difference, depth: int | None = None) -> None:
+    """Write the page of a difference: a waterfall and its table.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+    """
+    require_libraries()
+    table = difference_table(difference, depth, ROWS)
+    body = (
+        drawn(waterfall_figure(difference, depth), "waterfall")
+        + table_markup(table, typed=True)
+        + listed(table.caption.split("\n"))
+    )
+    title = f"{difference_title(difference)} · difference"
+    write_text(path, page(title, body, difference.to_dict(depth), script=script()))
+
+
+def write_what_if(path: Path, found: WhatIf) -> None:
+    """Write the page of what changes would make of a model: the time after each, and its table.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    table, base = what_if_table(found), found.baseline
+    made = [Bar("as asked", base.latency_ms, _said(base.latency_ms), limit=base.latency_ms)]
+    made += [
+        Bar(row["change"], row["latency_ms"], _said(row["latency_ms"]), limit=base.latency_ms)
+        for row in found.rows()
+        if row["reason"] is None
+    ]
+    body = bars("time of a batch, ms", made, limit="as asked") + table_markup(table)
+    notes = [f"! {warning}" for warning in base.warnings]
+    body += listed([*table.caption.split("\n"), *notes])
+    write_text(path, page(f"{base.title} · what if", body, found.to_dict()))
+
+
+def _said(time_ms: float | None) -> str:
+    return "–" if time_ms is None else f"{show(time_ms)} ms"
+
+
+def flame_figure(explanation: Explanation) -> Any:
+    """Return the modules as an icicle chart whose widths are predicted times."""
+    import plotly.graph_objects as go
+
+    rows = list(_boxes(explanation))
+    columns = (list(column) for column in zip(*rows, strict=True))
+    ids, parents, labels, values, colours, texts = columns
+    figure = go.Figure(
+        go.Icicle(
+            ids=ids,
+            parents=parents,
+            labels=labels,
+            values=values,
+            branchvalues="remainder",
+            sort=False,
+            tiling={"orientation": "v"},
+            marker={"colors": colours, "line": {"width": 0.5, "color": "white"}},
+            hovertext=texts,
+            hovertemplate="%{hovertext}<extra></extra>",
+            root={"color": "#eceff4"},
+        )
+    )
+    depth = max(identity.count("\n") for identity in ids) + 1
+    return sized(figure, 60 + 34 * min(depth, 20))
+
+
+def roofline_figure(explanation: Explanation) -> Any:
+    """Return operations per second over operations per byte, with the roofs of the device."""
+    import plotly.graph_objects as go
+
+    found = Roofline.of(explanation)
+    figure = go.Figure()
+    kinds: dict[str, float] = {}
+    for point in found.points:
+        kinds[point.op] = kinds.get(point.op, 0.0) + point.time_ms
+    named = sorted(kinds, key=lambda op: -kinds[op])[:SHOWN_OPS]
+    for name in [*named, *(["others"] if len(kinds) > len(named) else [])]:
+        those = [p for p in found.points if (p.op if p.op in named else "others") == name]
+        figure.add_scatter(
+            x=[p.intensity for p in those],
+            y=[p.tflops for p in those],
+            mode="markers",
+            marker={"size": [6 + 30 * p.share**0.5 for p in those], "opacity": 0.7},
+            name=name,
+            text=[
+                f"{escape(printable(p.path or p.op))}<br>{UNIT_NAMES.get(p.unit, p.unit)}, "
+                f"{show(p.time_ms)} ms, {p.share:.1%}"
+                for p in those
+            ],
+            hovertemplate="%{text}<br>%{x:.3g} FLOP/B, %{y:.3g} TFLOP/s<extra></extra>",
+        )
+    _roofs(figure, found)
+    figure.update_xaxes(title="operations per byte moved, FLOP/B")
+    figure.update_yaxes(title="TFLOP/s, predicted")
+    for axis, values in (("x", [p.intensity for p in found.points]), ("y", _heights(found))):
+        figure.update_layout({f"{axis}axis": log_ticks(values)})
+    return sized(figure, 520)
+
+
+def _heights(found: Roofline) -> list[float]:
+    return [point.tflops for point in found.points] + list(found.peak_tflops.values())
+
+
+def waterfall_figure(difference: Difference, depth: int | None = None) -> Any:
+    """Return how one latency becomes the other; the bars between them sum to the difference."""
+    import plotly.graph_objects as go
+
+    rows = difference.rows(depth, ROWS)
+    names = ["before", *(printable(row.what) for row in rows), "after"]
+    changes = [row.change_ms for row in rows]
+    figure = go.Figure(
+        go.Waterfall(
+            x=list(range(len(names))),
+            y=[difference.before.latency_ms, *changes, difference.after.latency_ms],
+            measure=["absolute", *["relative"] * len(rows), "total"],
+            text=[show(difference.before.latency_ms), *(f"{c:+.3g}" for c in changes),
+                  show(difference.after.latency_ms)],
+            hovertext=[escape(name) for name in names],
+            hovertemplate="%{hovertext}: %{text} ms<extra></extra>",
+            increasing={"marker": {"color": MORE}},
+            decreasing={"marker": {"color": LESS}},
+            totals={"marker": {"color": WHOLE}},
+        )
+    )  # fmt: skip
+    labels = {"tickvals": list(range(len(names))), "ticktext": [_short(n) for n in names]}
+    figure.update_xaxes(**labels, tickangle=-90)
+    figure.update_yaxes(title="predicted latency, ms")
+    return sized(figure, 520).update_layout(margin={"b": 140})
+
+
+def _boxes(explanation: Explanation) -> Iterator[tuple[str, str, str, float, str, str]]:
+    """Yield id, parent, label, own time, colour and text of each box, the model first."""
+    tree = explanation.tree
+    yield from _module_boxes(explanation, tree, "", "model")
+    for part in explanation.parts:
+        if part.time_ms > SHORTEST_SHARE * explanation.latency_ms:
+            text = f"{part.name}: {PARTS[part.name]}<br>{show(part.time_ms)} ms, {part.share:.1%}"
+            name = f"model\n({part.name})"
+            yield name, "model", part.name, part.time_ms, COLOURS["host"], text
+
+
+def _module_boxes(
+    explanation: Explanation, module: ModuleCost, parent: str, identity: str
+) -> Iterator[tuple[str, str, str, float, str, str]]:
+    time_ms, energy_j = module.time_ms or 0.0, module.energy_j
+    bound = explanation.bound_of(module)
+    kinds = ", ".join(f"{op} ×{n}" for op, n in list(module.operators.items())[:4])
+    name = printable(module.name or "(itself)")
+    lines = [f"<b>{escape(printable(module.path) or name)}</b>", escape(printable(kinds))]
+    lines.append(f"{show(time_ms)} ms, {module.share or 0.0:.1%}, {bound or 'no kernel'}")
+    if energy_j is not None:
+        lines.append(f"{show(energy_j)} J")
+    lines.append(f"{show(module.weight_bytes / 2**20)} MB of weights")
+    own = 0.0 if module.children else time_ms
+    colour = COLOURS.get(bound, "#eceff4")
+    yield identity, parent, escape(name), own, colour, "<br>".join(lines)
+    for position, child in enumerate(module.children):
+        if is_part(child):
+            continue  # told by its parts
+        yield from _module_boxes(explanation, child, identity, f"{identity}\n{position}")
+
+
+def _roofs(figure: Any, found: Roofline) -> None:
+    peaks = found.peak_tflops
+    if not peaks:
+        return
+    x = [point.intensity for point in found.points]
+    ridges = [peak * 1e3 / found.bandwidth_gb_s for peak in peaks.values()]
+    low, high = min(*x, *ridges) / 3, max(*x, *ridges) * 3
+    top = max(peaks.values())
+    slope = [low, top * 1e3 / found.bandwidth_gb_s]
+    _roof(figure, slope, [at * found.bandwidth_gb_s / 1e3 for at in slope],
+          f"memory, {show(found.bandwidth_gb_s)} GB/s")  # fmt: skip
+    for (unit, peak), ridge in zip(peaks.items(), ridges, strict=True):
+        _roof(figure, [ridge, high], [peak, peak], f"{UNIT_NAMES[unit]}, {show(peak)} TFLOP/s")
+    figure.update_xaxes(range=[log10(low), log10(high)])
+
+
+def _roof(figure: Any, x: Sequence[float], y: Sequence[float], name: str) -> None:
+    figure.add_scatter(
+        x=list(x),
+        y=list(y),
+        mode="lines",
+        line={"color": "#444", "width": 1.5},
+        name=name,
+        hovertemplate=f"{name}<extra></extra>",
+    )
+
+
+def _short(name: str) -> str:
+    return escape(name if len(name) <= 24 else "…" + name[-23:])

@@ -1,0 +1,67 @@
+"""Language models in the terminal and as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dippm.base.numbers import show
+from dippm.decide.language.answer import HEADER, LanguagePrediction
+from dippm.show.report.bars import Bar, bars
+from dippm.show.report.files import write_text
+from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.tables import Column, Fitted
+
+RANKS = {"90 % interval": 2, "J/token": 1}
+
+
+def figures_table(found: LanguagePrediction) -> Fitted:
+    """Return what a request costs in all."""
+    columns = (Column(""), Column("predicted"), Column("", folds=True, rank=1))
+    return Fitted(columns, list(found.rows()), " " + found.title)
+
+
+def steps_table(found: LanguagePrediction) -> Fitted:
+    """Return a decode step by context."""
+    columns = [Column(name, rank=RANKS.get(name, 0)) for name in HEADER]
+    caption = " " + found.footer
+    if not all(step.fits for step in found.steps):
+        caption = f" ! may not fit {found.setting.conditions.device.name}\n{caption}"
+    return Fitted(columns, found.table(), " one token for each sequence", caption)
+
+
+def write_language_page(path: Path, found: LanguagePrediction) -> None:
+    """Write a page that needs no network and no other file.
+
+    Raises:
+        DippmError: if the file cannot be written.
+    """
+    figures, steps = figures_table(found), steps_table(found)
+    body = table_markup(figures) + pictures(found) + "<h2>One token for each sequence</h2>"
+    body += table_markup(steps) + listed(f"! {warning}" for warning in found.warnings)
+    body += f"<small>{found.footer}</small>"
+    write_text(path, page(found.title, body, found.to_dict()))
+
+
+def pictures(found: LanguagePrediction) -> str:
+    """Return what the memory of a GPU consists of, and time and memory by context, as bars."""
+    m, capacity_mb = found.memory, float(found.setting.conditions.device.memory_mb)
+    parts = (
+        ("weights", m.weights_mb),
+        ("cache", m.cache_mb),
+        ("activations", m.activations_mb + m.workspace_mb),
+        ("context", m.context_mb),
+    )
+    said = f"{show(m.total_mb)} of {capacity_mb:,.0f} MB"
+    whole = Bar("after the last token", m.total_mb, said, limit=capacity_mb, parts=parts)
+    times, memory = [], []
+    for step in found.steps:
+        name, time = f"context {step.context:,}", step.cost.latency_ms
+        times.append(Bar(name, time.value, f"{show(time.value)} ms", time.interval))
+        said = f"{show(step.memory_mb)} MB"
+        memory.append(Bar(name, step.memory_mb, said, limit=capacity_mb, muted=not step.fits))
+    has = f"{found.setting.conditions.device.name} has {capacity_mb:,.0f} MB"
+    return (
+        bars("memory of one GPU, MB", [whole], limit=has)
+        + bars("a decode step by context, ms", times)
+        + bars("memory of one GPU by context, MB (grey: does not fit)", memory, limit=has)
+    )

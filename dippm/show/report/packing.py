@@ -1,0 +1,59 @@
+"""Models on the slices of a GPU in the terminal: which slice each gets, and why some get none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.decide.choice import Packed, Packing
+from dippm.show.report.tables import Column, Fitted
+
+MOST_WARNINGS = 10
+
+
+def packing_table(packing: Packing) -> Fitted:
+    """Return a row per model, in the order they were given."""
+    left = bool(packing.left_out)
+    columns = [
+        Column("model", folds=True),
+        Column("slice"),
+        Column("at", rank=2),
+        Column("usable MB", rank=1),
+        Column("needs up to MB"),
+        Column("latency ms"),
+        Column("90 % interval", rank=1),
+        Column("of whole GPU", rank=3),
+        *[Column("why not", folds=True)] * left,
+    ]
+    rows = [_cells(model) + [printable(model.reason)] * left for model in packing.models]
+    return Fitted(columns, rows, " " + packing.title, " " + packing.footer)
+
+
+def remarks(packing: Packing) -> Iterator[str]:
+    """Yield what the packing leaves of the GPU, and the warnings of its predictions."""
+    free, all_ = packing.free_memory_slices, packing.device.memory_slices
+    if packing.placed:
+        slices = "memory slice is" if free == 1 else "memory slices are"
+        yield f" {free} of {all_} {slices} free; latencies are those of each slice alone"
+    for warning in packing.warnings[:MOST_WARNINGS]:
+        yield f" ! {printable(warning)}"
+    if len(packing.warnings) > MOST_WARNINGS:
+        yield f" ! and {len(packing.warnings) - MOST_WARNINGS} other warnings, see --json"
+
+
+def _cells(model: Packed) -> list[str]:
+    c, at = model.contender, model.placement
+    if c is None or at is None:
+        return [printable(model.source), *["–"] * 5, "", "–"]
+    latency, bound_mb = c.estimate("latency_ms"), c.memory_bound_mb
+    return [
+        printable(model.source),
+        at.profile,
+        str(at.start),
+        f"{c.capacity_mb:,}",
+        "–" if bound_mb is None else show(bound_mb),
+        "–" if latency is None else show(latency.value),
+        f"{show(latency.interval.low)} – {show(latency.interval.high)}" if latency else "",
+        "–" if model.slowdown is None else f"× {model.slowdown:.2f}",
+    ]

@@ -1,0 +1,113 @@
+"""Plans in a table, and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.runs.plans.orders import arguments_of, command_of
+from dippm.runs.plans.plan import Plan
+from dippm.runs.plans.row import Row
+from dippm.runs.plans.scheduler import Chosen
+from dippm.runs.plans.status import WORDS
+from dippm.runs.plans.terms import Outcome
+from dippm.runs.plans.workload import workloads
+
+SHORT = 8
+"""Characters of a uuid, as `dippm runs` shows it."""
+
+
+def plan_table(rows: Iterable[Row]) -> Table:
+    """Return a line for each row, in the order of the workloads."""
+    table = Table(box=None)
+    table.add_column("row", justify="right")
+    for name in ("experiment", "workload", "run as", "file", "params", "listeners"):
+        table.add_column(name)
+    table.add_column("status")
+    table.add_column("run")
+    for workload in workloads(rows):
+        for row, letter in zip(workload.rows, workload.letters, strict=True):
+            cells = (
+                row.experiment,
+                row.workload,
+                f"{letter} {row.name}".strip(),
+                row.file,
+                row.params,
+                "+".join(row.listeners) or "-",
+                row.status.word + (f" {row.status.detail}" if row.status.word == "FAILED" else ""),
+                row.run[:SHORT],
+            )
+            table.add_row(str(row.number), *map(printable, cells))
+    return table
+
+
+def commands_table(plan: Plan, chosen: Chosen) -> Table:
+    """Return what would be run, a line for each row."""
+    table = Table(box=None)
+    table.add_column("row", justify="right")
+    table.add_column("run")
+    table.add_column("command")
+    for workload, rows in chosen:
+        for row in rows:
+            words = command_of(row.file, arguments_of(row), plan.path.parent)
+            cells = (workload.run_name(row), shlex.join(words))
+            table.add_row(str(row.number), *map(printable, cells))
+    return table
+
+
+def counted(rows: Iterable[Row]) -> str:
+    """Return how many rows have which status: "2 finished, 1 failed"."""
+    counts = Counter(row.status.word for row in rows)
+    return ", ".join(f"{counts[word]} {word.lower()}" for word in WORDS if counts[word])
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """Return what became of a plan, in a sentence."""
+    ran = f"{len(outcome.ran)} of {len(outcome.rows)} rows were run"
+    said = ran if outcome.ran or outcome.signal else "nothing was left to run"
+    failed = any(
+        row.status.word in ("FAILED", "TIMEOUT") and row.number in outcome.skipped
+        for row in outcome.rows
+    )
+    hint = "; --rerun-failed repeats those that failed" if failed else ""
+    return f"{said}: {counted(outcome.rows)} ({show(outcome.seconds)} s){hint}"
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """Return a row as JSON."""
+    return {
+        "row": row.number,
+        "experiment": row.experiment,
+        "workload": row.workload,
+        "name": row.name,
+        "status": row.status.word,
+        "detail": row.status.detail,
+        "run": row.run or None,
+        "devices": list(row.devices),
+        "collocation": row.sharing,
+        "file": row.file,
+        "listeners": list(row.listeners),
+        "params": row.params,
+    }
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON."""
+    return {"plan": str(plan.path), "rows": [row_document(row) for row in plan.rows]}
+
+
+def outcome_document(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """Return what became of a plan as JSON."""
+    return {
+        **plan_document(plan._replace(rows=outcome.rows)),
+        "ran": list(outcome.ran),
+        "skipped": list(outcome.skipped),
+        "interrupted": bool(outcome.signal),
+        "seconds": outcome.seconds,
+    }

@@ -1,0 +1,123 @@
+"""Plots on pages: plotly within the file, one look, axes that say their numbers in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, floor, isfinite, log10
+from typing import Any
+
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.errors import DippmError
+from dippm.show.report.shell import page
+
+OFFLINE = {
+    "displaylogo": False,
+    "responsive": True,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+}
+OTHER = "#8d99ae"
+
+
+class ReportNotInstalledError(DippmError, ImportError):
+    """The libraries of reports are missing."""
+
+
+def require_libraries() -> None:
+    """Check that a page can be made, before any work is done for it.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    try:
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        raise ReportNotInstalledError(
+            f"a page needs {error.name}", "Install it: pip install 'dippm[report]'."
+        ) from error
+
+
+def render(template: str, *, title: str, **values: Any) -> str:
+    """Return a page with plots.
+
+    Args:
+        template: what stands below the heading, in Jinja's language; its values are escaped.
+        title: of the page.
+        values: of the template.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    require_libraries()
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["number"] = _number
+    return page(title, environment.from_string(template).render(**values), script=script())
+
+
+def script() -> str:
+    """Return plotly itself, for the head of a page whose body has `drawn` figures.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    require_libraries()
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def drawn(figure: Any, name: str | None = None) -> str:
+    """Return a figure as markup that needs `script`; `name` is its identity on the page."""
+    html: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=OFFLINE)
+    return html
+
+
+def safe(text: str) -> str:
+    """Return text that plotly shows as it is: it draws tags such as links."""
+    from html import escape
+
+    return escape(printable(text), quote=False)
+
+
+def sized(figure: Any, height: int) -> Any:
+    """Give a plotly figure the looks of the house, and return it.
+
+    Its legend stands below it, where neither plotly's buttons nor points are.
+    """
+    from plotly.colors import qualitative
+
+    height = max(260, height)
+    return figure.update_layout(
+        colorway=qualitative.Dark24,
+        template="plotly_white",
+        height=height,
+        margin={"l": 10, "r": 10, "t": 40, "b": 40},
+        legend={"orientation": "h", "x": 0, "y": -76 / (height - 80), "yanchor": "top"},
+    )
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Return what a logarithmic axis of plotly needs to name 1, 2 and 5 of each power of ten.
+
+    By itself plotly writes a bare "2" and "5" between powers of ten.
+    """
+    there = [value for value in values if value > 0 and isfinite(value)]
+    if not there:
+        return {"type": "log"}
+    low, high = floor(log10(min(there))), ceil(log10(max(there)))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    places = [n * 10.0**power for power in range(low, high + 1) for n in steps]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": places,
+        "ticktext": [f"{place:,.6g}" for place in places],
+    }
+
+
+def _number(value: Any) -> str:
+    return "–" if value is None else show(float(value))

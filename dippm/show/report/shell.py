@@ -1,0 +1,159 @@
+"""`page`: the shell of every page: its policy, its style, and tables that scroll in their box.
+
+A page is one file that opens without a network; a script runs on it only if it has plots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from dippm.base.printable import json_text, printable
+from dippm.show.report.tables import Fitted
+
+POLICY = (
+    "default-src 'none'; {script}style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+STYLE = """
+*, ::before { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1c2430; background: #fff; overflow-wrap: break-word }
+h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere } h2 { margin-top: 2.5rem }
+.wide { overflow-x: auto; max-width: 100%; margin: 1rem 0 }
+table { border-collapse: collapse } caption { text-align: left; caption-side: bottom; color: #555 }
+th, td { text-align: left; vertical-align: top; padding: .2rem .6rem;
+  border-bottom: 1px solid #ddd; overflow-wrap: normal }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+td.typed { white-space: pre } td.words { min-width: 12rem } td.name { min-width: 8rem }
+nav a { margin-right: 1rem } small, .absent { color: #555 } pre { white-space: pre-wrap }
+ul.notes { padding-left: 1.2rem } li.warning::marker { content: "! "; color: #a3152c }
+table.designs { font-size: 13px } table.designs tbody tr:hover { background: #eef3fa }
+table.designs th { cursor: pointer; white-space: nowrap }
+.js-plotly-plot, .plotly-graph-div { max-width: 100%; overflow: hidden }
+figure.bars { margin: 1.5rem 0; font-variant-numeric: tabular-nums }
+.bars figcaption { font-weight: 600; margin-bottom: .3rem }
+.bars .row { display: grid; grid-template-columns: minmax(6rem, 16rem) 1fr minmax(6rem, 13rem);
+  gap: 0 .8rem; align-items: center; padding: .15rem 0 }
+.bars .name { overflow-wrap: anywhere } .bars .said { color: #555; font-size: .9em }
+.bars .track { position: relative; height: 1.1rem; background: #f1f4f8 }
+.bars .track > * { position: absolute; top: 0; bottom: 0 }
+.bars .part { top: .15rem; bottom: .15rem }
+.bars .between { top: calc(50% - 1px); bottom: auto; height: 2px; background: #1c2430 }
+.bars .between::before, .bars .between::after { content: ""; position: absolute; top: -3px;
+  height: 8px; border-left: 2px solid #1c2430 }
+.bars .between::after { right: 0 }
+.bars .limit { border-left: 2px dashed #a3152c; top: -.15rem; bottom: -.15rem }
+.bars .axis { color: #555; font-size: .85em; align-items: start }
+.bars .axis .track { background: none }
+.bars .tick { transform: translateX(-50%); white-space: nowrap }
+.bars .tick:first-child { transform: none } .bars .tick:last-child { transform: translateX(-100%) }
+.legend { color: #555; font-size: .9em } .legend span { margin-right: 1rem; white-space: nowrap }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .3em }
+.legend i.limit { width: 0; border-left: 2px dashed #a3152c; height: 1em; vertical-align: -.15em }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; padding: 0 .75rem } th, td { padding: .2rem .5rem }
+  .bars .row { grid-template-columns: 1fr auto; padding: .3rem 0 }
+  .bars .track { grid-row: 2; grid-column: 1 / 3 }
+  .bars .axis .name, .bars .axis .said { display: none }
+}
+"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
+<style>{style}</style>{script}</head><body>
+<h1>{title}</h1>
+{body}
+{everything}</body></html>
+"""
+EVERYTHING = "<h2>Everything</h2><details><summary>JSON</summary><pre>{}</pre></details>"
+_CODE = re.compile(r"`([^`<>]+)`")
+_NUMBER = r"[−+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?"
+_NUMERIC = re.compile(
+    rf"(?:[×<>≤≥] ?)?{_NUMBER}(?: ?(?:%|MB|GB|ms|s|J|W|µs|GMACs))?(?: – {_NUMBER})?"
+    "(?: [!*]| or more)?"
+)
+NUMBERS = ' class="n"'
+LONG = 32
+"""Characters of a cell above which its column is kept wide enough to read."""
+_ABSENT = ("", "–", "none", "0")
+
+
+def page(title: str, body: str, document: Any = None, *, script: str = "") -> str:
+    """Return a whole page.
+
+    Args:
+        title: any text; the page's heading, too.
+        body: ready markup.
+        document: what is folded out as JSON at the end; None for nothing.
+        script: ready markup of scripts, for pages with plots; others may run none.
+    """
+    return PAGE.format(
+        title=escape(printable(title)),
+        policy=POLICY.format(script="script-src 'unsafe-inline'; " if script else ""),
+        style=STYLE,
+        script=script,
+        body=body,
+        everything="" if document is None else EVERYTHING.format(escape(json_text(document))),
+    )
+
+
+def listed(notes: Iterable[str]) -> str:
+    """Return notes as a list; what begins with "!" is a warning, what is in backticks is code."""
+    items = []
+    for note in notes:
+        text = note.strip()
+        kind = ' class="warning"' if text.startswith("! ") else ""
+        items.append(f"<li{kind}>{note_markup(text.removeprefix('! '))}</li>")
+    return f'<ul class="notes">{"".join(items)}</ul>' if items else ""
+
+
+def note_markup(text: str) -> str:
+    """Return a sentence as markup, with what stands in backticks as code."""
+    return with_code(escape(printable(text)))
+
+
+def with_code(markup: str) -> str:
+    """Return ready markup with what stands in backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", markup)
+
+
+def table_markup(table: Fitted, *, name: str = "", typed: bool = False) -> str:
+    """Return the columns and rows of a table, whole, in a box that scrolls by itself.
+
+    Args:
+        table: its columns of numbers are aligned at the right.
+        name: its identity on the page.
+        typed: keep the blanks that its first column begins with.
+    """
+    texts = [[str(cell) for cell in row] for row in table.rows]
+    kinds = []
+    for place, column in enumerate(table.columns):
+        cells = [row[place].strip() for row in texts]
+        is_prose = column.folds and max(map(len, cells), default=0) > LONG
+        kind = ' class="words"' if is_prose and place else ' class="name"' * column.folds
+        kind = ' class="typed"' if typed and place == 0 else kind
+        kinds.append(NUMBERS if is_numeric(cells) else kind)
+    head = "".join(
+        f"<th{kind if kind == NUMBERS else ''}>{escape(printable(column.name))}</th>"
+        for kind, column in zip(kinds, table.columns, strict=True)
+    )
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{note_markup(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)
+        )
+        + "</tr>"
+        for row in texts
+    )
+    identity = f' id="{name}"' if name else ""
+    return f'<div class="wide"><table{identity}><tr>{head}</tr>{rows}</table></div>'
+
+
+def is_numeric(cells: Iterable[str]) -> bool:
+    """Return whether a column holds numbers, with or without their unit, and nothing else."""
+    there = [cell for cell in cells if cell not in _ABSENT]
+    return bool(there) and all(_NUMERIC.fullmatch(cell) for cell in there)

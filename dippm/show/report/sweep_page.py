@@ -1,0 +1,203 @@
+"""Sweeps as one self-contained page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dippm.decide.batch_sweep import BatchSweep, Place, samples_per_s
+from dippm.decide.power_sweep import PowerSweep
+from dippm.show.report.files import write_text
+from dippm.show.report.plotted import drawn, log_ticks, require_libraries, script, sized
+from dippm.show.report.shell import listed, page, table_markup
+from dippm.show.report.sweep import batch_table, fitting, power_table
+from dippm.show.report.tables import Fitted
+
+BLUE, RED, GREY = "#3b6fb6", "#d1495b", "#8d99ae"
+BAND = "rgba(59, 111, 182, 0.18)"
+
+
+def write_batch_page(path: Path, sweep: BatchSweep) -> None:
+    """Write the page of a batch sweep.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+    """
+    notes = [*fitting(sweep), *(f"! {warning}" for warning in sweep.to_dict()["warnings"])]
+    _write(
+        path, f"{sweep.title} · batch sweep", batch_figure(sweep), sweep, notes, batch_table(sweep)
+    )
+
+
+def batch_figure(sweep: BatchSweep) -> Any:
+    """Return latency, throughput and memory over the batch, with what each place holds.
+
+    Raises:
+        ReportNotInstalledError: if plotly or jinja2 is missing.
+    """
+    rows = sweep.rows()
+    x = [row["batch"] for row in rows]
+    speed = [
+        {
+            "value": row["samples_per_s"],
+            "low": samples_per_s(row["batch"], row["latency_ms_high"]),
+            "high": samples_per_s(row["batch"], row["latency_ms_low"]),
+        }
+        for row in rows
+    ]
+    plots = {
+        "latency, ms": _targets(rows, "latency_ms"),
+        "samples per second": speed,
+        "memory, MB": _targets(rows, "memory_mb"),
+    }
+    figure = _figure(x, plots, "batch size", log=True)
+    if any(row["memory_mb"] for row in rows):
+        _capacities(figure, sweep.places, x, row=len(plots))
+    return figure
+
+
+def write_power_page(path: Path, sweep: PowerSweep) -> None:
+    """Write the page of a power-limit sweep.
+
+    Raises:
+        DippmError: if the file cannot be written, or plotly or jinja2 is missing.
+    """
+    x = [point.limit_w for point in sweep.points]
+    plots = {
+        title: [
+            {
+                "value": getattr(point, target),
+                "low": point.intervals[target].low,
+                "high": point.intervals[target].high,
+            }
+            for point in sweep.points
+        ]
+        for title, target in (
+            ("latency, ms", "latency_ms"),
+            ("power, W", "power_w"),
+            ("energy of a batch, J", "energy_j"),
+        )
+    }
+    figure = _figure(x, plots, "power limit of the board, W", log=False)
+    title = f"{sweep.prediction.title} · power limits, estimated"
+    _write(path, title, figure, sweep, [f"! {w}" for w in sweep.warnings], power_table(sweep))
+
+
+def _write(
+    path: Path,
+    title: str,
+    figure: Any,
+    sweep: BatchSweep | PowerSweep,
+    notes: Sequence[str],
+    table: Fitted,
+) -> None:
+    body = drawn(figure, "sweep") + listed(notes) + table_markup(table)
+    body += listed(table.caption.split("\n"))
+    write_text(path, page(title, body, sweep.to_dict(), script=script()))
+
+
+def _figure(
+    x: Sequence[float], plots: Mapping[str, Sequence[Mapping[str, Any]]], title: str, *, log: bool
+) -> Any:
+    """Return one plot below the other, each a line in the band of its intervals."""
+    require_libraries()
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        rows=len(plots), shared_xaxes=True, vertical_spacing=0.06, subplot_titles=list(plots)
+    )
+    for row, (name, points) in enumerate(plots.items(), 1):
+        known = [(at, p) for at, p in zip(x, points, strict=True) if p["value"] is not None]
+        if not known:
+            continue
+        places = [at for at, _ in known]
+        edges = [p["high"] for _, p in known] + [p["low"] for _, p in reversed(known)]
+        figure.add_scatter(
+            x=places + places[::-1],
+            y=edges,
+            mode="lines",
+            fill="toself",
+            fillcolor=BAND,
+            line={"width": 0},
+            hoverinfo="skip",
+            name="90 % interval",
+            showlegend=row == 1,
+            row=row,
+            col=1,
+        )
+        figure.add_scatter(
+            x=places,
+            y=[p["value"] for _, p in known],
+            mode="lines+markers",
+            line_color=BLUE,
+            name="predicted",
+            showlegend=row == 1,
+            hovertemplate=f"%{{x}}: %{{y:.4g}}<extra>{escape(name)}</extra>",
+            row=row,
+            col=1,
+        )
+        heights = [p[name] for _, p in known for name in ("low", "high")]
+        figure.update_yaxes(log_ticks(heights) if log else {}, row=row, col=1)
+    figure.update_xaxes(log_ticks(x) if log else {})
+    figure.update_xaxes(title=title, row=len(plots), col=1)
+    figure = sized(figure, 280 * len(plots))
+    return figure.update_layout(margin={"t": 64})  # its titles stand below plotly's buttons
+
+
+def _capacities(figure: Any, places: Sequence[Place], x: Sequence[float], *, row: int) -> None:
+    """Draw the memory of the GPU and of its slices, and the largest batch that fits each.
+
+    Traces and not shapes, for those would not widen the axes.
+    """
+    by_memory: dict[int, list[Place]] = {}
+    for place in places:
+        by_memory.setdefault(place.memory_mb, []).append(place)
+    for memory_mb, same in by_memory.items():
+        names = " / ".join(place.name for place in same)
+        is_whole = same[0] is places[0]
+        colour = RED if is_whole else GREY
+        figure.add_scatter(
+            x=[min(x), max(x)],
+            y=[memory_mb, memory_mb],
+            mode="lines+text",
+            line={"color": colour, "width": 1, "dash": "dot"},
+            text=["", names] if is_whole else [names, ""],
+            textposition="top left" if is_whole else "top right",
+            textfont={"size": 10, "color": colour},
+            name=names,
+            hoverinfo="skip",
+            showlegend=False,
+            row=row,
+            col=1,
+        )
+        for batch, those in _by_batch(same, 2 * max(x)).items():
+            figure.add_scatter(
+                x=[batch],
+                y=[memory_mb],
+                mode="markers",
+                marker={"color": colour, "symbol": "x", "size": 7},
+                hovertemplate=f"{escape(those)}: at most {batch:,} at 99 %<extra></extra>",
+                name="largest batch that fits",
+                showlegend=is_whole,
+                row=row,
+                col=1,
+            )
+
+
+def _by_batch(places: Sequence[Place], most: float) -> dict[int, str]:
+    """Return the names of places by their largest batch, as far as that is at most `most`."""
+    found: dict[int, str] = {}
+    for place in places:
+        batch = place.largest_batch
+        if batch is not None and batch <= most:
+            found[batch] = " / ".join(filter(None, (found.get(batch), place.name)))
+    return found
+
+
+def _targets(rows: Sequence[Mapping[str, Any]], target: str) -> list[dict[str, Any]]:
+    return [
+        {"value": row[target], "low": row[f"{target}_low"], "high": row[f"{target}_high"]}
+        for row in rows
+    ]

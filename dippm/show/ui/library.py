@@ -1,0 +1,346 @@
+"""`Library`: the runs of a store and those that go on, read by one thread for all visitors.
+
+A visitor never waits for the store: what is not at hand is asked for, and comes with a later look.
+`version` rises whenever something came.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dippm.errors import DippmError
+from dippm.runs.store.runs import RunStore, open_store
+from dippm.runs.store.stored import StoredRun
+from dippm.show.ui.opened import (
+    Opened,
+    Record,
+    opened_of_folder,
+    opened_of_store,
+    record_of_folder,
+    record_of_store,
+)
+from dippm.show.ui.running import Running, running_runs
+from dippm.show.ui.selection import Listed
+
+MOST_RUNS = 20_000
+LIST_EVERY_S = 15.0
+LIST_ANYWAY_S = 300.0
+"""Even if the file of the store was not written to."""
+LOOK_EVERY_S = 1.0
+MOST_BYTES = 2**30
+MOST_RECORDS = 20
+GROWING_SHARE = 0.1
+"""A run that goes on for hours takes seconds to read: it is not read all the time."""
+
+
+class Library:
+    """Runs, whether they go on or stand in a store.
+
+    Attributes:
+        version: rises with every change.
+        trouble: why the store cannot be read at the moment, "" if it can.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        spool: Path | None = None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        growing_share: float = GROWING_SHARE,
+        opener: Callable[[str | None], RunStore] = open_store,
+    ) -> None:
+        """Prepare to read; `start` begins.
+
+        Args:
+            store: as `open_store` takes it.
+            spool: where runs are that go on, by default that of the user.
+            most_bytes: of samples that are held in memory; what was not looked at goes first.
+            growing_share: of the time that a run may be read anew while it grows.
+            opener: of the store.
+        """
+        self.version = 0
+        self.trouble = ""
+        self._store, self._spool, self._opener = store, spool, opener
+        self._most_bytes, self._growing_share = most_bytes, growing_share
+        self._source: RunStore | None = None
+        self._stored: dict[str, StoredRun] = {}
+        self._running: dict[str, Running] = {}
+        self._listed: tuple[Listed, ...] = ()
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._asked: OrderedDict[str, None] = OrderedDict()
+        self._read_with: dict[str, int] = {}
+        self._failed: dict[str, str] = {}
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._record_asked: OrderedDict[str, None] = OrderedDict()
+        self._record_rests_until: dict[str, float] = {}
+        self._grown: set[str] = set()
+        self._rests_until: dict[str, float] = {}
+        self._listed_at = float("-inf")
+        self._list_every_s = LIST_EVERY_S
+        self._listed_written: tuple[tuple[int, int], ...] = ()
+        self._has_listed = False
+        self._turn = threading.Condition()
+        self._ended = False
+
+    def start(self) -> None:
+        """Read in the background until `close`."""
+        threading.Thread(target=self._read_on, name="library", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        with self._turn:
+            self._ended = True
+            self._turn.notify_all()
+
+    @property
+    def asked(self) -> str:
+        """The store as it was asked for, "" for the user's own."""
+        return self._store or ""
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether the store was read once."""
+        return self._has_listed
+
+    @property
+    def place(self) -> str:
+        """Where the store is, for people."""
+        return self._source.place.shown() if self._source else self._store or "the store"
+
+    def runs(self) -> tuple[Listed, ...]:
+        """Return all runs, newest first."""
+        with self._turn:
+            return self._listed
+
+    def opened(self, uuids: Iterable[str]) -> dict[str, Opened]:
+        """Return those of the runs that were read; the others are asked for."""
+        found = {}
+        with self._turn:
+            for uuid in uuids:
+                if uuid in self._opened:
+                    self._opened.move_to_end(uuid)
+                    found[uuid] = self._opened[uuid]
+                elif uuid not in self._failed:
+                    self._asked[uuid] = None
+            if self._asked:
+                self._turn.notify_all()
+        return found
+
+    def record(self, uuid: str) -> Record | None:
+        """Return what a page tells of a run; None if it is not at hand: then it is asked for."""
+        with self._turn:
+            found = self._records.get(uuid)
+            rests = self._record_rests_until.get(uuid, 0.0) > time.monotonic()
+            is_new = found is None or (uuid in self._running and not rests)
+            if uuid not in self._failed and is_new:
+                self._record_asked[uuid] = None
+                self._turn.notify_all()
+            return found
+
+    def artifact(self, uuid: str, name: str) -> Path | None:
+        """Return a copy of a file that a run of the store told of, None if there is no such run.
+
+        Raises:
+            RunError: if the run told of no such file.
+            StoreError: if the store cannot be read.
+        """
+        with self._turn:
+            stored = self._stored.get(uuid)
+        return None if stored is None else stored.artifact(name)
+
+    def failures(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return why runs cannot be read, by uuid."""
+        with self._turn:
+            return {uuid: self._failed[uuid] for uuid in uuids if uuid in self._failed}
+
+    def read_at(self, uuid: str) -> int:
+        """Return the version with which a run was last read, 0 if it is not at hand."""
+        with self._turn:
+            return self._read_with.get(uuid, 0) if uuid in self._opened else 0
+
+    def wait(self, version: int, timeout_s: float) -> int:
+        """Wait until the version is above this one; return it."""
+        with self._turn:
+            self._turn.wait_for(lambda: self.version > version or self._ended, timeout_s)
+            return self.version
+
+    def look(self) -> None:
+        """Read what changed, and what was asked for; the background does this all the time."""
+        self._look_at_running()
+        if self._must_list():
+            self._list()
+        self._read_records()
+        self._read_asked()
+
+    def _read_on(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception as error:  # a thread that ended would leave a page that never changes
+                self._say(f"reading failed: {type(error).__name__}: {error}")
+            with self._turn:
+                self._turn.wait_for(
+                    lambda: self._ended or self._asked or self._record_asked, LOOK_EVERY_S
+                )
+                if self._ended:
+                    return
+
+    def _must_list(self) -> bool:
+        """Return whether the store may hold something new, and was not read just now."""
+        waited_s = time.monotonic() - self._listed_at
+        if waited_s < self._list_every_s:
+            return False
+        return waited_s >= LIST_ANYWAY_S or self._written() != self._listed_written
+
+    def _written(self) -> tuple[tuple[int, int], ...] | None:
+        """Return size and time of change of the store's file; None for what is no file."""
+        file = self._source.place.file if self._source else None
+        if file is None:
+            return None
+        beside = (file, file.with_name(f"{file.name}-wal"))
+        states = [path.stat() for path in beside if path.exists()]
+        return tuple((state.st_size, state.st_mtime_ns) for state in states)
+
+    def _list(self) -> None:
+        began = self._listed_at = time.monotonic()
+        self._listed_written = self._written() or ()
+        trouble, stored = "", self._stored
+        try:
+            if self._source is None:
+                self._source = self._opener(self._store)
+            stored = {run.uuid: run for run in self._source.runs(limit=MOST_RUNS)}
+        except DippmError as error:
+            trouble = str(error)
+        took_s = time.monotonic() - began
+        self._list_every_s = max(LIST_EVERY_S, took_s / self._growing_share)
+        with self._turn:
+            is_first, self._has_listed = not self._has_listed, trouble == "" or self._has_listed
+            if is_first or (stored, trouble) != (self._stored, self.trouble):
+                self._stored, self.trouble = stored, trouble
+                self._changed()
+
+    def _look_at_running(self) -> None:
+        found = running_runs(self._running, self._spool)
+        with self._turn:
+            news = (uuid for uuid, run in found.items() if self._running.get(uuid) != run)
+            self._grown.update(uuid for uuid in news if uuid in self._opened)
+            now = time.monotonic()
+            ready = {uuid for uuid in self._grown if self._rests_until.get(uuid, now) <= now}
+            self._asked.update(dict.fromkeys(ready))
+            self._grown -= ready
+            if found == self._running:
+                return
+            ended = self._running.keys() - found.keys()
+            for uuid in ended:
+                self._opened.pop(uuid, None)  # the store has the whole of it
+                self._records.pop(uuid, None)
+            if ended:
+                self._listed_at = float("-inf")
+            self._running = found
+            self._changed()
+
+    def _changed(self) -> None:
+        """Rise, and tell who waits; the lock is held."""
+        listed = [run.listed() for run in self._running.values()]
+        listed += [_listed(o) for uuid, o in self._stored.items() if uuid not in self._running]
+        self._listed = tuple(sorted(listed, key=lambda run: -run.wall_ns))
+        self._rise()
+
+    def _say(self, trouble: str) -> None:
+        with self._turn:
+            if trouble != self.trouble:
+                self.trouble = trouble
+                self._rise()
+
+    def _rise(self) -> None:
+        self.version += 1
+        self._turn.notify_all()
+
+    def _read_records(self) -> None:
+        while True:
+            with self._turn:
+                if not self._record_asked or self._ended:
+                    return
+                uuid, _ = self._record_asked.popitem(last=False)
+                running, stored = self._running.get(uuid), self._stored.get(uuid)
+            found, reason, began = None, "it is not in this store", time.monotonic()
+            try:
+                if running is not None:
+                    found = record_of_folder(running.recorded())
+                elif stored is not None:
+                    found = record_of_store(stored)
+            except (DippmError, OSError) as error:
+                reason = str(error)
+            took_s = max(time.monotonic() - began, LOOK_EVERY_S * self._growing_share)
+            with self._turn:
+                self._record_rests_until[uuid] = began + took_s / self._growing_share
+                if found is not None and found != self._records.get(uuid):
+                    self._records[uuid] = found
+                    if len(self._records) > MOST_RECORDS:
+                        self._records.popitem(last=False)
+                    self._rise()
+                elif found is None and running is None and self._has_listed:
+                    self._failed[uuid] = reason
+                    self._rise()
+
+    def _read_asked(self) -> None:
+        while True:
+            with self._turn:
+                if not self._asked or self._ended:
+                    return
+                uuid, _ = self._asked.popitem(last=False)
+                running, stored = self._running.get(uuid), self._stored.get(uuid)
+            self._read(uuid, running, stored)
+
+    def _read(self, uuid: str, running: Running | None, stored: StoredRun | None) -> None:
+        reason, opened = "it is not in this store", None
+        began = time.monotonic()
+        try:
+            if running is not None:
+                opened = opened_of_folder(running.recorded())
+            elif stored is not None and self._source is not None:
+                opened = opened_of_store(stored)
+                self._source.forget(stored)
+        except (DippmError, OSError) as error:
+            reason = str(error)
+        ended = time.monotonic()
+        with self._turn:
+            if running is not None:
+                self._rests_until[uuid] = ended + (ended - began) * (1 / self._growing_share - 1)
+            if opened is None:
+                if running is None and (self._stored or self.trouble == ""):
+                    self._failed[uuid] = reason
+            else:
+                self._opened[uuid] = opened
+                self._opened.move_to_end(uuid)
+                self._shrink()
+                self._read_with[uuid] = self.version + 1
+            self._rise()
+
+    def _shrink(self) -> None:
+        size_bytes = sum(opened.size_bytes for opened in self._opened.values())
+        while size_bytes > self._most_bytes and len(self._opened) > 1:
+            _, oldest = self._opened.popitem(last=False)
+            size_bytes -= oldest.size_bytes
+
+
+def _listed(run: StoredRun) -> Listed:
+    return Listed(
+        run.uuid,
+        run.name,
+        run.experiment,
+        run.group,
+        run.status,
+        run.wall_ns,
+        run.seconds,
+        run.description,
+        run.metrics,
+        run.words,
+        run.params,
+        run.tags,
+    )

@@ -1,0 +1,232 @@
+"""The table of runs, what is selected in it, what can be drawn of that, and the lines of charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, no_update
+
+from dippm.base.printable import printable
+from dippm.errors import RunError
+from dippm.show.ui.exploration import Exploration
+from dippm.show.ui.figure import SCHEMES
+from dippm.show.ui.library import Library
+from dippm.show.ui.page.visits import Filters, Name, Settings, Wanted, checked
+from dippm.show.ui.selection import Listed, counted, filtered, within
+from dippm.show.ui.streams import TOLD, listed_streams
+from dippm.show.ui.table import (
+    SCREENFUL,
+    column_label,
+    default_columns,
+    known_columns,
+    table,
+)
+from dippm.show.ui.view import keys_of
+
+MOST_NAMED = 100
+MOST_GROUPINGS = 100
+USUAL = ("tree.rss_mb", "tree.cpu_s")
+"""Sampled series that are drawn where a visitor chose none, after what the runs told."""
+MOST_USUAL_TOLD = 2
+
+
+def answer_lists(app: Dash, library: Library) -> None:
+    """Answer what a visitor does with the table and the lists."""
+    app.clientside_callback(ClientsideFunction("state", "start"), Input("clock", "id"))
+    for store in ("news", "listed", "offered", "lines", "chosen", "loaded", "answered"):
+        app.clientside_callback(
+            ClientsideFunction("state", f"draw_{store}"),
+            Input(store, "data"),
+            prevent_initial_call=True,
+        )
+    columns = _Columns()
+
+    @app.callback(
+        Output("version", "data"),
+        Output("news", "data"),
+        Input("clock", "n_intervals"),
+        State("version", "data"),
+    )
+    @checked
+    def _look(_: int | None, version: int) -> tuple[Any, Any]:
+        if library.version == version:
+            return no_update, no_update
+        news = {
+            "trouble": printable(library.trouble, keep="\n"),
+            "place": printable(library.place),
+        }
+        return library.version, news
+
+    @app.callback(
+        Output("listed", "data"),
+        Input("filters", "data"),
+        Input("version", "data"),
+        prevent_initial_call=True,
+    )
+    @checked
+    def _list(filters: Filters | None, _: int) -> Any:
+        return _listed(library, filters or Filters(), columns)
+
+    @app.callback(
+        Output("chosen", "data"),
+        Input("wanted", "data"),
+        State("filters", "data"),
+        prevent_initial_call=True,
+    )
+    @checked
+    def _select(wanted: Wanted | None, filters: Filters | None) -> Any:
+        _, _, found, _ = _filtered(library.runs(), filters or Filters())
+        if not wanted:
+            return no_update
+        return [run.uuid for run in found][: None if wanted.all else wanted.newest]
+
+    @app.callback(
+        Output("offered", "data"),
+        Input("settings", "data"),
+        Input("version", "data"),
+        State("offered", "data"),
+        prevent_initial_call=True,
+    )
+    @checked
+    def _offer(settings: Settings | None, _: int, before: Any) -> Any:
+        selected = settings.selected if settings else []
+        found: dict[str, int] = {}
+        for run in runs_of(library, selected):
+            for key in listed_streams(run.metrics):
+                found[key] = found.get(key, 0) + 1
+        for opened in library.opened(selected[:MOST_NAMED]).values():
+            for key in opened.streams:
+                found[key] = found.get(key, 0) + 1
+        now = {"streams": sorted(found), "usual": _usual(found)}
+        return no_update if now == before else now
+
+    @app.callback(
+        Output("lines", "data"),
+        Input("settings", "data"),
+        Input("dark", "data"),
+        Input("version", "data"),
+        State("lines", "data"),
+        prevent_initial_call=True,
+    )
+    @checked
+    def _lines(settings: Settings | None, scheme: Name, _: int, before: Any) -> Any:
+        settings = settings or Settings()
+        runs = runs_of(library, settings.selected)
+        named = keys_of(runs, Exploration(grouping=settings.grouping))
+        rows = [[key, _text(label)] for key, label in named.items()][:MOST_NAMED]
+        colours = SCHEMES.get(scheme, SCHEMES["light"]).lines
+        now = {"rows": rows, "keys": list(named), "colours": list(colours)}
+        return no_update if now == before else now
+
+
+class _Columns:
+    """What columns there are: asked for with every sort, and the same until a run comes."""
+
+    def __init__(self) -> None:
+        self._of: Sequence[Listed] = ()
+        self._found: tuple[list[str], list[str]] = ([], [])
+
+    def of(self, runs: Sequence[Listed]) -> tuple[list[str], list[str]]:
+        """Return the columns of somebody who chose none, and all that there are."""
+        if runs is not self._of:
+            self._found = default_columns(runs), known_columns(runs)
+            self._of = runs
+        return self._found
+
+
+def _listed(library: Library, filters: Filters, columns: _Columns) -> dict[str, Any]:
+    """Return what the page shows of the table and of the filters beside it."""
+    every = library.runs()
+    found, of_them, listed, trouble = _filtered(every, filters)
+    usual, known = columns.of(every)
+    chosen = filters.columns or usual
+    drawn = table(
+        listed,
+        chosen,
+        sort=filters.sort,
+        by=filters.by,
+        opened=frozenset(filters.opened),
+        first=filters.first,
+    )
+    kinds = zip(drawn.columns, drawn.numeric, strict=True)
+    by = ["experiment", "workload", "status", *(key for key in known if ": " in key)]
+    return {
+        "columns": [[key, _text(column_label(key)), is_number] for key, is_number in kinds],
+        "rows": [
+            {
+                "label": row.label,
+                "cells": row.cells,
+                "uuids": row.uuids,
+                "status": row.status,
+                "group": row.group,
+                "open": row.open,
+            }
+            for row in drawn.rows
+        ],
+        "first": drawn.first,
+        "count": drawn.count,
+        "most": SCREENFUL,
+        "note": f"{len(listed):,} of {len(every):,}",
+        "trouble": trouble,
+        "known": known,
+        "by": [["", "nothing"], *([key, _text(column_label(key))] for key in by[:MOST_GROUPINGS])],
+        "experiments": [
+            [name, f"{_text(name)} ({count:,})"]
+            for name, count in counted(run.experiment for run in found)
+        ],
+        "workloads": [
+            [json.dumps(pair), f"{_text(pair[1])} ({count:,})"]
+            for pair, count in counted(run.workload for run in of_them)
+        ],
+        "empty": None if listed else _empty(library, is_filtered=bool(every)),
+    }
+
+
+def _empty(library: Library, *, is_filtered: bool) -> list[str]:
+    """Return what stands where no run does; what begins with "$" is to be typed."""
+    if is_filtered:
+        return ["No run passes these filters."]
+    if library.trouble:
+        return ["The store cannot be read: see above."]
+    if not library.has_listed:
+        return ["Reading the store …"]
+    store = f" --store {library.asked}" if library.asked else ""
+    return [
+        f"There is no run in {printable(library.place)} yet. Record one, from a terminal:",
+        f"$ dippm run{printable(store)} -- python train.py",
+        "It stands here while it goes on. A program of your own can say more:",
+        "$ with dippm.track() as run:\n    run.log_metric('loss', loss, step=step)",
+    ]
+
+
+def _usual(found: dict[str, int]) -> list[str]:
+    told = sorted(
+        (key for key in found if key.startswith(TOLD)), key=lambda key: ("loss" not in key, key)
+    )
+    return [*told[:MOST_USUAL_TOLD], *(key for key in USUAL if key in found)]
+
+
+def _filtered(
+    every: Sequence[Listed], filters: Filters
+) -> tuple[list[Listed], list[Listed], list[Listed], str]:
+    """Return runs by words, by experiment too, by workload too, and what is wrong with a filter."""
+    try:
+        found = filtered(every, filters.search, filters.status, filters.condition)
+    except RunError as error:
+        return [], [], [], str(error)
+    experiments = set(filters.experiments)
+    pairs = [o for o in filters.workloads if not experiments or o[0] in experiments]
+    of_them = within(found, experiments)
+    return found, of_them, within(of_them, (), pairs), ""
+
+
+def runs_of(library: Library, selected: Iterable[str]) -> list[Listed]:
+    """Return those of the selected runs that there are, in the order of selection."""
+    known = {run.uuid: run for run in library.runs()}
+    return [known[uuid] for uuid in selected if uuid in known]
+
+
+def _text(text: str) -> str:
+    return printable(text) or "–"

@@ -1,0 +1,305 @@
+"""`view`: from runs and what was set to one chart: aligned, smoothed, merged, cut and thinned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dippm.runs.store.record import Span
+from dippm.show.report.runs.charts import Level, Line, Lines, Stretch
+from dippm.show.report.runs.thinning import extremes
+from dippm.show.ui.alignment import AXES, STEP, Begun, offsets_s
+from dippm.show.ui.expected import Expected, expected
+from dippm.show.ui.exploration import ChartView, Exploration
+from dippm.show.ui.merging import merged
+from dippm.show.ui.opened import Opened
+from dippm.show.ui.selection import Listed, labels
+from dippm.show.ui.smoothing import smoothed
+from dippm.show.ui.streams import MOST_OF_A_LINE, Stream
+
+MOST_POINTS = 40_000
+"""Of a chart, all lines together; a screen has some thousand columns."""
+MOST_STRETCHES = 400
+MOST_LEVELS = 8
+GRID = 1000
+NO_STEPS = "it has no steps: only numbers that were told with a step have"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One chart, ready to draw.
+
+    Attributes:
+        chart: lines, levels and stretches.
+        keys: of each line, as `Exploration.hidden` names it.
+        colours: place of each line among all that could be shown, hidden ones too: a line keeps
+            its colour.
+        absent: (run, reason) of what is not there.
+        points: before thinning.
+        remarks: what was left out, for people.
+        clock: whether x is seconds since 1970.
+        extent: first and last x of all that was recorded of the runs that are shown, so that all
+            charts have one axis; None if nothing was.
+        endings: status of each line whose run did not end well, "" for any other.
+    """
+
+    chart: Lines
+    keys: tuple[str, ...]
+    colours: tuple[int, ...]
+    absent: tuple[tuple[str, str], ...]
+    points: int
+    remarks: tuple[str, ...]
+    clock: bool
+    extent: tuple[float, float] | None = None
+    endings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    key: str
+    label: str
+    place: int
+    runs: tuple[tuple[Any, Any], ...]
+    uuids: tuple[str, ...]
+
+
+def workload_key(run: Listed) -> str:
+    """Return the key of the line that a run is merged into: a JSON list of two names."""
+    return json.dumps(run.workload)
+
+
+def keys_of(runs: Sequence[Listed], exploration: Exploration) -> dict[str, str]:
+    """Return label by key of all lines, in the order of selection."""
+    if exploration.grouping == "merged":
+        several = len({run.experiment for run in runs}) > 1
+        return {workload_key(o): " / ".join(o.workload) if several else o.workload[1] for o in runs}
+    return labels(runs)
+
+
+def view(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    exploration: Exploration,
+    wanted: ChartView,
+    *,
+    whole: bool = False,
+) -> View:
+    """Return one chart.
+
+    Args:
+        runs: what is selected, in that order.
+        opened: those of them that were read, by uuid.
+        exploration: what was set.
+        wanted: the chart.
+        whole: keep every point and the whole axis, for a file.
+    """
+    offsets = offsets_s(
+        [Begun(run.uuid, run.workload, run.wall_ns) for run in runs], exploration.alignment
+    )
+    named, own = keys_of(runs, exploration), labels(runs)
+    is_merged, hidden = exploration.grouping == "merged", frozenset(exploration.hidden)
+    by_step = exploration.axis == "step"
+
+    def key_of(run: Listed) -> str:
+        return workload_key(run) if is_merged else run.uuid
+
+    places = {key: place for place, key in enumerate(named)}
+    groups: dict[str, list[tuple[Any, Any]]] = {}
+    members: dict[str, list[Listed]] = {}
+    absent: list[tuple[str, str]] = []
+    unit, points = "", 0
+    seen = None if whole else wanted.x
+    for run in runs:
+        key = key_of(run)
+        if key in hidden or run.uuid not in opened:
+            continue
+        stream = opened[run.uuid].streams.get(wanted.stream)
+        if stream is None:
+            absent.append((own[run.uuid], "it has no such stream"))
+            continue
+        stream = stream.rate() if exploration.rates else stream
+        if by_step and stream.steps is None:
+            absent.append((own[run.uuid], NO_STEPS))
+            continue
+        if stream.reason:
+            absent.append((own[run.uuid], stream.reason))
+        unit, points = stream.unit or unit, points + len(stream.values)
+        # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
+        is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
+        groups.setdefault(key, []).append(
+            _placed(stream, offsets[run.uuid], exploration, seen, is_whole=is_whole)
+        )
+        members.setdefault(key, []).append(run)
+    drawn = [
+        _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
+        for key, of in groups.items()
+    ]
+    most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
+    lines = [_line(one, is_merged, seen, None if whole else most) for one in drawn]
+    shown = [run for of in members.values() for run in of]
+    remarks: list[str] = []
+    levels = _levels(shown, opened, own, exploration, wanted.stream, remarks)
+    stretches = (
+        [] if by_step else _stretches(shown, opened, own, offsets, exploration, seen, remarks)
+    )
+    is_counter = any(
+        stream.counter
+        for run in shown
+        if (stream := opened[run.uuid].streams.get(wanted.stream)) is not None
+    )
+    growth = " growth" if exploration.rates and is_counter else ""
+    y_label = f"{wanted.stream}{growth}" + (f" ({unit})" if unit else "")
+    title, axis = wanted.stream, STEP if by_step else AXES[exploration.alignment]
+    chart = Lines(title, axis, y_label, tuple(lines), tuple(levels), tuple(stretches), unit)
+    return View(
+        chart,
+        tuple(one.key for one in drawn),
+        tuple(one.place for one in drawn),
+        tuple(absent),
+        points,
+        tuple(remarks),
+        exploration.alignment == "clock" and not by_step,
+        _extent(runs, opened, offsets, lambda run: key_of(run) not in hidden, by_step=by_step),
+        tuple(_ending(members[one.key]) for one in drawn),
+    )
+
+
+def _placed(
+    stream: Stream,
+    offset_s: float,
+    exploration: Exploration,
+    seen: tuple[float, float] | None,
+    *,
+    is_whole: bool,
+) -> tuple[Any, Any]:
+    if is_whole:
+        time_s, values = stream.least_and_greatest()
+        return time_s + offset_s, values
+    values = smoothed(stream.values, exploration.smoothing)
+    if exploration.axis == "time":
+        part = None if seen is None else (min(seen) - offset_s, max(seen) - offset_s)
+        time_s, values = _cut(stream.time_s, values, part)
+        return time_s + offset_s, values
+    order = stream.steps.argsort(kind="stable")
+    return stream.steps[order], values[order]
+
+
+def _extent(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    offsets: Mapping[str, float],
+    is_shown: Callable[[Listed], bool],
+    *,
+    by_step: bool,
+) -> tuple[float, float] | None:
+    """Return the first and last x of everything that runs recorded."""
+    ends = []
+    for run in runs:
+        found = opened.get(run.uuid)
+        if found is None or not is_shown(run):
+            continue
+        for stream in found.streams.values():
+            if by_step:
+                if stream.steps is not None:
+                    ends += [float(stream.steps.min()), float(stream.steps.max())]
+            elif len(stream.time_s):
+                offset_s = offsets[run.uuid]
+                ends += [float(stream.time_s[0]) + offset_s, float(stream.time_s[-1]) + offset_s]
+    return (min(ends), max(ends)) if ends else None
+
+
+def _ending(runs: Sequence[Listed]) -> str:
+    """Return how the runs of a line ended, "" where all of them ended well or go on."""
+    bad = [run.status for run in runs if run.status not in ("finished", "running")]
+    if len(runs) == 1 or not bad:
+        return bad[0] if bad else ""
+    return f"{len(bad)} of {len(runs)} {', '.join(dict.fromkeys(bad))}"
+
+
+def _line(one: _Drawn, is_merged: bool, seen: tuple[float, float] | None, most: int | None) -> Line:
+    parts = [_cut(x, y, seen) for x, y in one.runs]
+    if is_merged:
+        band = merged(parts, GRID if most is None else min(GRID, max(4, most // 4)))
+        return Line(one.label, one.label, *band, n=len(parts), uuids=one.uuids)
+    x, y = parts[0]
+    if most is not None and len(y) > most:
+        rows = extremes(y, most)
+        x, y = x[rows], y[rows]
+    return Line(one.label, one.label, x, y, uuids=one.uuids)
+
+
+def _cut(x: Any, y: Any, seen: tuple[float, float] | None) -> tuple[Any, Any]:
+    """Return what is seen, and a point on either side, so that lines go on to the edge."""
+    import numpy as np
+
+    if seen is None:
+        return x, y
+    first, last = np.searchsorted(x, min(seen)), np.searchsorted(x, max(seen), side="right")
+    there = slice(max(0, int(first) - 1), int(last) + 1)
+    return x[there], y[there]
+
+
+def _levels(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    own: Mapping[str, str],
+    exploration: Exploration,
+    key: str,
+    remarks: list[str],
+) -> list[Level]:
+    """Return what was predicted, once for all runs that share it."""
+    found: dict[Expected, list[str]] = {}
+    for run in runs if exploration.prediction else ():
+        foretold = expected(opened[run.uuid], key, rates=exploration.rates)
+        if foretold is not None:
+            found.setdefault(foretold, []).append(own[run.uuid])
+    if len(found) > MOST_LEVELS:
+        remarks.append(f"{MOST_LEVELS} of {len(found)} predictions are drawn; select fewer runs")
+    return [
+        Level(of[0] if len(of) == 1 else f"{len(of)} runs", "predicted", *foretold[1:])
+        for foretold, of in list(found.items())[:MOST_LEVELS]
+    ]
+
+
+def _stretches(
+    runs: Sequence[Listed],
+    opened: Mapping[str, Opened],
+    own: Mapping[str, str],
+    offsets: Mapping[str, float],
+    exploration: Exploration,
+    seen: tuple[float, float] | None,
+    remarks: list[str],
+) -> list[Stretch]:
+    """Return the spans that are seen, the longest of them if they are many."""
+    found = []
+    for run in runs if exploration.spans else ():
+        zero_ns, offset_s = opened[run.uuid].start.at.monotonic_ns, offsets[run.uuid]
+        lanes = _lanes(opened[run.uuid].spans)
+        for span in opened[run.uuid].spans:
+            if span.end_ns is None:
+                continue
+            start = (span.start_ns - zero_ns) / 1e9 + offset_s
+            end = (span.end_ns - zero_ns) / 1e9 + offset_s
+            if seen is None or (end >= min(seen) and start <= max(seen)):
+                found.append(Stretch(own[run.uuid], span.name, start, end, lanes[span.id]))
+    if len(found) > MOST_STRETCHES:
+        remarks.append(f"the {MOST_STRETCHES} longest of {len(found):,} spans are drawn; zoom in")
+        found = sorted(found, key=lambda o: o.start - o.end)[:MOST_STRETCHES]
+    return found
+
+
+def _lanes(spans: Iterable[Span]) -> dict[int, int]:
+    """Return the lane of each span: below the one around it, and beside none of the same time."""
+    lanes: dict[int, int] = {}
+    busy_until: list[int] = []
+    ended = (span for span in spans if span.end_ns is not None)
+    for span in sorted(ended, key=lambda span: (span.start_ns, -(span.end_ns or 0))):
+        lane = lanes.get(span.parent, -1) + 1
+        while lane < len(busy_until) and busy_until[lane] > span.start_ns:
+            lane += 1
+        busy_until += [0] * (lane + 1 - len(busy_until))
+        busy_until[lane] = span.end_ns or 0
+        lanes[span.id] = lane
+    return lanes

@@ -1,1 +1,0 @@
-"""The page of runs, `dippm ui`: only `dippm.ui.page` knows Dash."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dippm
+from dippm.base.moved import MOVED
 
 SURFACE = {
     "BatchSweep",
@@ -137,3 +138,30 @@ def test_no_public_name_is_also_the_name_of_a_module():
     folder = Path(dippm.__file__).parent
     modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert not modules & set(dippm.__all__)
+    assert not set(MOVED) & set(dippm.__all__)
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, dippm
+modules = [module.name for module in pkgutil.walk_packages(dippm.__path__, "dippm.")]
+for name in modules:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:  # of a framework that is not installed
+        assert not (error.name or "").startswith("dippm"), (name, error)
+for name in dippm.__all__:
+    found = getattr(dippm, name)
+    assert callable(found) and found.__name__ == name, name
+    assert found.__module__.startswith("dippm."), name
+print(len(modules))
+"""
+
+
+@pytest.mark.slow
+def test_public_names_stay_what_they_are_when_every_module_is_imported():
+    assert int(python(EVERY_MODULE).split()[-1]) > 600
+
+
+def python(code):
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout

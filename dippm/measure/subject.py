@@ -14,7 +14,7 @@ from dippm.model.frontends import InputSpec
 if TYPE_CHECKING:
     import torch
 
-    from dippm.model.frontends.torch_export import Accepted
+    from dippm.model.frontends.torch.export import Accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def load_subject(
     """
     import torch
 
-    from dippm.model.frontends.torch_export import accepted_inputs
+    from dippm.model.frontends.torch.export import accepted_inputs
 
     module, own_shapes, name = _module(source, trust=trust, device=device)
     module = module.to(device)
@@ -83,7 +83,7 @@ def _from_file(path: Path, *, trust: bool) -> Any:
     import torch
 
     from dippm.model.frontends import pytorch
-    from dippm.model.frontends.torch_archive import archive_kind, load_pickled
+    from dippm.model.frontends.torch.archive import archive_kind, load_pickled
     from dippm.model.vision_operators import declare_vision_operators
 
     kind = archive_kind(path)

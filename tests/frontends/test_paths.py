@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dippm.model.frontends import load, torch_script_paths
+from dippm.model.frontends import load
+from dippm.model.frontends.torch import script_paths
 from dippm.model.graph import ModelGraph, build
 from tests.frontends.test_parity import input_shape
 from tests.frontends.twins.writers import Writers
@@ -99,7 +100,7 @@ def test_naming_leaves_a_scripted_module_as_it_was():
     module = scripted(Net().eval(), "script")
     stages = dict(module.named_modules())["stages"]
     before = str(module.graph), str(stages.graph)
-    assert torch_script_paths.scripted(module)
+    assert script_paths.scripted(module)
     assert (str(module.graph), str(stages.graph)) == before
 
 

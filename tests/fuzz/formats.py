@@ -110,7 +110,7 @@ def _torch(folder: Path) -> list[bytes]:
 
 def _read_torch(path: Path) -> None:
     from dippm.model.frontends import InputSpec, pytorch
-    from dippm.model.frontends.torch_archive import archive_kind, load_pickled
+    from dippm.model.frontends.torch.archive import archive_kind, load_pickled
 
     pytorch.accepts(path)
     if archive_kind(path) in ("pt2", "torchscript"):  # refused without trust

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import dippm
 from dippm.errors import DippmError
-from dippm.model.frontends.torch_defaults import ADDED, CHOSEN
+from dippm.model.frontends.torch.usual_inputs import ADDED, CHOSEN
 from dippm.model.graph.model_graph import ModelGraph
 from tests.zoo.case import Case, NotBuiltError
 

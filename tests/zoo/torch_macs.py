@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from dippm.model.frontends.torch_known import KnownNumbers
+from dippm.model.frontends.torch.constant_folding import KnownNumbers
 from tests.zoo.case import Inputs, NotBuiltError
 from tests.zoo.torch_detections import EveryBox
 

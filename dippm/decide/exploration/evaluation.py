@@ -216,7 +216,7 @@ def without_weights(architecture: Architecture, design: Design) -> Any:
         return architecture.make
     import torch
 
-    from dippm.model.frontends.torch_known import BuildsNumbers
+    from dippm.model.frontends.torch.constant_folding import BuildsNumbers
 
     try:
         with torch.device("meta"), BuildsNumbers():

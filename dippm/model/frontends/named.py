@@ -22,8 +22,8 @@ from dippm.errors import (
 )
 from dippm.model.frontends.frontend import InputSpec
 from dippm.model.frontends.objects import objects_in
-from dippm.model.frontends.torch_defaults import chosen
-from dippm.model.frontends.torch_input_shapes import FRAMES
+from dippm.model.frontends.torch.input_shapes import FRAMES
+from dippm.model.frontends.torch.usual_inputs import chosen
 from dippm.model.frontends.worker import step
 from dippm.model.frontends.worker_errors import short_of_memory
 from dippm.model.relax.raw_graph import RawGraph
@@ -277,7 +277,7 @@ BUILDERS: dict[str, Callable[[str, torch.device], Built]] = {
 
 def _built(make: Callable[[], torch.nn.Module], device: torch.device) -> torch.nn.Module:
     """Build on a device; constructors that read numbers back get real memory instead of "meta"."""
-    from dippm.model.frontends.torch_known import BuildsNumbers
+    from dippm.model.frontends.torch.constant_folding import BuildsNumbers
 
     try:
         with device, BuildsNumbers():

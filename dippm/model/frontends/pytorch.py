@@ -26,7 +26,7 @@ from dippm.errors import (
 )
 from dippm.model.frontends.deadline import Frames, frames_of, innermost_part, within
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_archive import archive_kind, load_pickled
+from dippm.model.frontends.torch.archive import archive_kind, load_pickled
 from dippm.model.frontends.worker import locating, step
 from dippm.model.frontends.worker_errors import took_too_long
 from dippm.model.relax.raw_graph import RawGraph
@@ -35,7 +35,7 @@ from dippm.model.vision_operators import declare_vision_operators
 if TYPE_CHECKING:
     import torch
 
-    from dippm.model.frontends.torch_export import Exported
+    from dippm.model.frontends.torch.export import Exported
 
 NAME = "pytorch"
 
@@ -47,7 +47,7 @@ def accepts(path: Path) -> bool:
 
 def prepare() -> None:
     """Import what every conversion needs, while the caller still works."""
-    import dippm.model.frontends.torch_export
+    import dippm.model.frontends.torch.export
     import dippm.model.relax.torch
     import dippm.model.relax.walk  # noqa: F401
 
@@ -98,7 +98,7 @@ def require_trust(path: Path, kind: str | None, *, trust: bool) -> None:
 
 def convert_module(module: torch.nn.Module, inputs: InputSpec) -> RawGraph:
     """Convert a module that already lives in this process."""
-    from dippm.model.frontends.torch_export import export
+    from dippm.model.frontends.torch.export import export
 
     step("exporting")
     with quiet(), locating(partial(_place_in, module)):
@@ -112,7 +112,7 @@ class ProgramBytes:
     Attributes:
         data: the program.
         batch, batch_is_symbolic, notes: see `Exported`.
-        schemas: of operators that the worker does not know, see `torch_foreign`.
+        schemas: of operators that the worker does not know, see `foreign_operators`.
     """
 
     data: bytes
@@ -146,8 +146,8 @@ def export_bytes(
     """
     import torch
 
-    from dippm.model.frontends.torch_export import export, slimmed
-    from dippm.model.frontends.torch_foreign import foreign_schemas
+    from dippm.model.frontends.torch.export import export, slimmed
+    from dippm.model.frontends.torch.foreign_operators import foreign_schemas
     from dippm.model.relax.torch_data_flow import with_data_flow
 
     buffer = io.BytesIO()
@@ -189,19 +189,19 @@ def load_program(
     """Convert what `export_bytes` made; it is ours, so it needs no trust."""
     import torch
 
-    from dippm.model.frontends import torch_foreign, torch_stated
-    from dippm.model.frontends.torch_export import Exported
+    from dippm.model.frontends.torch import data_dependent_sizes, foreign_operators
+    from dippm.model.frontends.torch.export import Exported
 
     step("reading the exported program")
-    torch_stated.declare()
-    torch_foreign.declare(schemas)
+    data_dependent_sizes.declare()
+    foreign_operators.declare(schemas)
     with quiet():
         program = torch.export.load(path)
         return _to_graph(Exported(program, batch, batch_is_symbolic, tuple(notes)))
 
 
 def _load_pt2(path: Path, inputs: InputSpec) -> Exported:
-    from dippm.model.frontends.torch_export import re_export
+    from dippm.model.frontends.torch.export import re_export
 
     with quiet():
         try:
@@ -234,7 +234,7 @@ def _convert_torchscript(path: Path, inputs: InputSpec) -> RawGraph:
 def _load_torchscript(path: Path, device: str) -> torch.nn.Module:
     import torch
 
-    from dippm.model.frontends.torch_script_sizes import compute_sizes_as_numbers
+    from dippm.model.frontends.torch.script_sizes import compute_sizes_as_numbers
 
     try:
         try:

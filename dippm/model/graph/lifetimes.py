@@ -4,7 +4,7 @@ Eager PyTorch frees a tensor when nothing refers to it any more. That is after i
 not before the module call that it was given to returns: the caller holds the arguments of a call.
 So the input of a block lives as long as the block runs, whatever the block does with it. Names
 within a module that are never bound again, and lists, keep more alive: a module that is exported
-here tells them (`dippm.model.frontends.torch_holds`), most files do not.
+here tells them (`dippm.model.frontends.torch.lifetimes`), most files do not.
 
 A compiler frees after the last reader, and does not make what only passes between element-wise
 operators.

@@ -19,7 +19,7 @@ from dippm.errors import (
 from dippm.model import frontends
 from dippm.model.frontends import pytorch, registry
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_archive import archive_kind, load_pickled
+from dippm.model.frontends.torch.archive import archive_kind, load_pickled
 
 SHAPE = "3,32,32"
 

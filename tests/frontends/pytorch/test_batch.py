@@ -12,8 +12,8 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import deadline, pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_export import accepted_inputs
-from dippm.model.frontends.torch_weights import keeping_attributes
+from dippm.model.frontends.torch.export import accepted_inputs
+from dippm.model.frontends.torch.prepare import keeping_attributes
 from dippm.model.graph import build
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import dippm
 from dippm.errors import ConversionError
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_export import export
+from dippm.model.frontends.torch.export import export
 
 OWN = InputSpec({})
 
@@ -216,16 +216,16 @@ class Layers(nn.Module):
 
 
 def test_many_layers_of_many_steps_are_no_loop_over_samples(monkeypatch):
-    from dippm.model.frontends import torch_attempt
+    from dippm.model.frontends.torch import candidates
 
     batches = []
-    original = torch_attempt.Attempt.at
+    original = candidates.Attempt.at
 
     def at(self, batch, **rest):
         batches.append(batch)
         return original(self, batch, **rest)
 
-    monkeypatch.setattr(torch_attempt.Attempt, "at", at)
+    monkeypatch.setattr(candidates.Attempt, "at", at)
     exported = export(Layers(), InputSpec.parse("8"))
     assert exported.batch_is_symbolic
     assert batches == [exported.batch]

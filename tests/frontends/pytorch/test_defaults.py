@@ -13,7 +13,7 @@ from torch import nn
 from dippm.errors import InputShapeError
 from dippm.model.frontends import named, pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_input_shapes import input_shape
+from dippm.model.frontends.torch.input_shapes import input_shape
 from dippm.model.graph import build
 
 OWN = InputSpec({})

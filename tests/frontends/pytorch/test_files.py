@@ -10,7 +10,7 @@ from torch import nn
 
 from dippm.errors import ModelFileError, ModelNotFoundError, UnknownNameError, UnsafeModelError
 from dippm.model import frontends
-from dippm.model.frontends.torch_archive import archive_kind
+from dippm.model.frontends.torch.archive import archive_kind
 from dippm.model.graph import build
 
 SHAPE = "3,32,32"

@@ -10,7 +10,7 @@ from dippm.errors import ConversionError, InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_companions import with_known_masks
+from dippm.model.frontends.torch.fallback_inputs import with_known_masks
 from dippm.model.graph import ModelGraph, build
 
 ROWS = 12 * 16 * 16

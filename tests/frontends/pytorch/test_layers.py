@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dippm.errors import ConversionError
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_export import Exported
+from dippm.model.frontends.torch.export import Exported
 from dippm.model.graph import ModelGraph, build
 from tests.frontends.pytorch.cases import CASES, Shape
 

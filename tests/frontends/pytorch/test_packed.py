@@ -12,7 +12,7 @@ import dippm
 from dippm.errors import InputShapeError
 from dippm.model import frontends
 from dippm.model.frontends import named
-from dippm.model.frontends.torch_known import kept_numbers
+from dippm.model.frontends.torch.constant_folding import kept_numbers
 
 WIDTH = 3 * 14 * 14
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dippm.model.frontends import pytorch
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_recurrent import whole_recurrent_layers
+from dippm.model.frontends.torch.recurrent import whole_recurrent_layers
 from dippm.model.graph import build
 from dippm.model.relax.raw_graph import RawGraph
 

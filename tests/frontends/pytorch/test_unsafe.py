@@ -12,7 +12,7 @@ from torch import nn
 
 from dippm.errors import ConversionError, FrameworkNotInstalledError, UnsafeModelError
 from dippm.model import frontends
-from dippm.model.frontends.torch_archive import allowed_global, load_pickled
+from dippm.model.frontends.torch.archive import allowed_global, load_pickled
 from dippm.model.graph import build
 
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec, check_kinds
-from dippm.model.frontends.torch_call import Arguments, Call, Leaf
+from dippm.model.frontends.torch.call import Arguments, Call, Leaf
 
 UNEQUAL = (
     "the inputs of the exported program have unequal first sizes: they were taken as they are, "

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dippm.model.frontends.torch_script_paths import flat
+from dippm.model.frontends.torch.script_paths import flat
 
 _ON_NUMBERS = {
     "aten::add": "aten::add",

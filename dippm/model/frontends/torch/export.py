@@ -15,8 +15,7 @@ from torch.export import ExportedProgram
 
 from dippm.errors import ConversionError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec, marker_batch
-from dippm.model.frontends.torch_attempt import Attempt
-from dippm.model.frontends.torch_batch import (
+from dippm.model.frontends.torch.batch_check import (
     BatchWatch,
     has_sequence_first,
     loses_batch,
@@ -24,13 +23,14 @@ from dippm.model.frontends.torch_batch import (
     same_work,
     watch_sequences,
 )
-from dippm.model.frontends.torch_call import Call, Leaf
-from dippm.model.frontends.torch_inputs import accepted
-from dippm.model.frontends.torch_known import kept_numbers
-from dippm.model.frontends.torch_program import call_of_program, is_static
-from dippm.model.frontends.torch_quantized import quantization_notes, with_float_layers
-from dippm.model.frontends.torch_script import check_not_rewritten, with_hidden_scripts
-from dippm.model.frontends.torch_weights import evaluating, on_meta, unwrapped, without_weights
+from dippm.model.frontends.torch.call import Call, Leaf
+from dippm.model.frontends.torch.candidates import Attempt
+from dippm.model.frontends.torch.constant_folding import kept_numbers
+from dippm.model.frontends.torch.prepare import evaluating, on_meta, unwrapped, without_weights
+from dippm.model.frontends.torch.program import call_of_program, is_static
+from dippm.model.frontends.torch.quantized import quantization_notes, with_float_layers
+from dippm.model.frontends.torch.script import check_not_rewritten, with_hidden_scripts
+from dippm.model.frontends.torch.signature import accepted
 
 CHECK_BATCH = 13
 """A second batch, for exports whose first one does not tell whether they scale."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 LONGEST_LINE = 80
-_DIPPM = str(Path(__file__).parents[2]) + os.sep
-_CALLS_MODELS = str(Path(__file__).with_name("torch_attempt.py"))
+_DIPPM = str(Path(__file__).parents[3]) + os.sep
+_CALLS_MODELS = str(Path(__file__).with_name("candidates.py"))
 """What lies beyond is code of whoever asks."""
 _PYTHON = sysconfig.get_paths()["stdlib"]
 

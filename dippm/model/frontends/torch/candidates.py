@@ -18,18 +18,30 @@ from torch._subclasses.fake_tensor import (
 from torch.export import ExportedProgram
 
 from dippm.errors import ConversionError, InputShapeError
-from dippm.model.frontends.torch_batch import (
+from dippm.model.frontends.torch.batch_check import (
     BatchMissedError,
     BatchWatch,
     ScriptWatch,
     watch_sequences,
 )
-from dippm.model.frontends.torch_call import Call
-from dippm.model.frontends.torch_control_flow import unfold_control_flow
-from dippm.model.frontends.torch_experts import Experts
-from dippm.model.frontends.torch_gradients import Gradients, traced
-from dippm.model.frontends.torch_holds import note_holds, watched_holds
-from dippm.model.frontends.torch_inputs import (
+from dippm.model.frontends.torch.call import Call
+from dippm.model.frontends.torch.constant_folding import Kept, KnownNumbers, settings_of
+from dippm.model.frontends.torch.control_flow import unfold_control_flow
+from dippm.model.frontends.torch.data_dependent_sizes import StatedSizes, with_positions
+from dippm.model.frontends.torch.experts import Experts
+from dippm.model.frontends.torch.gradients import Gradients, traced
+from dippm.model.frontends.torch.higher_order_operators import (
+    autocast_without_data,
+    inline_regions,
+    with_plain_attention,
+)
+from dippm.model.frontends.torch.lifetimes import note_holds, watched_holds
+from dippm.model.frontends.torch.paths import note_paths
+from dippm.model.frontends.torch.places import place_of
+from dippm.model.frontends.torch.prepare import keeping_attributes
+from dippm.model.frontends.torch.recurrent import PACKED, PaddedSequences, whole_recurrent_layers
+from dippm.model.frontends.torch.script import has_scripts, run_script, script_place
+from dippm.model.frontends.torch.signature import (
     EDGES,
     MASK_NAME,
     dtype_choices,
@@ -37,18 +49,6 @@ from dippm.model.frontends.torch_inputs import (
     forward_parameters,
     shape_hint,
 )
-from dippm.model.frontends.torch_known import Kept, KnownNumbers, settings_of
-from dippm.model.frontends.torch_paths import note_paths
-from dippm.model.frontends.torch_places import place_of
-from dippm.model.frontends.torch_recurrent import PACKED, PaddedSequences, whole_recurrent_layers
-from dippm.model.frontends.torch_regions import (
-    autocast_without_data,
-    inline_regions,
-    with_plain_attention,
-)
-from dippm.model.frontends.torch_script import has_scripts, run_script, script_place
-from dippm.model.frontends.torch_stated import StatedSizes, with_positions
-from dippm.model.frontends.torch_weights import keeping_attributes
 from dippm.model.relax.torch_data_flow import with_whole_batches
 from dippm.model.relax.torch_tracing import without_source
 
@@ -79,7 +79,7 @@ class Attempt:
         module: in evaluation mode.
         call: what it is given.
         on_meta: whether it has no data, so that inputs are on the meta device.
-        kept: numbers that it kept as tensors while it had data, see `torch_known`.
+        kept: numbers that it kept as tensors while it had data, see `constant_folding`.
         choices: types of the inputs, the likeliest first.
         watch: what was seen of the batch during the last export.
         gradients: whether the module asks for gradients.

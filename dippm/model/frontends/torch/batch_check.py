@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.model.frontends.torch_paths import path_of
+from dippm.model.frontends.torch.paths import path_of
 
 MAX_PIECES = 32
 """Pieces that a model may cut from a batch; more are a loop over samples."""

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
-from dippm.model.frontends.torch_script_paths import Owners, of_script
+from dippm.model.frontends.torch.script_paths import Owners, of_script
 
 STACK = "nn_module_stack"
 _REPEATED = re.compile(r"@\d+")

@@ -17,7 +17,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from dippm.model.frontends.torch_paths import path_of
+from dippm.model.frontends.torch.paths import path_of
 
 MAX_STEPS = 4200
 """Of one loop, as in TensorFlow's; above four times the largest marker batch."""
@@ -30,7 +30,7 @@ UNCOUNTED += "operator, and what it computes is not counted"
 _ATEN = torch.ops.aten
 _REGIONS = ("invoke_subgraph", "tag_activation_checkpoint", "wrap", "wrap_activation_checkpoint",
             "hints_wrapper", "strict_mode", "local_map_hop")  # fmt: skip
-"""Regions that only hold a setting; `torch_regions` has those that `torch.export` makes itself."""
+"""Regions that only hold a setting; `higher_order_operators` has those of `torch.export` itself."""
 
 
 def unfold_control_flow(program: ExportedProgram) -> tuple[str, ...]:

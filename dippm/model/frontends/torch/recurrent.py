@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.rnn import PackedSequence
 
-from dippm.model.frontends.torch_known import worked_out
+from dippm.model.frontends.torch.constant_folding import worked_out
 
 PACKED = (
     "packed sequences were read as the padded ones that they are packed from, as if all were as "

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.model.frontends.torch_input_shapes import IMAGE, Shape, setting
+from dippm.model.frontends.torch.input_shapes import IMAGE, Shape, setting
 from dippm.model.relax.raw_graph import InputValue
 
 GRIDS = ("grid_thw", "image_grid_thw")

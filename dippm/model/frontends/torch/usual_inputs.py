@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_companions import Late, late_inputs, packed_image
-from dippm.model.frontends.torch_input_shapes import COMPANIONS, SOUND, Shape, input_shape
-from dippm.model.frontends.torch_packed import packed_images
+from dippm.model.frontends.torch.fallback_inputs import Late, late_inputs, packed_image
+from dippm.model.frontends.torch.input_shapes import COMPANIONS, SOUND, Shape, input_shape
+from dippm.model.frontends.torch.packed import packed_images
 from dippm.model.relax.raw_graph import InputValue
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from dippm.model.frontends.frontend import InputSpec
-from dippm.model.frontends.torch_input_shapes import (
+from dippm.model.frontends.torch.input_shapes import (
     COMPANIONS,
     FEATURE_STEPS,
     SAMPLES,

@@ -12,7 +12,7 @@ import torch
 
 from dippm.errors import ConversionError, DippmError, InputShapeError
 from dippm.model.frontends.frontend import FORMS, InputSpec
-from dippm.model.frontends.torch_call import (
+from dippm.model.frontends.torch.call import (
     ByParameter,
     Call,
     Leaf,
@@ -22,8 +22,8 @@ from dippm.model.frontends.torch_call import (
     plain_type,
     takes_parts,
 )
-from dippm.model.frontends.torch_companions import with_known_masks
-from dippm.model.frontends.torch_defaults import last_inputs, own_inputs
+from dippm.model.frontends.torch.fallback_inputs import with_known_masks
+from dippm.model.frontends.torch.usual_inputs import last_inputs, own_inputs
 from dippm.model.relax.raw_graph import InputValue
 
 INTEGER_NAME = re.compile(

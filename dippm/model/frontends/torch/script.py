@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from dippm.errors import ConversionError
-from dippm.model.frontends.torch_parts import with_parts
-from dippm.model.frontends.torch_places import LONGEST_LINE
-from dippm.model.frontends.torch_script_paths import flat
+from dippm.model.frontends.torch.module_surgery import with_parts
+from dippm.model.frontends.torch.places import LONGEST_LINE
+from dippm.model.frontends.torch.script_paths import flat
 
 _FILE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 _HERE = "<--- HERE"

@@ -14,8 +14,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from dippm.model.frontends.torch_known import worked_out
-from dippm.model.frontends.torch_stated import LAYERS, READS, is_plain, tensors_in, without_data
+from dippm.model.frontends.torch.constant_folding import worked_out
+from dippm.model.frontends.torch.data_dependent_sizes import (
+    LAYERS,
+    READS,
+    is_plain,
+    tensors_in,
+    without_data,
+)
 
 SPREAD = (
     "which of the {experts} experts a token goes to depends on data: the {rows:,} choices{each} "

@@ -52,9 +52,11 @@ def runs(
         from dippm.runs.store.attach import attach_all
         from dippm.runs.store.place import place_of
         from dippm.runs.store.query import Condition
-        from dippm.runs.store.runs import open_store
+        from dippm.runs.store.runs import open_store, run_of_folder
 
         replayed = attach_all(store=store)
+        here = place_of(store)
+        attaching = [run_of_folder(f) for f, uri in replayed.attaching.items() if uri == here.uri]
         schema = "runs"
         if attach:
             schema = "runs-attached"
@@ -66,17 +68,22 @@ def runs(
             shown = None
         elif uuid is not None:
             schema = "runs-one"
-            shown = [open_store(store).run(uuid)]
+            shown = [open_store(store).run(uuid, attaching)]
             document = whole_document(shown[0])
             parts = details(shown[0])
-        elif place_of(store).is_new():  # MLflow would need seconds to make its tables
+        elif here.is_new():  # MLflow would need seconds to make its tables
             for condition in where or ():
                 Condition.parse(condition)
             shown = []
             document, parts = {"runs": []}, ["no runs"]
         else:
             shown = open_store(store).runs(
-                search, experiment=experiment, status=status, where=where or (), limit=limit
+                search,
+                experiment=experiment,
+                status=status,
+                where=where or (),
+                limit=limit,
+                beside=attaching,
             )
             document = {"runs": [short_document(run) for run in shown]}
             parts = [runs_table(shown)] if shown else ["no runs"]

@@ -55,11 +55,13 @@ class Replayed:
         attached: now in a store.
         waiting: still in the spool, with the reason.
         running: runs that go on.
+        attaching: those of `waiting` that somebody else attaches now, with the store's address.
     """
 
     attached: list[StoredRun] = field(default_factory=list)
     waiting: dict[Path, str] = field(default_factory=dict)
     running: list[Path] = field(default_factory=list)
+    attaching: dict[Path, str] = field(default_factory=dict)
 
 
 def attach(folder: Path, store: str | None = None) -> StoredRun:
@@ -168,8 +170,13 @@ def _attach_batch(folders: list[Path], replayed: Replayed) -> None:
 def _attach_many(
     store: RunStore, folders: list[Path], replayed: Replayed, *, wait: bool = False
 ) -> None:
-    for folder, outcome in store.attach_many(folders, wait=wait).items():
-        if isinstance(outcome, DippmError):
+    outcomes = store.attach_many(folders, wait=wait)
+    for folder in folders:
+        outcome = outcomes.get(folder)
+        if outcome is None:
+            replayed.waiting[folder] = "somebody else attaches it"
+            replayed.attaching[folder] = store.place.uri
+        elif isinstance(outcome, DippmError):
             replayed.waiting[folder] = outcome.message
         else:
             _mark(folder, store, outcome)

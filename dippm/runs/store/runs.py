@@ -80,17 +80,11 @@ class RunStore:
 
         Args:
             folders: of runs that have ended, as many as shall be in memory at once.
-            wait: for somebody else who attaches one of them; else that one is an error.
+            wait: for somebody else who attaches one of them; else that one is left out.
         """
-        outcome: dict[Path, StoredRun | DippmError] = {}
         with contextlib.ExitStack() as locks, stage("attaching runs"):
-            mine = []
-            for folder in sorted(folders):  # in one order, so that two never wait for each other
-                if _is_alone(folder, locks, wait):
-                    mine.append(folder)
-                else:
-                    outcome[folder] = RunError("somebody else attaches it", "Look again later.")
-            return outcome | self._attach(mine)
+            # In one order, so that two never wait for each other.
+            return self._attach([f for f in sorted(folders) if _is_alone(f, locks, wait)])
 
     def _attach(self, folders: Sequence[Path]) -> dict[Path, StoredRun | DippmError]:
         """Attach folders that nobody else attaches; one that cannot be keeps no other back."""
@@ -137,6 +131,7 @@ class RunStore:
         status: str | None = None,
         where: Sequence[str] = (),
         limit: int = 100,
+        beside: Iterable[StoredRun] = (),
     ) -> list[StoredRun]:
         """Return runs, newest first.
 
@@ -147,6 +142,7 @@ class RunStore:
             status: the exact word of one.
             where: conditions such as "tree.rss_mb.max > 100" or "loss <= 0.1".
             limit: how many at most.
+            beside: of `run_of_folder`, listed with those of the store until it has them.
 
         Raises:
             RunError: if a condition is none, or a text too long.
@@ -164,6 +160,17 @@ class RunStore:
                 if holds(run.words, search) and status in (None, run.status)
             )
             runs = [run for run, _ in zip(found, range(limit), strict=False)]
+            stored = {run.uuid for run in runs}
+            runs += [
+                run
+                for run in beside
+                if run.uuid not in stored
+                and holds(run.words, search)
+                and status in (None, run.status)
+                and experiment in (None, run.experiment)
+                and all(condition.holds(run.metrics) for condition in parsed)
+            ]
+            runs = sorted(runs, key=lambda run: run.wall_ns, reverse=True)[:limit]
             if not runs:
                 for condition in parsed:
                     self._check_known(condition)
@@ -183,8 +190,12 @@ class RunStore:
         if known:
             raise UnknownNameError.of("metric of runs", condition.metric, known)
 
-    def run(self, uuid: str) -> StoredRun:
+    def run(self, uuid: str, beside: Iterable[StoredRun] = ()) -> StoredRun:
         """Return one run by its uuid, or by as much of its beginning as only it has.
+
+        Args:
+            uuid: of it.
+            beside: of `run_of_folder`, looked at as well.
 
         Raises:
             RunError: if there is none, or if there are several.
@@ -196,12 +207,14 @@ class RunStore:
             raise RunError(f"{uuid!r} is no uuid of a run", hint)
         clauses = [Clause("tags", UUID, "LIKE", f"{prefix}%"), COMPLETED]
         with failures_of(self.place, "cannot read"):
-            found = [run for run, _ in zip(self._runs.find(clauses), range(3), strict=False)]
+            rows = zip(self._runs.find(clauses), range(3), strict=False)
+            found = {run.uuid: run for run in beside if run.uuid.startswith(prefix)}
+            found |= {run.uuid: run for run in (self._stored(row) for row, _ in rows)}
             if not found:
                 raise RunError(f"there is no run {prefix} in {self.place.shown()}", hint)
             if len(found) > 1:
                 raise RunError(f"several runs begin with {prefix}", "Give more of its uuid.")
-            return self._stored(found[0])
+            return next(iter(found.values()))
 
     def keep(
         self, run: StoredRun, name: str, document: Any, figures: Mapping[str, float] = NOTHING
@@ -311,6 +324,34 @@ class RunStore:
 
         experiment = said.pop("experiment") or run.experiment
         return StoredRun(**said, experiment=experiment, id=run.id, fetch=fetch)
+
+
+def run_of_folder(folder: Path) -> StoredRun:
+    """Return a run that no store has yet, from the files of its folder, as a list shows it.
+
+    Raises:
+        RunError: if the folder holds no run.
+    """
+    gathered = gather(folder)
+    start = gathered.recorded.start
+    scratch = tempfile.TemporaryDirectory(prefix="dippm-folder-")  # as long as `fetch` is held
+
+    def fetch(path: str) -> Path | None:
+        copy = Path(scratch.name) / path
+        if path == RECORD:
+            copy.write_text(json.dumps(gathered.document(), default=str))
+        elif path == SAMPLES:
+            write_samples(gathered.columns, copy)
+        elif path.startswith(f"{ARTIFACTS}/"):
+            copy = folder / path
+        return copy if copy.exists() else None
+
+    last = {metric.key: metric.value for metric in logged_metrics(gathered)}
+    tags = {**logged_tags(gathered), UUID: start.uuid}
+    found = Found("", "", start.at.wall_ns // 1_000_000, tags, last, logged_params(start))
+    said = described(found)
+    experiment = said.pop("experiment") or "default"
+    return StoredRun(**said, experiment=experiment, id="", fetch=fetch, attaching=True)
 
 
 def open_store(store: str | None = None) -> RunStore:

@@ -41,6 +41,7 @@ class StoredRun:
         words: all texts that a search looks in, in lower case.
         params: settings of the workload, shortened to what MLflow keeps.
         tags: free words that the user gave, likewise.
+        attaching: whether somebody takes it into the store now; this is what its folder says.
     """
 
     uuid: str
@@ -57,6 +58,7 @@ class StoredRun:
     words: str = field(default="", repr=False)
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     tags: Mapping[str, str] = field(default_factory=dict, repr=False)
+    attaching: bool = False
 
     @cached_property
     def _record(self) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -102,6 +104,34 @@ def test_runs_and_plots_of_a_user(home, tmp_path):
     assert unknown.returncode == 1
     assert "tree.rss_mb" in unknown.stderr
     assert dippm(home, "plot").returncode == 2  # no terminal to choose on
+
+
+def test_a_run_that_somebody_attaches_is_listed_from_its_folder(home, tmp_path):
+    folder = make_run(tmp_path / "spool", name="taken", number=3, ticks=30)
+    elsewhere = make_run(
+        tmp_path / "spool", name="elsewhere", number=4, store=str(tmp_path / "other.db")
+    )
+    with contextlib.ExitStack() as locks:
+        for held in (folder, elsewhere):
+            lock = locks.enter_context((held / ".attach.lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        listed = {
+            run["name"]: run for run in json.loads(dippm(home, "runs", "--json").stdout)["runs"]
+        }
+        assert list(listed) == ["taken", "spooled", "second", "first"]
+        assert [run["attaching"] for run in listed.values()] == [True, False, False, False]
+        assert "finished, being attached" in dippm(home, "runs", "--status", "finished").stdout
+        assert "taken" not in dippm(home, "runs", "--status", "failed").stdout
+        assert "taken" in dippm(home, "runs", "--where", "tree.rss_mb.max > 0").stdout
+        assert "taken" not in dippm(home, "runs", "--where", "tree.rss_mb.max < 0").stdout
+        assert len(json.loads(dippm(home, "runs", "--json", "-n", "2").stdout)["runs"]) == 2
+        uuid = listed["taken"]["uuid"]
+        one = json.loads(dippm(home, "runs", uuid, "--json").stdout)
+        assert one["attaching"]
+        assert one["summaries"]
+        assert "being attached" in dippm(home, "runs", uuid).stdout
+    after = {run["name"]: run for run in json.loads(dippm(home, "runs", "--json").stdout)["runs"]}
+    assert listed["taken"] == after["taken"] | {"attaching": True}
 
 
 def test_runs_are_chosen_on_a_terminal(home):

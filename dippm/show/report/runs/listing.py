@@ -27,6 +27,7 @@ def short_document(run: StoredRun) -> dict[str, Any]:
         "seconds": run.seconds,
         "description": run.description,
         "metrics": dict(sorted(run.metrics.items())),
+        "attaching": run.attaching,
     }
 
 
@@ -59,7 +60,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
         table.add_row(
             run.uuid[:8],
             when(run)[:19].replace("T", " "),
-            *(_cell(text) for text in (run.experiment, run.name, run.status)),
+            *(_cell(text) for text in (run.experiment, run.name, _status(run))),
             show(run.seconds),
             _cell(run.description),
         )
@@ -73,7 +74,7 @@ def details(run: StoredRun) -> list[Table | str]:
         "uuid": run.uuid,
         "name": run.name,
         "experiment": run.experiment,
-        "status": run.status + (f" ({end.error})" if end.error else ""),
+        "status": _status(run) + (f" ({end.error})" if end.error else ""),
         "started": f"{when(run)} on {start.host}",
         "seconds": show(run.seconds),
         "exit code": "" if end.exit_code is None else str(end.exit_code),
@@ -102,6 +103,10 @@ def details(run: StoredRun) -> list[Table | str]:
         found.append("artifacts: " + ", ".join(_cell(name) for name in run.artifacts))
     found += [f"remark: {_cell(remark)}" for remark in run.remarks]
     return found
+
+
+def _status(run: StoredRun) -> str:
+    return f"{run.status}, being attached" if run.attaching else run.status
 
 
 def _summaries(run: StoredRun) -> Table:

@@ -14,10 +14,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dippm.measure.readings import Source
+from dippm.measure.readings import Readings, Source
 from dippm.measure.sampler_writer import Writer, anchor
 from dippm.measure.sources.registry import OF_A_GPU, OF_A_TREE, open_source
 
@@ -89,14 +89,22 @@ def _source(text: str, hz: float) -> tuple[str, int]:
 class Sampler:
     """Reads the sources at fixed times and writes what they say."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(
+        self, order: Order, look: Callable[[Mapping[str, Readings]], None] | None = None
+    ) -> None:
         """Open the sources and create the file.
+
+        Args:
+            order: what to sample.
+            look: called with the last readings by source, each time a frame is written.
 
         Raises:
             OSError: if the file exists or cannot be created.
             UnknownNameError: if there is no source of a name.
         """
         self._order = order
+        self._look_at = look
+        self._last: dict[str, Readings] = {}
         _allow_files()
         self._sources = [self._open(name) for name, _ in order.sources]
         header = {"pid": order.pid, "hz": order.hz, "own_pid": os.getpid()}
@@ -146,6 +154,8 @@ class Sampler:
             if now - flushed_ns >= FLUSH_NS or tick == 0:
                 self._writer.flush()
                 flushed_ns = now
+                if self._look_at is not None:
+                    self._look_at(self._last)
             tick, next_ns = tick + 1, next_ns + period_ns
             if now > next_ns:
                 late = (now - next_ns) // period_ns + 1
@@ -166,7 +176,9 @@ class Sampler:
         for number, every in self._turns:
             if tick >= due[number]:
                 due[number] = tick - tick % every + every
-                self._writer.add(number, self._sources[number].read())
+                source = self._sources[number]
+                self._last[source.name] = readings = source.read()
+                self._writer.add(number, readings)
 
     def _look(self, now: int, until_ns: int) -> str:
         """Wait for a time, or the end of the watched process; return why sampling ends, or ""."""

@@ -3,7 +3,8 @@
 The store is for later, when nothing on this machine is measured; see `dippm.runs.store.turn`.
 
 It belongs to nobody: it has a session of its own and is no child of the workload, so neither the
-end of the one who started it nor a signal of the terminal ends it. With its owner it talks in lines
+end of the one who started it nor a signal of the terminal ends it. What `Warner` finds it writes to
+the stderr of its owner, which it holds no longer than it samples. With its owner it talks in lines
 over two pipes:
 
     keeper: ready PID                    owner: watch PID    (unless the order names it)
@@ -23,10 +24,12 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import DippmError
+from dippm.measure.readings import Readings
 from dippm.measure.sampler import Sampler, parse
 from dippm.runs.store.folder import END, RunFolder
 from dippm.runs.store.record import End, Moment
@@ -38,7 +41,8 @@ from dippm.runs.store.turn import (
     request_attach,
     wait_until_quiet,
 )
-from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY
+from dippm.runs.tracking.keeper_words import ATTACH_VARIABLE, CLOSED, CLOSED_NOW, HEAR, SAY, TALK
+from dippm.runs.tracking.warner import Warner
 
 LOST = "whoever ran it was killed"
 ENVIRONMENT_S = 60
@@ -46,11 +50,12 @@ ENVIRONMENT_S = 60
 
 def main(text: str) -> None:
     """Keep the run of an order, a JSON object; see `dippm.runs.tracking.keeper_start`."""
-    os.closerange(5, os.sysconf("SC_OPEN_MAX"))  # pipes of others would not end before we do
+    order: dict[str, Any] = json.loads(text)
+    # Pipes of others would not end before we do.
+    os.closerange(TALK + order["talks"], os.sysconf("SC_OPEN_MAX"))
     with contextlib.suppress(OSError):
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    order: dict[str, Any] = json.loads(text)
     live = hold_live()
     folder = Path(order["folder"])
     owner = _watch(order["owner"])
@@ -61,6 +66,8 @@ def main(text: str) -> None:
         _sample(order, pid)
     else:
         _say("ended")
+    if order["talks"]:
+        os.close(TALK)
     last = _wait_for_owner(owner)
     if not (folder / END).exists():
         with contextlib.suppress(OSError):
@@ -78,7 +85,8 @@ def _sample(order: dict[str, Any], pid: int) -> None:
     if order["owner"] != pid:  # a runner, which becomes the parent of what leaves its command
         words += ["--adopter", str(order["owner"])]
     try:
-        sampler = Sampler(parse(words))
+        warner = Warner(Path(order["folder"]), TALK if order["talks"] else None)
+        sampler = Sampler(parse(words), _until_it_fails(warner.look))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _say("sampling")
         sampler.run()
@@ -86,6 +94,24 @@ def _sample(order: dict[str, Any], pid: int) -> None:
         _say(f"failed {error}".replace("\n", " "))
     else:
         _say("ended")
+
+
+def _until_it_fails(
+    look: Callable[[Mapping[str, Readings]], None],
+) -> Callable[[Mapping[str, Readings]], None]:
+    """Return the same, which after its first error does nothing: samples go on without it."""
+    failed = False
+
+    def looked(readings: Mapping[str, Readings]) -> None:
+        nonlocal failed
+        if not failed:
+            try:
+                look(readings)
+            except Exception as error:
+                failed = True
+                sys.stderr.write(f"warnings: {type(error).__name__}: {error}\n")
+
+    return looked
 
 
 def _say(line: str) -> None:
@@ -131,8 +157,7 @@ def _tell_environment(folder: Path, order: dict[str, Any]) -> int:
     if child:
         return child
     try:
-        os.close(HEAR)
-        os.close(SAY)
+        os.closerange(HEAR, TALK + 1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.alarm(ENVIRONMENT_S)
         from dippm.runs.tracking.environment import commit, host, packages

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dippm.base.boot import boot
-from dippm.runs.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY
+from dippm.runs.tracking.keeper_words import CLOSED, CLOSED_NOW, HEAR, LOG, SAY, TALK
 
 START_S = 10.0
 END_S = 5.0
@@ -35,6 +35,7 @@ class KeeperOrder(NamedTuple):
         device: of sources of a GPU: NVML index or UUID.
         program: whose packages are recorded; "" if they are already.
         cwd: whose commit is recorded.
+        talks: whether it has the owner's stderr; set by `start_keeper`.
     """
 
     folder: str
@@ -46,6 +47,7 @@ class KeeperOrder(NamedTuple):
     device: str = "0"
     program: str = ""
     cwd: str = ""
+    talks: bool = False
 
 
 class Keeper:
@@ -161,7 +163,9 @@ def start_keeper(order: KeeperOrder) -> Keeper:
     os.close(theirs_hear)
     os.close(theirs_say)
     log = str(Path(order.folder) / LOG)
+    talks = sys.stderr is not None and _is_open(2)  # else that number is another file's
     actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
+        *([(os.POSIX_SPAWN_DUP2, 2, TALK)] if talks else []),
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
         (os.POSIX_SPAWN_DUP2, 0, 1),
         (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666),
@@ -169,7 +173,13 @@ def start_keeper(order: KeeperOrder) -> Keeper:
         (os.POSIX_SPAWN_DUP2, high[1], SAY),
     ]
     run = "from dippm.runs.tracking.keeper import main; main(sys.argv[1])"
-    words = [sys.executable, "-P", "-c", boot(run), json.dumps(order._asdict())]
+    words = [
+        sys.executable,
+        "-P",
+        "-c",
+        boot(run),
+        json.dumps(order._replace(talks=talks)._asdict()),
+    ]
     try:
         # It ends on SIGTERM in order, but only when it can: until then the signal waits.
         shell = os.posix_spawn(
@@ -189,6 +199,14 @@ def start_keeper(order: KeeperOrder) -> Keeper:
             os.close(pipe)
     _reap(shell)
     return Keeper(ours_hear, ours_say)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _process(pid: int) -> int | None:

@@ -2,6 +2,8 @@
 
 HEAR, SAY = 3, 4
 """Descriptors of the keeper: it reads its owner's lines from one and answers on the other."""
+TALK = 5
+"""And the owner's stderr, if it has one: for a line about the run while that goes on."""
 CLOSED, CLOSED_NOW = "closed", "closed now"
 """The end of the run is written; "now": the owner waits until the store has it."""
 LOG = "keeper.log"

@@ -230,6 +230,10 @@ def test_the_page_of_a_run_says_what_is_known_and_why_the_rest_is_absent(tab):
     said = tab.run("document.querySelector('#run').innerText")
     for part in ("exit code", "Parameters", "lr", "Told", "loss", "predicted", "forward", "310.0"):
         assert part in said
+    assert "latency of the last 55 'forward' is 363.2 ms" in tab.run(
+        "document.querySelector('#run section[aria-label=Warnings]').innerText"
+    )
+    assert "warning/" not in said
     assert "view=run" in tab.run("location.hash")
     tab.run("history.back()")
     tab.wait("document.body.dataset.view === 'runs'")

@@ -16,6 +16,7 @@ from dippm.errors import DippmError
 from dippm.estimate.models.targets import UNITS
 from dippm.estimate.prediction import LABELS
 from dippm.runs.store.record import Span, Value
+from dippm.runs.tracking.warner import WARNING
 from dippm.show.ui.library import Library
 from dippm.show.ui.opened import Record
 from dippm.show.ui.page.visits import Fetched, Name, Viewed, checked, in_turn
@@ -91,13 +92,17 @@ def _page(uuid: str, listed: Listed | None, record: Record | None, failure: str 
             html.A("Charts of this run", href=f"#view=charts&runs={uuid}"),
         ],
     )
+    tags = {name: text for name, text in start.tags.items() if not name.startswith(WARNING)}
+    warnings = [_cut(text) for name, text in start.tags.items() if name not in tags]
     left = [
+        *([_panel("Warnings", [html.P(text, className="warning") for text in warnings])]
+          * bool(warnings)),
         _about(record, status, listed),
         _pairs("Parameters", start.params),
-        _pairs("Tags", start.tags),
+        _pairs("Tags", tags),
         _artifacts(record.artifacts),
         _pairs("Environment", start.environment),
-    ]
+    ]  # fmt: skip
     right = [
         _comparison(record),
         _summaries(record),

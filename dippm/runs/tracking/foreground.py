@@ -151,7 +151,7 @@ class Child:
         while self._reap_one():  # what left it and ended just before
             pass
         left = self._left_behind()
-        left_cpu_s = sum(map(_used_s, left))
+        left_cpu_s = sum(map(used_s, left))
         while info := signal.sigtimedwait(self._awaited, 0):  # of a terminal, just before
             self._interrupted |= info.si_signo in INTERRUPTS
         return Ended(
@@ -261,7 +261,7 @@ def _own_peak_kb() -> int:
     return int(sizes[0]) if sizes else 0
 
 
-def _used_s(pid: int) -> float:
+def used_s(pid: int) -> float:
     """Return the CPU time of a process and of the children that it waited for, 0 once it ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 STRONGEST = 99
+EXACT = 2.0**-54
+"""Less than this from 1 is 1."""
 
 
 def smoothed(values: Any, percent: int) -> Any:
@@ -31,8 +33,10 @@ def smoothed(values: Any, percent: int) -> Any:
     weight = percent / 100
     there = np.isfinite(values)
     given = values if there.all() else values[there]
-    sums = lfilter([1 - weight], [1, -weight], given)
-    averages = sums / -np.expm1(np.arange(1, len(given) + 1) * np.log(weight))
+    averages = lfilter([1 - weight], [1, -weight], given)
+    # The weights of so many sum to less than the 1 that the filter takes for granted.
+    few = min(len(given), int(np.log(EXACT) / np.log(weight)) + 1)
+    averages[:few] /= -np.expm1(np.arange(1, few + 1) * np.log(weight))
     if len(given) == len(values):
         return averages
     found = np.full(len(values), np.nan)

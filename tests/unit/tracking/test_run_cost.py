@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -19,14 +21,33 @@ def test_a_tracked_command_is_held_against_the_same_alone():
     cost = run_cost(0.5, repeats=2, progress=heard.append)
     by_name = {each.what: each for each in cost.figures}
     assert by_name["memory beside it"].mean > 5  # of a Python that keeps the run
-    assert by_name["CPU time beside it"].mean > 0.01
+    beside, attached = by_name["CPU time beside it"], by_name["CPU time until it is attached"]
+    assert 0.01 < beside.mean < attached.mean
+    assert (beside.target, attached.target) == (0.6, 1.0)
     assert by_name["wall time of a tracked command"].count == 2
-    assert heard == ["alone, 1 of 2", "tracked, 1 of 2", "alone, 2 of 2", "tracked, 2 of 2"]
+    turns = ["alone, 1 of 2", "tracked, 1 of 2", "alone, 2 of 2", "tracked, 2 of 2"]
+    assert heard == ["making a store", *turns]
 
 
-def test_a_command_that_fails_is_no_measurement(tmp_path):
+LEAVES = """
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+while time.process_time() < 0.5:
+    pass
+"""
+
+
+def test_what_a_command_leaves_behind_counts_afterwards():
+    found = watched([sys.executable, "-c", LEAVES], dict(os.environ))
+    assert found.cpu_s < 0.4
+    assert found.cpu_afterwards_s > 0.5
+
+
+def test_a_command_that_fails_is_no_measurement():
     with pytest.raises(MeasurementError, match="ended with exit code 1"):
-        watched(["false"], {"PATH": "/usr/bin:/bin"})
+        watched(["false"], dict(os.environ))
 
 
 @pytest.mark.parametrize(("wall_s", "code"), [(0.4, 0), (1.5, 1)])

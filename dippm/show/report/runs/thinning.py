@@ -29,11 +29,15 @@ def extremes(values: Any, most: int) -> Any:
         return np.arange(count)
     size = -(-count // ((most - 2) // 2))
     stretches = -(-count // size)
-    padded = np.full(stretches * size, np.nan)
+    has_gaps = bool(np.isnan(values).any())
+    # The last value again is never taken: the first of equal ones is.
+    padded = np.full(stretches * size, np.nan if has_gaps else values[-1])
     padded[:count] = values
-    table = padded.reshape(stretches, size)
-    missing = np.isnan(table)
+    low = high = padded.reshape(stretches, size)
+    if has_gaps:
+        missing = np.isnan(low)
+        low, high = np.where(missing, np.inf, low), np.where(missing, -np.inf, high)
     first = np.arange(stretches) * size
-    least = first + np.where(missing, np.inf, table).argmin(axis=1)
-    greatest = first + np.where(missing, -np.inf, table).argmax(axis=1)
+    least = first + low.argmin(axis=1)
+    greatest = first + high.argmax(axis=1)
     return np.unique(np.concatenate(([0, count - 1], least, greatest)))

@@ -82,6 +82,9 @@ def run_cost(
 ) -> RunCost:
     """Run `sleep` alone and tracked, in turns; the runs are attached to a store of this moment.
 
+    As ever that is at the lowest priority, which takes long where others are busy, unless
+    `DIPPM_ATTACH` is "now".
+
     Args:
         seconds: that it sleeps.
         repeats: of each.
@@ -104,7 +107,6 @@ def run_cost(
         # Runs of others shall not keep this one's from being attached.
         ours = {"DIPPM_SPOOL": str(spool), "DIPPM_LIVE": f"{place}/live"}
         environment = {**os.environ, **ours, "MLFLOW_TRACKING_URI": str(store)}
-        environment.pop("DIPPM_ATTACH", None)
         for repeat in range(1, repeats + 1):
             progress(f"alone, {repeat} of {repeats}")
             alone = watched(words, environment)

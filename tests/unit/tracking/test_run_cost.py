@@ -16,7 +16,8 @@ from dippm.runs.tracking import run_cost as subject
 from dippm.runs.tracking.run_cost import RunCost, run_cost, watched
 
 
-def test_a_tracked_command_is_held_against_the_same_alone():
+def test_a_tracked_command_is_held_against_the_same_alone(monkeypatch):
+    monkeypatch.setenv("DIPPM_ATTACH", "now")
     heard: list[str] = []
     cost = run_cost(0.5, repeats=2, progress=heard.append)
     by_name = {each.what: each for each in cost.figures}

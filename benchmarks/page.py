@@ -3,8 +3,8 @@
     python -m benchmarks.page [--runs 1000] [--samples 1000] [--stored 20] [--listed 10000]
                               [--many 100000000] [--watched-s 30]
 
-The table is that of a store which gives its runs from memory: reading 10,000 of MLflow is the
-store's time, in the background. `--many` samples are those of 1,000 runs, made in memory: the
+The table is that of a store which gives its runs from memory; what reading as many of MLflow takes,
+in the background, comes after it. `--many` samples are those of 1,000 runs, made in memory: the
 server's work alone. `--watched-s` counts what a page costs on which a run that goes on is drawn.
 
 The runs are folders in a spool, read by the page's own library. Drawing is what a visitor waits for
@@ -18,6 +18,7 @@ Seconds of the processor are what an idle machine would take; the others depend 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import tempfile
@@ -28,19 +29,21 @@ from pathlib import Path
 MOST_S = 0.5
 STREAM = "tree.rss_mb"
 PATIENCE_S = 600
-DRAWN = """new Promise((done, failed) => {
+WAITED = """new Promise((done, failed) => {
   const began = performance.now();
-  const graph = document.querySelector('.chart .js-plotly-plot');
-  const before = graph.data;
+  const seen = %s;
+  const before = seen();
   %s;
   (function look() {
     const took = (performance.now() - began) / 1000;
-    if (graph.data !== before) done(took);
-    else if (took > 60) failed('nothing was drawn');
+    if (seen() !== before) done(took);
+    else if (took > 60) failed('nothing has changed');
     else requestAnimationFrame(look);
   })();
 })"""
+CHART = "(o => () => o.data)(document.querySelector('.chart .js-plotly-plot'))"
 """Plotly sets the data and draws in one go, so the next frame with new data has it drawn."""
+TABLE = "() => document.querySelector('#runs table')"
 
 
 def main() -> None:
@@ -55,6 +58,8 @@ def main() -> None:
     if given.listed:
         with tempfile.TemporaryDirectory() as place:
             list_many(Path(place), given.listed)
+        with tempfile.TemporaryDirectory() as place:
+            list_stored(Path(place), given.listed)
     if given.many:
         view_many(given.many)
     if given.watched_s:
@@ -106,31 +111,48 @@ def draw(place: Path, runs: int, samples: int) -> None:
     library.close()
 
 
-def browse(library, place: Path, runs: int) -> None:
-    """Say how long a visitor waits."""
+@contextlib.contextmanager
+def opened_page(library, place: Path):
+    """Serve the page of a library; give a tab of a browser, and the page's address."""
     from dippm.show.ui.serving import Served
-    from tests.browser import CHROMIUM
     from tests.chromium import chromium
 
-    if CHROMIUM is None:
-        print("no chromium is installed: drawing in a browser was not timed")
-        return
     served = Served(library, "127.0.0.1", 0)
     threading.Thread(target=served.answer, daemon=True).start()
-    with chromium(place) as tab:
+    with contextlib.closing(served), chromium(place) as tab:
         tab.size(1280, 900)
         tab.call("Performance.enable", timeDomain="threadTicks")
-        tab.open(f"{served.address}#view=charts&stream={STREAM}")
+        yield tab, served.address
+
+
+def has_browser() -> bool:
+    from tests.browser import CHROMIUM
+
+    if CHROMIUM is None:
+        print("no chromium is installed: what a visitor waits for was not timed")
+    return CHROMIUM is not None
+
+
+def time_steps(tab, done: str, seen: str, steps: dict[str, str]) -> None:
+    """Say how long a visitor waits after each step until something else is seen."""
+    for what, step in steps.items():
+        began = cpu_s(tab)
+        took_s = tab.run(WAITED % (seen, step))
+        cpu = cpu_s(tab) - began
+        print(f"{done}, {what}: {took_s:.3f} s, {cpu:.3f} s of the processor (at most {MOST_S})")
+
+
+def browse(library, place: Path, runs: int) -> None:
+    """Say how long a visitor waits."""
+    if not has_browser():
+        return
+    with opened_page(library, place) as (tab, address):
+        tab.open(f"{address}#view=charts&stream={STREAM}")
         tab.wait("document.querySelectorAll('#runs tbody tr').length > 0")
         tab.click("#select-all")
         tab.wait(f"document.querySelector('#runs-note').innerText.includes('{runs:,} selected')")
         tab.wait("document.querySelectorAll('.scatterlayer .trace').length > 0")
-        for what, step in STEPS.items():
-            began = cpu_s(tab)
-            took_s = tab.run(DRAWN % step)
-            cpu = cpu_s(tab) - began
-            print(f"drawn, {what}: {took_s:.3f} s, {cpu:.3f} s of the processor (at most {MOST_S})")
-    served.close()
+        time_steps(tab, "drawn", CHART, STEPS)
 
 
 def cpu_s(tab) -> float:
@@ -153,17 +175,6 @@ STEPS = {
     "zoomed in": "document.querySelector('.chart button[data-step=in]').click()",
     "mean and range": TURN.format("grouping", "merged"),
 }
-LISTED = """new Promise((done, failed) => {
-  const began = performance.now();
-  const before = document.querySelector('#runs table');
-  %s;
-  (function look() {
-    const took = (performance.now() - began) / 1000;
-    if (document.querySelector('#runs table') !== before) done(took);
-    else if (took > 60) failed('nothing was listed');
-    else requestAnimationFrame(look);
-  })();
-})"""
 LISTS = {
     "sorted": "document.querySelector(\"#runs button[data-sort='metric: loss']\").click()",
     "grouped": TURN.format("by", "workload"),
@@ -200,9 +211,6 @@ def list_many(place: Path, runs: int) -> None:
     from dippm.show.ui.library import Library
     from dippm.show.ui.page.lists import _Columns, _listed
     from dippm.show.ui.page.visits import Filters
-    from dippm.show.ui.serving import Served
-    from tests.browser import CHROMIUM
-    from tests.chromium import chromium
 
     store = _InMemory(runs, place / "runs.db")
     library = Library(str(place / "runs.db"), place / "spool", opener=lambda _: store)
@@ -219,24 +227,39 @@ def list_many(place: Path, runs: int) -> None:
         size = len(json.dumps(_listed(library, filters, columns)))
         took = [(time.perf_counter() - began[0], time.thread_time() - began[1])]
         print(f"server, {runs:,} runs {what}: {both(took)}; {size / 1e6:.2f} MB")
-    if CHROMIUM is None:
-        library.close()
-        return
-    served = Served(library, "127.0.0.1", 0)
-    threading.Thread(target=served.answer, daemon=True).start()
-    with chromium(place) as tab:
-        tab.size(1280, 900)
-        tab.call("Performance.enable", timeDomain="threadTicks")
-        tab.open(served.address)
-        tab.wait("document.querySelectorAll('#runs tbody tr').length == 100")
-        for what, step in LISTS.items():
-            began = cpu_s(tab)
-            took_s = tab.run(LISTED % step)
-            cpu = cpu_s(tab) - began
-            print(
-                f"listed, {what}: {took_s:.3f} s, {cpu:.3f} s of the processor (at most {MOST_S})"
-            )
-    served.close()
+    if has_browser():
+        with opened_page(library, place) as (tab, address):
+            tab.open(address)
+            tab.wait("document.querySelectorAll('#runs tbody tr').length == 100")
+            time_steps(tab, "listed", TABLE, LISTS)
+    library.close()
+
+
+def list_stored(place: Path, runs: int) -> None:
+    """Say how long the runs of a real store of MLflow take until they can be listed."""
+    from dataclasses import replace
+
+    from dippm.runs.store.gathered import gather
+    from dippm.runs.store.runs import open_store
+    from dippm.show.ui.library import Library
+    from tests.run_folders import make_run
+
+    file = str(place / "runs.db")
+    store, made = open_store(file), gather(make_run(place / "made", ticks=300))
+    with store._runs.transaction():  # as attaching does it, but for samples, which no list reads
+        for number in range(runs):
+            start = made.recorded.start
+            at = start.at._replace(wall_ns=start.at.wall_ns + number * 10**9)
+            start = start._replace(uuid=f"{number:032x}", name=f"run {number}", at=at)
+            run = replace(made, recorded=made.recorded._replace(start=start))
+            store._log(run, store._create(start))
+    library = Library(file, place / "spool")
+    began = time.perf_counter(), time.process_time()
+    library.start()
+    for what, there in (("the newest", 1), ("all", runs)):
+        wait_for(lambda there=there: len(library.runs()) >= there)
+        took = [(time.perf_counter() - began[0], time.process_time() - began[1])]
+        print(f"server, a store of {runs:,} runs opened, {what}: {both(took)} (at most {MOST_S})")
     library.close()
 
 
@@ -288,27 +311,21 @@ def watch(place: Path, seconds: float) -> None:
     from dippm.runs.store.folder import RunFolder
     from dippm.runs.store.record import Value
     from dippm.show.ui.library import Library
-    from dippm.show.ui.serving import Served
-    from tests.browser import CHROMIUM
-    from tests.chromium import chromium
     from tests.page_runs import make_training
     from tests.run_folders import START_NS
 
-    if CHROMIUM is None:
+    if not has_browser():
         return
     folder = make_training(place / "spool", name="live", workload="w", ticks=3000, ended=False)
     library = Library(str(place / "runs.db"), place / "spool")
     library.start()
     wait_for(lambda: len(library.runs()) == 1)
-    served = Served(library, "127.0.0.1", 0)
-    threading.Thread(target=served.answer, daemon=True).start()
-    with chromium(place) as tab:
-        tab.call("Performance.enable", timeDomain="threadTicks")
+    with opened_page(library, place) as (tab, address):
         uuid = library.runs()[0].uuid
         streams = f"stream={STREAM}&stream=told:%20loss"
         for is_live in (False, True):
             tab.open("about:blank")
-            tab.open(f"{served.address}#view=charts&runs={uuid}&{streams}")
+            tab.open(f"{address}#view=charts&runs={uuid}&{streams}")
             tab.wait("document.querySelectorAll('.scatterlayer .trace').length == 2")
             began, until, step = cpu_s(tab), time.monotonic() + seconds, 1000
             while time.monotonic() < until:
@@ -323,7 +340,6 @@ def watch(place: Path, seconds: float) -> None:
             print(
                 f"watched, a run {what}: {100 * share:.1f} % of a core, browser and server together"
             )
-    served.close()
     library.close()
 
 

@@ -11,14 +11,19 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from dippm.base.progress import stage, tell
 from dippm.errors import StoreError, UnknownNameError
 from dippm.runs.store.place import STORE_VARIABLE, Place, place_of
-from dippm.runs.store.tables import Tables, tables_of
+from dippm.runs.store.tables import tables_of
 from dippm.runs.store.through_mlflow import ThroughMlflow
+
+if TYPE_CHECKING:
+    from dippm.runs.store.logged import Metric
+    from dippm.runs.store.query import Clause, Found
 
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -41,7 +46,57 @@ LOCKS = {
     "mysql": "SELECT GET_LOCK('dippm', 60)",
 }
 LATER = "The run is kept; `dippm runs --attach` tries again."
-Runs = Tables | ThroughMlflow
+
+
+class Runs(Protocol):
+    """Runs in MLflow as `RunStore` reads and writes them: `Tables`, or `ThroughMlflow`.
+
+    Whatever is written again is as if it was written once. Each raises what its driver or MLflow
+    raises; `failures_of` makes a `StoreError` of it.
+    """
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """Write all that is written inside, or nothing, where that can be."""
+        ...
+
+    def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
+        """Yield runs, newest first.
+
+        Args:
+            clauses: which have to hold, all of them.
+            experiment: the exact name of one.
+        """
+        ...
+
+    def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
+        """Create a run and return its id; an experiment that is missing is made."""
+        ...
+
+    def log(
+        self,
+        id_: str,
+        metrics: Iterable[Metric],
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+    ) -> None:
+        """Write metrics, params and tags of a run; of a tag the last counts."""
+        ...
+
+    def end(self, id_: str, status: str, end_ms: int) -> None:
+        """Say how a run ended, in MLflow's words, and when, in milliseconds since 1970."""
+        ...
+
+    def delete(self, id_: str) -> None:
+        """Take a run off the list."""
+        ...
+
+    def put(self, id_: str, folder: Path, under: str = "") -> None:
+        """Keep the files of a folder as artifacts of a run, under a folder of them."""
+        ...
+
+    def fetch(self, id_: str, path: str, into: Path) -> Path | None:
+        """Return a copy of an artifact, a file or a folder, in a folder; None if there is none."""
+        ...
 
 
 class StoreNotInstalledError(StoreError, ImportError):

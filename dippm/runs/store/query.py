@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from dippm.errors import RunError
@@ -169,6 +170,7 @@ def holds(words: str, search: str) -> bool:
     return all(word in words for word in search.casefold().split())
 
 
+@lru_cache(maxsize=4096)  # the same few of thousands of runs
 def _shown(name: str) -> str:
     if not name.startswith(SUMMARY):
         return name

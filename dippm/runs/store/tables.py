@@ -4,7 +4,7 @@ To import MLflow takes more than a second of processor time, each time a run is 
 listed. Its tables of runs are few and say what they mean, so they are read and written here, where
 their schema is one that is known; any other is left to MLflow, see
 `dippm.runs.store.through_mlflow`. What is written is what MLflow's client would have written, in
-one transaction for many runs.
+one transaction for many runs. Its methods are those of `dippm.runs.store.client.Runs`.
 """
 
 from __future__ import annotations
@@ -104,12 +104,7 @@ class Tables:
                 self._held.connection = None
 
     def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
-        """Yield runs, newest first.
-
-        Args:
-            clauses: which have to hold, all of them.
-            experiment: the exact name of one.
-        """
+        """Yield runs, newest first; see `Runs.find`."""
         conditions = ["e.lifecycle_stage = 'active'", "e.workspace = 'default'"]
         given: list[str | float] = []
         if experiment is not None:
@@ -124,16 +119,14 @@ class Tables:
             "SELECT r.run_uuid, r.start_time, e.name FROM runs r JOIN experiments e"
             " ON e.experiment_id = r.experiment_id"
             f" WHERE r.lifecycle_stage = 'active' AND {' AND '.join(conditions)}"
-            " ORDER BY r.start_time DESC, r.run_uuid LIMIT ? OFFSET ?"
+            " ORDER BY r.start_time DESC, r.run_uuid"
         )
-        offset, count = 0, PAGE
-        while count == PAGE:
+        with self._session() as run:
+            rows = list(run(found, given))
+        for first in range(0, len(rows), PAGE):
             with self._session() as run:
-                rows = list(run(found, (*given, PAGE, offset)))
-                page = _page(run, rows)
+                page = _page(run, rows[first : first + PAGE])
             yield from page
-            count = len(rows)
-            offset += count
 
     def create(self, experiment: str, start_ms: int, tags: Mapping[str, str], name: str) -> str:
         """Create a run and return its id; an experiment that is missing is made."""
@@ -319,9 +312,7 @@ _LATEST = ("value", "is_nan", "timestamp", "step")
 
 
 def _page(run: Any, rows: Sequence[Sequence[Any]]) -> list[Found]:
-    """Return the runs of some rows with what else the tables hold of them."""
-    if not rows:
-        return []
+    """Return the runs of some rows, one at least, with what else the tables hold of them."""
     ids = [id_ for id_, _, _ in rows]
     of_them = f"WHERE run_uuid IN ({', '.join('?' * len(ids))})"
     tags: dict[str, dict[str, str]] = {id_: {} for id_ in ids}

@@ -1,7 +1,7 @@
 """`ThroughMlflow`: runs by MLflow's client, where its tables are none of ours to read.
 
 Those are servers, schemas that are not known, and artifacts that are not in files. Its methods are
-those of `dippm.runs.store.tables.Tables`.
+those of `dippm.runs.store.client.Runs`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ThroughMlflow:
         return contextlib.nullcontext()
 
     def find(self, clauses: Iterable[Clause], experiment: str | None = None) -> Iterator[Found]:
-        """Yield runs, newest first; see `Tables.find`."""
+        """Yield runs, newest first; see `Runs.find`."""
         names = self._experiments()
         ids = [id_ for id_, name in names.items() if experiment in (None, name)]
         condition = " AND ".join(clause.text() for clause in clauses)

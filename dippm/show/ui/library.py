@@ -26,7 +26,7 @@ from dippm.show.ui.opened import (
 from dippm.show.ui.running import Running, running_runs
 from dippm.show.ui.selection import Listed
 
-MOST_RUNS = 20_000
+MOST_RUNS, NEWEST = 20_000, 100
 LIST_EVERY_S = 15.0
 LIST_ANYWAY_S = 300.0
 """Even if the file of the store was not written to."""
@@ -213,6 +213,11 @@ class Library:
         try:
             if self._source is None:
                 self._source = self._opener(self._store)
+            if not self._has_listed:  # the newest stand there while the others are read
+                stored = {run.uuid: run for run in self._source.runs(limit=NEWEST)}
+                with self._turn:
+                    self._stored = stored
+                    self._changed()
             stored = {run.uuid: run for run in self._source.runs(limit=MOST_RUNS)}
         except DippmError as error:
             trouble = str(error)

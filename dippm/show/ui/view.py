@@ -61,7 +61,7 @@ class _Drawn:
     key: str
     label: str
     place: int
-    runs: tuple[tuple[Any, Any], ...]
+    runs: tuple[tuple[Stream, float], ...]
     uuids: tuple[str, ...]
 
 
@@ -106,7 +106,7 @@ def view(
         return workload_key(run) if is_merged else run.uuid
 
     places = {key: place for place, key in enumerate(named)}
-    groups: dict[str, list[tuple[Any, Any]]] = {}
+    groups: dict[str, list[tuple[Stream, float]]] = {}
     members: dict[str, list[Listed]] = {}
     absent: list[tuple[str, str]] = []
     unit, points = "", 0
@@ -126,18 +126,16 @@ def view(
         if stream.reason:
             absent.append((own[run.uuid], stream.reason))
         unit, points = stream.unit or unit, points + len(stream.values)
-        # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
-        is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
-        groups.setdefault(key, []).append(
-            _placed(stream, offsets[run.uuid], exploration, seen, is_whole=is_whole)
-        )
+        groups.setdefault(key, []).append((stream, offsets[run.uuid]))
         members.setdefault(key, []).append(run)
     drawn = [
         _Drawn(key, named[key], places[key], tuple(of), tuple(run.uuid for run in members[key]))
         for key, of in groups.items()
     ]
     most = MOST_OF_A_LINE if len(drawn) <= 10 else max(4, MOST_POINTS // len(drawn))
-    lines = [_line(one, is_merged, seen, None if whole else most) for one in drawn]
+    # All of a line, as it is, was thinned once; smoothed, merged or cut it is thinned anew.
+    is_whole = not (whole or is_merged or by_step or exploration.smoothing or wanted.x)
+    lines = [_line(one, exploration, seen, None if whole else most, is_whole) for one in drawn]
     shown = [run for of in members.values() for run in of]
     remarks: list[str] = []
     levels = _levels(shown, opened, own, exploration, wanted.stream, remarks)
@@ -171,19 +169,23 @@ def _placed(
     offset_s: float,
     exploration: Exploration,
     seen: tuple[float, float] | None,
+    most: int | None,
     *,
     is_whole: bool,
 ) -> tuple[Any, Any]:
+    """Return x and y of a run where it is seen, with so many points at most."""
     if is_whole:
-        time_s, values = stream.least_and_greatest()
-        return time_s + offset_s, values
-    values = smoothed(stream.values, exploration.smoothing)
-    if exploration.axis == "time":
-        part = None if seen is None else (min(seen) - offset_s, max(seen) - offset_s)
-        time_s, values = _cut(stream.time_s, values, part)
-        return time_s + offset_s, values
-    order = stream.steps.argsort(kind="stable")
-    return stream.steps[order], values[order]
+        x, y = stream.least_and_greatest()
+    else:
+        x, y = stream.time_s, smoothed(stream.values, exploration.smoothing)
+        if exploration.axis == "step":
+            order = stream.steps.argsort(kind="stable")
+            x, y, offset_s = stream.steps[order], y[order], 0.0
+        x, y = _cut(x, y, None if seen is None else (min(seen) - offset_s, max(seen) - offset_s))
+    if most is not None and len(y) > most:
+        rows = extremes(y, most)
+        x, y = x[rows], y[rows]
+    return x + offset_s, y
 
 
 def _extent(
@@ -218,15 +220,19 @@ def _ending(runs: Sequence[Listed]) -> str:
     return f"{len(bad)} of {len(runs)} {', '.join(dict.fromkeys(bad))}"
 
 
-def _line(one: _Drawn, is_merged: bool, seen: tuple[float, float] | None, most: int | None) -> Line:
-    parts = [_cut(x, y, seen) for x, y in one.runs]
-    if is_merged:
+def _line(
+    one: _Drawn,
+    exploration: Exploration,
+    seen: tuple[float, float] | None,
+    most: int | None,
+    is_whole: bool,
+) -> Line:
+    """Return one line, whose runs are in memory a second time only while it is made."""
+    if exploration.grouping == "merged":
+        parts = [_placed(*run, exploration, seen, None, is_whole=is_whole) for run in one.runs]
         band = merged(parts, GRID if most is None else min(GRID, max(4, most // 4)))
         return Line(one.label, one.label, *band, n=len(parts), uuids=one.uuids)
-    x, y = parts[0]
-    if most is not None and len(y) > most:
-        rows = extremes(y, most)
-        x, y = x[rows], y[rows]
+    x, y = _placed(*one.runs[0], exploration, seen, most, is_whole=is_whole)
     return Line(one.label, one.label, x, y, uuids=one.uuids)
 
 

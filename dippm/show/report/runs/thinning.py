@@ -28,16 +28,13 @@ def extremes(values: Any, most: int) -> Any:
     if count <= most:
         return np.arange(count)
     size = -(-count // ((most - 2) // 2))
-    stretches = -(-count // size)
-    has_gaps = bool(np.isnan(values).any())
-    # The last value again is never taken: the first of equal ones is.
-    padded = np.full(stretches * size, np.nan if has_gaps else values[-1])
-    padded[:count] = values
-    low = high = padded.reshape(stretches, size)
-    if has_gaps:
-        missing = np.isnan(low)
-        low, high = np.where(missing, np.inf, low), np.where(missing, -np.inf, high)
-    first = np.arange(stretches) * size
-    least = first + low.argmin(axis=1)
-    greatest = first + high.argmax(axis=1)
-    return np.unique(np.concatenate(([0, count - 1], least, greatest)))
+    whole = count // size * size
+    low = high = values
+    if np.isnan(values).any():
+        missing = np.isnan(values)
+        low, high = np.where(missing, np.inf, values), np.where(missing, -np.inf, values)
+    first = np.arange(0, whole, size)
+    least = first + low[:whole].reshape(-1, size).argmin(axis=1)
+    greatest = first + high[:whole].reshape(-1, size).argmax(axis=1)
+    rest = [whole + low[whole:].argmin(), whole + high[whole:].argmax()] if whole < count else []
+    return np.unique(np.concatenate(([0, count - 1], least, greatest, rest)).astype(np.int64))

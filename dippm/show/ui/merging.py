@@ -60,17 +60,23 @@ def _on_grid(x: Any, y: Any, first: float, width: float, middles: Any) -> tuple[
     """Return mean, least and greatest of a line in each step."""
     import numpy as np
 
-    steps = len(middles)
-    place = np.minimum(((x - first) / width).astype(np.int64), steps - 1)
+    edges = first + width * np.arange(len(middles))
+    starts = np.searchsorted(x, edges)
+    read = np.diff(starts, append=len(x))
+    count, values = read, y
     there = np.isfinite(y)
-    count = np.bincount(place[there], minlength=steps)
-    total = np.bincount(place[there], y[there], steps)
-    low, high = np.full(steps, np.inf), np.full(steps, -np.inf)
-    np.minimum.at(low, place[there], y[there])
-    np.maximum.at(high, place[there], y[there])
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    unread = (np.bincount(place, minlength=steps) == 0) & (middles > x[0]) & (middles < x[-1])
-    if unread.any() and there.any():
+    if not there.all():
+        values, starts = y[there], np.searchsorted(x[there], edges)
+        count = np.diff(starts, append=len(values))
+    mean, low, high = np.full((3, len(middles)), [[np.nan], [np.inf], [-np.inf]])
+    filled = count > 0
+    if filled.any():
+        firsts = starts[filled]
+        mean[filled] = np.add.reduceat(values, firsts) / count[filled]
+        low[filled] = np.minimum.reduceat(values, firsts)
+        high[filled] = np.maximum.reduceat(values, firsts)
+    unread = (read == 0) & (middles > x[0]) & (middles < x[-1])
+    if unread.any() and len(values):
         between = np.interp(middles[unread], x, y)  # NaN beside a reading without a value
         mean[unread] = low[unread] = high[unread] = between
     return mean, low, high

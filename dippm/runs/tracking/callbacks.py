@@ -11,6 +11,7 @@ that the workload has imported; nothing else is loaded.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -119,8 +120,6 @@ def transformers_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = (
 def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> Any:
     """Return a callback of PyTorch Lightning: a span a training batch, the metrics of each epoch.
 
-    It follows Lightning's manual and was never run with Lightning itself.
-
     Args:
         name: of the spans.
         metrics: measured over each, see `dippm.runs.tracking.metrics`.
@@ -147,8 +146,8 @@ def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) 
 
 
 def _base(name: str, *modules: str) -> Any:
-    """Return the class of a framework that its callbacks are of."""
-    for module in modules:
+    """Return the class of a framework that its callbacks are of, by the name it was imported by."""
+    for module in sorted(modules, key=lambda name: name.partition(".")[0] not in sys.modules):
         try:
             return getattr(import_module(module), name)
         except ImportError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,9 +115,18 @@ def test_batches_of_lightning_are_spans():
     assert [value.name for value in recorded.values] == ["loss"]
 
 
-@pytest.mark.skipif(
-    bool(find_spec("lightning") or find_spec("pytorch_lightning")), reason="it is installed"
-)
-def test_a_framework_that_is_missing_is_named():
+@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+def test_of_two_names_of_a_framework_the_imported_one_counts(monkeypatch, package):
+    for module in callbacks.LIGHTNING:
+        name = module.partition(".")[0]
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(Callback=type(name, (), {})))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace())
+    assert callbacks._base("Callback", *callbacks.LIGHTNING).__name__ == package
+
+
+def test_a_framework_that_is_missing_is_named(monkeypatch):
+    for module in callbacks.LIGHTNING:
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(FrameworkNotInstalledError, match="lightning is not installed"):
         callbacks.lightning_callback()

@@ -22,6 +22,8 @@ from dippm.show.report.runs.thinning import extremes
 TOLD, CALLS = "told: ", "calls: "
 MOST_OF_A_LINE = 4000
 """Points of a line that is drawn whole."""
+SETTLES_NS = 1_000_000_000
+""""tree.cpu_percent" has its first value after so long at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def streams(
             (column.time_ns - zero_ns) / 1e9,
             column.values,
             column.counter,
-            column.reasons[-1][1] if column.reasons else "",
+            _reason(column),
         )
         for column in columns
     }
@@ -117,6 +119,20 @@ def streams(
         if calls:
             found[CALLS + name] = _stream(CALLS + name, "ms", calls)
     return found
+
+
+def _reason(column: Column) -> str:
+    """Return why values of a series are missing; a mean that needs half a second is not said."""
+    import numpy as np
+
+    if not column.reasons:
+        return ""
+    there = np.isfinite(column.values)
+    first = int(there.argmax()) if there.any() else len(there)
+    is_all_since = first < len(there) and bool(there[first:].all())
+    if is_all_since and column.time_ns[first] - column.time_ns[0] <= SETTLES_NS:
+        return ""
+    return column.reasons[-1][1]
 
 
 def listed_streams(metrics: Mapping[str, float]) -> list[str]:

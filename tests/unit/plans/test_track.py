@@ -47,7 +47,7 @@ def test_any_command_with_the_options_of_radt(desk):
     recorded = only_run(desk)
     assert answer.stdout.strip() == str(recorded.path)
     assert (recorded.start.experiment, recorded.start.name) == ("7", "mine")
-    assert recorded.start.tags["workload"] == "2"
+    assert (recorded.start.group, recorded.start.tags["workload"]) == ("2", "2")
     assert "host" in read(recorded.samples[0]).series
 
 

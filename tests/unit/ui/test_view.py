@@ -111,6 +111,14 @@ def test_what_is_absent_says_why():
     assert found.absent == (("a", "no sensor"), ("b", "it has no such stream"))
 
 
+@pytest.mark.parametrize(("values", "said"), [([np.nan, 1, 2], False), ([1, np.nan, 2], True)])
+def test_that_a_mean_needs_half_a_second_is_not_said(values, said):
+    late = column("tree.cpu_percent", values, hz=2, reasons=[(0, "read again")])
+    runs, held = [listed("a")], {"a": opened("a", late)}
+    found = view(runs, held, Exploration(), ChartView(stream="tree.cpu_percent"))
+    assert found.absent == ((("a", "read again"),) if said else ())
+
+
 def test_runs_that_are_not_read_yet_are_left_out():
     runs, held = two()
     del held["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -10,6 +11,7 @@ from dippm.runs.plans.cells import Record, Slots, quoted, records
 from dippm.runs.plans.row import COLUMNS, Row, read_row
 from dippm.runs.plans.workload import device_of
 
+_NUMBER = re.compile(r"(\d+)[ \t]+")
 NEEDED = ("Experiment", "Workload", "File")
 
 
@@ -23,6 +25,7 @@ def read_table(data: bytes) -> tuple[tuple[Row, ...], dict[int, Slots]]:
     lines = records(data)
     if not lines:
         raise PlanError("there is nothing in it", f"Its first line is {','.join(COLUMNS)}.")
+    lines = _without_numbers(lines)
     columns = _columns(lines[0])
     rows, slots = [], {}
     for number, line in enumerate(lines[1:], 1):
@@ -56,6 +59,23 @@ def write_table(rows: Iterable[Row]) -> bytes:
         )
         lines.append(",".join(map(quoted, cells)))
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _without_numbers(lines: list[Record]) -> list[Record]:
+    """Return the same without the line numbers that a slide prints before each."""
+    head = _NUMBER.match(lines[0].cells[0].text)
+    if head is None:
+        return lines
+    found = []
+    for number, line in enumerate(lines, int(head[1])):
+        first, *rest = line.cells
+        printed = _NUMBER.match(first.text)
+        if printed is None or int(printed[1]) != number:
+            hint = "Take the numbers out of all lines, or leave them in all."
+            raise PlanError(f"line {line.line} does not begin with its number, {number}", hint)
+        cells = (first._replace(text=first.text[printed.end() :]), *rest)
+        found.append(Record(line.line, cells))
+    return found
 
 
 def _columns(header: Record) -> list[str]:

@@ -24,6 +24,9 @@ Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params
 1,\t2,\t,\t,\t2,\t3g.20gb,\tmodel.py,\tsmi+top+dcgmi,\tbatch-size=128
 1,\t3,\t,\t,\t1,\t\t-,model.py,\tsmi+top+dcgmi,\tbatch-size=256
 """
+NUMBERED = "".join(
+    f"{number}\t{line}" for number, line in enumerate(TALK_OF_2023.splitlines(keepends=True), 1)
+).replace(",", "\t", 8)
 TALK_OF_2026 = """\
 Experiment\tWorkload\tStatus\tRun\tDevices\tCollocation\tFile\tListeners\tParams
 1,\t1,\t,\t,\t0,\t\t-,train.py,\tsmi+top+dcgm,\t--batch-size 128
@@ -92,7 +95,7 @@ def visible(heard):
     return {name: words["CUDA_VISIBLE_DEVICES"] for name, words in given(heard).items()}
 
 
-@pytest.mark.parametrize("text", [TALK_OF_2023, TALK_OF_2026, PADDED_EXAMPLE])
+@pytest.mark.parametrize("text", [TALK_OF_2023, NUMBERED, TALK_OF_2026, PADDED_EXAMPLE])
 def test_a_plan_runs_as_printed(gpus, text):
     gpus.plan.write_text(text)
     heard = gpus.run()
@@ -100,7 +103,7 @@ def test_a_plan_runs_as_printed(gpus, text):
     assert layout(gpus) == []
     assert set(gpus.statuses()) == {"FINISHED"}
     batches = [words["batch"] for words in given(heard).values()]
-    assert set(batches) == ({128, 256} if text is TALK_OF_2023 else {128})
+    assert set(batches) == ({128, 256} if text in (TALK_OF_2023, NUMBERED) else {128})
     seen = visible(heard)
     assert seen["1 0"] == UUIDS[0]
     if text is not PADDED_EXAMPLE:

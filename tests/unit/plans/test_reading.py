@@ -391,3 +391,12 @@ def test_files_that_are_no_plan(tmp_path):
 def test_a_row_without_what_is_optional():
     row = read_row(1, {"Experiment": "1", "Workload": "a", "File": "echo"})
     assert (row.devices, row.sharing, row.listeners, row.params) == ((), "", (), "")
+
+
+def test_line_numbers_stand_before_all_lines_or_none():
+    numbered = "1\tExperiment,Workload,File\n2\t7,1,a.py\n3\t7,1,b.py\n"
+    rows, _ = read_table(numbered.encode())
+    assert [(row.experiment, row.file) for row in rows] == [("7", "a.py"), ("7", "b.py")]
+    for wrong in (numbered.replace("3\t", ""), numbered.replace("3\t", "4\t")):
+        with pytest.raises(PlanError, match="line 3 does not begin with its number, 3"):
+            read_table(wrong.encode())

@@ -83,7 +83,7 @@
 
   function numbers(text) {
     const found = String(text).split(",").map(Number);
-    return found.length === 2 && found.every(Number.isFinite) ? found : null;
+    return found.length === 2 && found.every(Number.isFinite) && found[0] !== found[1] ? found : null;
   }
 
   function parsed(text) {
@@ -314,6 +314,11 @@
     return made;
   }
 
+  // What a control of the table is known by when the table was made anew; its arrow may be another.
+  function mark(control) {
+    return [control.value, control.dataset.sort, control.dataset.run, control.textContent.replace(/^[▾▸] /, "")];
+  }
+
   function options(id, rows) {
     at(id).replaceChildren(...rows.map(([value, label]) => new Option(label, value)));
   }
@@ -325,7 +330,7 @@
     at("condition-trouble").textContent = listed.trouble;
     const { filters } = state;
     const place = document.activeElement;
-    const focused = place && at("runs").contains(place) ? [place.value, place.dataset.sort, place.dataset.run, place.textContent] : null;
+    const focused = place && at("runs").contains(place) ? mark(place) : null;
     if (listed.empty) {
       const help = cell("div", undefined, "empty");
       for (const text of listed.empty) help.append(cell(text.startsWith("$ ") ? "pre" : "p", text.replace(/^\$ /, "")));
@@ -339,7 +344,7 @@
     }
     if (focused) {
       const again = [...at("runs").querySelectorAll("input, button, a")].find(
-        (o) => same([o.value, o.dataset.sort, o.dataset.run, o.textContent], focused) || (focused[1] && o.dataset.sort === focused[1]),
+        (o) => same(mark(o), focused) || (focused[1] && o.dataset.sort === focused[1]),
       );
       if (again) again.focus();
     }
@@ -457,8 +462,8 @@
     at("columns-reset").addEventListener("click", () => put("filters", { columns: [] }));
     at("select-all").addEventListener("click", () => set("wanted", { all: true, at: Date.now() }));
     at("select-none").addEventListener("click", () => put("settings", { selected: [] }));
-    at("earlier").addEventListener("click", () => put("filters", { first: Math.max(0, state.filters.first - told.listed.most) }));
-    at("later").addEventListener("click", () => put("filters", { first: state.filters.first + told.listed.most }));
+    at("earlier").addEventListener("click", () => put("filters", { first: Math.max(0, told.listed.first - told.listed.most) }));
+    at("later").addEventListener("click", () => put("filters", { first: told.listed.first + told.listed.most }));
     at("show-all").addEventListener("click", () => {
       const mine = new Set(told.lines ? told.lines.keys : []);
       put("settings", { hidden: state.settings.hidden.filter((key) => !mine.has(key)) });
@@ -475,7 +480,10 @@
     at("load").addEventListener("change", () => {
       const file = at("load").files[0];
       if (!file) return;
-      file.text().then((text) => set("given", { name: file.name.slice(0, 200), text: text.slice(0, 4 * 2 ** 20 + 1), at: Date.now() }));
+      file.text().then(
+        (text) => set("given", { name: file.name.slice(0, 200), text: text.slice(0, 4 * 2 ** 20 + 1), at: Date.now() }),
+        () => { at("message").textContent = `the browser cannot read ${file.name}`; },
+      );
       at("load").value = "";
     });
     document.addEventListener("click", (event) => {
@@ -490,6 +498,9 @@
     // A list that was opened closes where somebody goes on elsewhere.
     document.addEventListener("pointerdown", (event) => {
       for (const open of document.querySelectorAll("details.pop[open]")) if (!open.contains(event.target)) open.open = false;
+      // Opened in another tab, the page of a run has what is set now, not when the table was made.
+      const link = event.target.closest("a[data-run]");
+      if (link) link.href = address({ name: "run", run: link.dataset.run });
     });
     document.addEventListener("keydown", (event) => {
       const open = event.key === "Escape" && event.target.closest && event.target.closest("details.pop[open]");

@@ -6,8 +6,9 @@
 # make retrain VERSION=... the default predictor from nothing: tables, graphs, fits, checkpoint (hours)
 # make retrain-small  the same way with the shipped sample of tables and ten steps, and a prediction (minutes)
 # make nightly damage files of every kind, a minute each (led by coverage where Atheris is installed); retrain-small
+# make release build the packages of this version, and try them in a clean environment; see scripts/release.py
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark docs nightly zoo team retrain retrain-small setup setup-test setup-docs setup-zoo setup-team
+.PHONY: demo test check quick readme benchmark docs nightly release zoo team retrain retrain-small setup setup-quick setup-test setup-docs setup-zoo setup-team
 
 # The first that runs: a version manager may have names for versions that it does not start.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
@@ -18,7 +19,8 @@ RETRAIN ?= build/retrain
 SMALL := build/retrain-small
 SAMPLE := migperf parvagpu optimum_benchmark flagperf raphischer
 RUN := $(VENV)/bin/python -m
-INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt
+PINS ?= constraints.txt
+INSTALL := $(RUN) pip install --quiet --disable-pip-version-check -c $(PINS)
 
 demo: setup
 	$(RUN) scripts.demo
@@ -77,6 +79,10 @@ retrain-small: setup-test
 	$(RUN) dippm predict torchvision:resnet50 --input 3,224,224 --batch 32 --device A100-80GB \
 	  --checkpoint $(SMALL)/hybrid-gpu/0.0.1
 
+release: | $(VENV)/bin/python
+	$(INSTALL) build hatchling twine -e .
+	$(RUN) scripts.release build $(if $(TAG),--tag $(TAG)) $(if $(DRAFT),--draft)
+
 zoo: setup-zoo
 	$(RUN) tests.zoo --out build/zoo/outcomes.jsonl --table docs/coverage.md
 
@@ -84,6 +90,7 @@ team: setup-test setup-team
 	$(RUN) scripts.team
 
 setup: $(VENV)/demo-ready
+setup-quick: $(VENV)/quick-ready
 setup-test: $(VENV)/test-ready
 setup-docs: $(VENV)/docs-ready
 setup-zoo: $(VENV)/zoo-ready
@@ -102,10 +109,14 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[timm]"
 	touch $@
 
+$(VENV)/quick-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[dev]"
+	touch $@ $(VENV)/docs-ready $(VENV)/demo-ready
+
 $(VENV)/test-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev,all]"
 	$(RUN) pip check
-	touch $@ $(VENV)/docs-ready $(VENV)/demo-ready
+	touch $@ $(VENV)/quick-ready $(VENV)/docs-ready $(VENV)/demo-ready
 
 $(VENV)/docs-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[docs]"

@@ -21,6 +21,8 @@ BECAME = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+    "CODE_OF_CONDUCT.md": "project/code_of_conduct.md",
     "dataset/README.md": "project/data_set.md",
     "dataset/collect/README.md": "project/collector.md",
     "training/README.md": "project/training.md",

@@ -10,6 +10,8 @@ TITLES = {
     "dataset/collect/README.md": "The collector",
     "training/README.md": "Training",
     "CHANGELOG.md": "Changes",
+    "SECURITY.md": "Security",
+    "CODE_OF_CONDUCT.md": "Code of conduct",
 }
 
 

@@ -5,10 +5,13 @@
 # make team    the store of a team, here and without containers: PostgreSQL, S3, MLflow's server, the page
 # make retrain VERSION=... the default predictor from nothing: tables, graphs, fits, checkpoint (hours)
 # make retrain-small  the same way with the shipped sample of tables and ten steps, and a prediction (minutes)
-# make nightly damage files of every kind, a minute each (led by coverage where Atheris is installed); retrain-small
+# make quick   the tests that cost little, in a minute
+# make nightly what make test leaves out, all its parts; damage files of every kind, a minute each (led by coverage
+#              where Atheris is installed); retrain-small. make nightly-part PART=docs runs one part
+# make durations  run all tests and record what they cost, for the order of make test and the choice of make quick
 # make release build the packages of this version, and try them in a clean environment; see scripts/release.py
 # make zoo     read every model of every suite, and write docs/coverage.md (hours)
-.PHONY: demo test check quick readme benchmark docs nightly release zoo team retrain retrain-small setup setup-quick setup-test setup-docs setup-zoo setup-team
+.PHONY: demo test check quick readme benchmark docs nightly nightly-part nightly-parts durations release zoo team retrain retrain-small setup setup-quick setup-test setup-docs setup-zoo setup-team
 
 # The first that runs: a version manager may have names for versions that it does not start.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
@@ -28,8 +31,10 @@ demo: setup
 # Files stay together, because what a file's fixtures make (written models, warm workers) serves all of
 # its tests; tests/conftest.py puts the long ones first. More than four processes would be short of memory
 # before they are short of cores.
+PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: setup-test check
-	$(RUN) pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not nightly"
 
 check:
 	$(RUN) ruff check .
@@ -38,7 +43,7 @@ check:
 	$(VENV)/bin/lint-imports
 
 quick:
-	$(RUN) pytest -m "not slow" -x tests/unit tests/test_public_api.py
+	$(RUN) pytest -m quick -x
 
 readme:
 	$(RUN) scripts.readme_output
@@ -55,9 +60,23 @@ benchmark:
 docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
+# Continuous integration runs one of these after the tests, and more where there is time: .ci/run.
+NIGHTLY := docs hostile package services zoo
+
 nightly: setup-test
+	$(PYTEST) -m nightly
 	$(RUN) tests.fuzz --seconds 60
 	$(MAKE) retrain-small
+
+nightly-parts:
+	@echo $(NIGHTLY)
+
+nightly-part:
+	@test -n "$(filter $(PART),$(NIGHTLY))" || { echo "Name a part of $(NIGHTLY): make nightly-part PART=docs" >&2; exit 1; }
+	$(PYTEST) -m "nightly(part='$(PART)')"
+
+durations: setup-test
+	$(PYTEST) --record tests/durations.json
 
 # Sources that cannot be had stop nothing: fetching names them, and so do the training and the card. FROM is
 # what `dataset.fetch --from` takes.

@@ -19,6 +19,7 @@ from dippm.estimate.models.predictor import predictor
 from dippm.estimate.models.targets import Estimate, Estimates, Interval, OperatorCost
 from dippm.estimate.pretrained import save_checkpoint
 from dippm.model.graph import GRAPH_VERSION, ModelGraph
+from tests import durations
 
 # Fixtures are found in this file; none starts a server before a test asks.
 from tests.postgres import postgres_address, postgres_server  # noqa: F401
@@ -41,23 +42,30 @@ for _number in (signal.SIGHUP, signal.SIGINT):
 # Hypothesis's own: the same examples every time, and no limits of time.
 settings.load_profile("ci")
 
+DURATIONS = durations.read()
+
 GARBAGE = (50_000, 50, 50)
 """Allocations between collections: graphs are many small objects, and what was imported stays."""
 
 
-LONG = (
-    "tests/frontends/test_parity.py",
-    "tests/frontends/tensorflow/test_models.py",
-    "tests/unit/dataset/test_families_graphs.py",
-    "tests/zoo/test_sample.py",
-    "tests/frontends/onnx/test_exports.py",
-    "tests/unit/dataset/test_collect.py",
-    "tests/frontends/pytorch/test_detection.py",
-    "tests/frontends/test_macs.py",
-    "tests/test_docs.py",
-    "tests/test_hostile.py",
-)
-"""Files that a parallel run must not begin last, when nothing is left for the other processes."""
+def pytest_addoption(parser):
+    """Let a run record what its files cost."""
+    about = "write what each file costs into this JSON"
+    parser.addoption("--record", metavar="FILE", type=Path, help=about)
+
+
+def pytest_configure(config):
+    """Record what files cost, if that is asked for."""
+    if path := config.getoption("--record"):
+        config.pluginmanager.register(durations.Recorder(path, hasattr(config, "workerinput")))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import no file that has none of the quick tier: imports cost more than it does."""
+    if config.getoption("markexpr") == "quick" and collection_path.suffix == ".py":
+        path = collection_path.relative_to(config.rootpath).as_posix()
+        return None if durations.is_quick(DURATIONS, path) else True
+    return None
 
 
 def pytest_collection_finish():
@@ -66,10 +74,14 @@ def pytest_collection_finish():
     gc.set_threshold(*GARBAGE)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Begin with the long files; skip, and say so, what needs something that is not here."""
-    order = {path: place for place, path in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+    """Begin with long files, mark the quick tier, skip what needs something that is not here."""
+    items.sort(key=lambda item: durations.order(DURATIONS, _file(item)))
+    for item in items:
+        is_marked = {"slow", "nightly"}.intersection(mark.name for mark in item.iter_markers())
+        if durations.is_quick(DURATIONS, _file(item)) and not is_marked:
+            item.add_marker("quick")
     missing = {
         marker
         for marker, packages in PACKAGES.items()
@@ -80,6 +92,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for marker in missing.intersection(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.skip(reason=f"{marker} is not available here"))
+
+
+def _file(item):
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from tests.copied_tree import ROOT, copy_tracked_files, is_known, run_in
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly(part="package"),
     pytest.mark.skipif(not is_known(), reason="tracked files are not known"),
 ]
 

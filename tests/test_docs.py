@@ -79,12 +79,12 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_no_link_is_broken(site):
     assert broken(site) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_nothing_is_loaded_from_a_network(site):
     outside = {
         f"{path.name}: {target}"
@@ -99,7 +99,7 @@ def test_nothing_is_loaded_from_a_network(site):
 
 @NEEDS_CHROMIUM
 @pytest.mark.browser
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_the_search_works_from_disk_and_asks_no_network(site, tmp_path):
     with chromium(tmp_path) as tab:
         for width, page in ((1280, "index.html"), (390, "method/latency.html")):
@@ -117,7 +117,7 @@ def test_the_search_works_from_disk_and_asks_no_network(site, tmp_path):
             assert [line for line in tab.said if line.startswith("error")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_every_public_name_is_in_the_reference(site):
     anchors = {
         anchor
@@ -127,7 +127,7 @@ def test_every_public_name_is_in_the_reference(site):
     assert {f"dippm.{name}" for name in dippm.__all__} - anchors == set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_errors_are_those_of_the_metrics(site):
     from dippm.estimate.pretrained.store import available, read_metrics
 
@@ -140,7 +140,7 @@ def test_errors_are_those_of_the_metrics(site):
             assert str(line["split"]).replace("&", "&amp;") in page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 def test_formulas_are_drawn_without_a_script(site):
     page = (site / "method" / "latency.html").read_text(encoding="utf-8")
     assert page.count("<math") > 10
@@ -171,7 +171,7 @@ def folder(tmp_path_factory):
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 @pytest.mark.parametrize("page", blocks.pages(), ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, folder):
     try:

@@ -92,7 +92,7 @@ def test_the_notebooks_are_committed_as_they_ran(path):
     assert [output for output in outputs if "image/png" in output.get("data", {})], "no picture"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="docs")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_the_notebooks_run(path):
     nbformat = pytest.importorskip("nbformat")

@@ -20,7 +20,7 @@ COMMAND = "retrain-small"
 CHECKPOINT = Path("build", COMMAND, "hybrid-gpu", "0.0.1")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly(part="package"),
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not is_known(), reason="tracked files are not known"),
     pytest.mark.skipif(not shutil.which("make"), reason="needs make"),

@@ -162,7 +162,7 @@ def team():
     team.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_run_reaches_the_team_and_comes_back_whole(team, tmp_path):
     import boto3
     import psycopg
@@ -202,7 +202,7 @@ def test_a_run_reaches_the_team_and_comes_back_whole(team, tmp_path):
         assert any(key.endswith(f"{run.id}/artifacts/{name}") for key in held_keys), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_the_page_shows_the_runs_of_the_team(team):
     if not team.page:
         pytest.skip("the page is not installed: pip install 'dippm[ui]'")
@@ -210,7 +210,7 @@ def test_the_page_shows_the_runs_of_the_team(team):
         assert answer.status == 200
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_server_that_is_gone_leaves_the_run_in_the_spool(team, tmp_path):
     from scripts.team import free_port
 

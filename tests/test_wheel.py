@@ -14,7 +14,7 @@ from dippm.estimate.pretrained.store import available
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="package")
 def test_the_wheel_holds_what_predicting_needs(tmp_path):
     options = [
         "--no-deps",

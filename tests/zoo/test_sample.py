@@ -42,7 +42,7 @@ PACKAGES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="zoo")
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_sample_is_right_or_says_so(suite: str):
     package = PACKAGES[suite]

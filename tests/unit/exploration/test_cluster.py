@@ -12,7 +12,7 @@ from tests.unit.exploration.networks import build, build_and_die_once
 pytest.importorskip("optuna")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_local_cluster_gives_the_same_and_survives_the_loss_of_a_worker(tmp_path):
     pytest.importorskip("ray")
     flag = tmp_path / "flag"

@@ -14,7 +14,7 @@ from tests.unit.exploration import searches
 optuna = pytest.importorskip("optuna")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_two_searches_share_a_database_and_outlive_a_kill(tmp_path, postgres_address):
     folders = {name: tmp_path / name for name in ("first", "second")}
     running = {}

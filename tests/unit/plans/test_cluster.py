@@ -32,7 +32,7 @@ def test_devices_are_those_that_the_node_gave():
     assert on_devices(second, []) == second
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_plan_is_carried_out_by_a_cluster(desk):
     desk.rows(
         "1,1,,,-,-,echo,top,first",
@@ -52,7 +52,7 @@ def test_a_plan_is_carried_out_by_a_cluster(desk):
     assert desk.run(ray="local")[-1]["ran"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_cluster_without_enough_gpus_is_said(desk):
     desk.rows("1,1,,,0+1,-,true,-,")
     heard = desk.run(ray="local")
@@ -64,7 +64,7 @@ def test_a_cluster_without_enough_gpus_is_said(desk):
     assert desk.statuses() == ["PENDING"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_what_the_nodes_run(desk, times):
     desk.rows("1,1,,,-,-,sh -c,-,'touch begun; exec sleep 1000'")
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_what_the_nodes_run(desk, times):
     assert desk.recorded(path.parent.name).end.status == "interrupted"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_a_node_that_is_lost(desk):
     """The process that Ray runs a workload in is killed: its row ends, and runs again next time."""
     desk.rows("1,1,,,-,-,sh -c,-,'echo $PPID > row; test -e go || exec sleep 1000'")

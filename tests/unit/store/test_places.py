@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "\0\x1b[31m'; DROP TABLE runs; -- \udcff"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_runs_in_postgresql_with_samples_in_s3(postgres_address, s3_bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_DEFAULT_ARTIFACT_ROOT", f"{s3_bucket}/runs")
     from mlflow.tracking import MlflowClient
@@ -46,7 +46,7 @@ print(len(open_store(sys.argv[1]).runs()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly(part="services")
 def test_two_that_open_an_empty_database_together_make_its_tables_once(
     postgres_address, monkeypatch, tmp_path
 ):

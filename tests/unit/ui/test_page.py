@@ -22,7 +22,7 @@ from tests.chromium import chromium
 from tests.page_runs import HOSTILE, make_exhibition, make_training
 from tests.run_folders import START_NS
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, NEEDS_CHROMIUM]
+pytestmark = [pytest.mark.browser, pytest.mark.nightly(part="services"), NEEDS_CHROMIUM]
 GRAPH = "document.querySelector('.chart .js-plotly-plot')"
 TOKEN = "a-token-that-nobody-guesses"
 

@@ -1,4 +1,4 @@
-"""Write into README.md what the README promises: output and tables come from here, not from hands.
+"""Write into README.md and pages what they promise: output, tables and the picture come from here.
 
 Run: python -m scripts.readme_output [--check]
 """
@@ -7,17 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import dippm
 from scripts.sample_models import vgg16_pt
+
+if TYPE_CHECKING:
+    from scripts.accuracy_table import Question
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "how_far_off.md", ROOT / "docs" / "predict.md")
+PICTURE = "docs/assets/sweep-{}.svg"
+"""Of the README, by palette."""
+
+HEADLINES = (
+    "latency in a laboratory never seen",
+    "latency of a kind of model never seen",
+    "latency on a GPU never measured",
+    "memory in a laboratory never seen",
+    "power in a laboratory never seen",
+)
+"""The README's questions: first the user's own case, a machine that never measured for us."""
+
 BLOCK = re.compile(r"(<!-- (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -31,44 +49,52 @@ def session() -> str:
     return f"```text\n{printed.getvalue().rstrip()}\n```\n"
 
 
-def command() -> str:
-    """Run the README's `dippm predict` and return what it printed."""
-    return _run("predict vgg16.pt --batch 32 --input 3,224,224 --device A100 --operators 3")
-
-
-def choice() -> str:
-    """Run the README's `dippm choose` and return what it printed."""
-    return _run(
-        "choose vgg16.pt --batch 32 --input 3,224,224 --devices A100,H100,L4 "
-        "--by throughput --slo-ms 50 --top 4"
-    )
-
-
 def sweep() -> str:
-    """Run the README's `dippm sweep` and return what it printed."""
-    return _run("sweep vgg16.pt --batch 1:256 --input 3,224,224 --device A100")
+    """Return what shows the picture that fits the reader's page."""
+    from scripts.readme_picture import caption
 
-
-def _run(line: str) -> str:
-    """Run a command in a terminal of 80 columns and return it with its output."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "dippm", *line.split()],
-        cwd=vgg16_pt().parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
+    dark, light = PICTURE.format("dark"), PICTURE.format("light")
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+        f'  <img alt="{escape(caption(vgg16_sweep()))}" src="{light}">\n</picture>\n'
     )
-    lines = "\n".join(line.rstrip() for line in answer.stdout.rstrip().splitlines())
-    return f"```console\n$ dippm {line}\n{lines}\n```\n"
+
+
+def pictures() -> dict[str, str]:
+    """Return the path of each picture → what it shows, as SVG."""
+    from scripts.readme_picture import PALETTES, picture
+
+    found = PALETTES.items()
+    return {PICTURE.format(name): picture(vgg16_sweep(), palette) for name, palette in found}
+
+
+@cache
+def vgg16_sweep() -> dippm.BatchSweep:
+    """Predict the README's model over batch sizes."""
+    with contextlib.chdir(vgg16_pt().parent):
+        return dippm.sweep("vgg16.pt", batch="1:1024", input="3,224,224", device="A100")
 
 
 def accuracy() -> str:
-    """Return the accuracy table, from the metrics of the shipped checkpoints."""
+    """Return the errors of the questions that matter most, from the checkpoints' metrics."""
+    from scripts.accuracy_table import QUESTIONS
+
+    asked = {question.text: question for question in QUESTIONS}
+    return _errors(asked[text] for text in HEADLINES)
+
+
+def questions() -> str:
+    """Return the errors of every question."""
+    from scripts.accuracy_table import QUESTIONS
+
+    return _errors(QUESTIONS)
+
+
+def _errors(asked: Iterable[Question]) -> str:
     from dippm.estimate.pretrained.model_card import table
     from scripts.accuracy_table import rows, shipped
 
-    found = list(rows(shipped()))
+    found = list(rows(shipped(), asked))
     return table(found) + "\n" if found else "No checkpoint is shipped.\n"
 
 
@@ -83,16 +109,15 @@ def devices() -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "session": session,
-    "command": command,
-    "choice": choice,
     "sweep": sweep,
     "accuracy": accuracy,
+    "questions": questions,
     "devices": devices,
 }
 
 
 def filled(text: str, names: set[str]) -> str:
-    """Return the README's text with the named blocks made anew."""
+    """Return a page's text with the named blocks made anew."""
 
     def fill(match: re.Match[str]) -> str:
         if match["name"] not in names:
@@ -103,12 +128,18 @@ def filled(text: str, names: set[str]) -> str:
 
 
 def main() -> int:
-    """Rewrite the README, or with `--check` return 1 if that would change it."""
-    before = README.read_text(encoding="utf-8")
-    after = filled(before, set(BLOCKS))
+    """Rewrite README, picture and pages, or with `--check` return 1 if that changes any."""
+    made = {page: filled(page.read_text(encoding="utf-8"), set(BLOCKS)) for page in PAGES}
+    made |= {ROOT / path: svg for path, svg in pictures().items()}
+    changed = {
+        path: text
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
     if "--check" in sys.argv[1:]:
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
+        return int(bool(changed))
+    for path, text in changed.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

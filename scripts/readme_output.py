@@ -56,7 +56,7 @@ def sweep() -> str:
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
-        f'  <img alt="{escape(caption(vgg16_sweep()))}" src="{light}">\n</picture>\n'
+        f'  <img alt="{escape(caption(vgg16_sweep()))}" src="{light}" width="600">\n</picture>\n'
     )
 
 

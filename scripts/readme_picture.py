@@ -12,11 +12,11 @@ from html import escape
 
 from dippm.decide.batch_sweep import BatchSweep
 
-WIDTH, HEIGHT = 672, 430
-LEFT, RIGHT, TOP, BOTTOM = 66, 490, 70, 372
+WIDTH, HEIGHT = 560, 430
+LEFT, RIGHT, TOP, BOTTOM = 70, 390, 70, 372
 """Edges of the area that is drawn in; the names of the slices stand right of it."""
 TICKS_MB = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000)
-LINE_HEIGHT = 19
+LINE_HEIGHT = 20
 
 PALETTES: Mapping[str, Mapping[str, str]] = {
     "light": {"ink": "#1f2328", "quiet": "#59636e", "line": "#c4ccd4", "mark": "#0969da"},
@@ -35,7 +35,7 @@ def picture(sweep: BatchSweep, palette: Mapping[str, str]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-            'font-family="system-ui, sans-serif" font-size="15">',
+            'font-family="system-ui, sans-serif" font-size="16">',
             f"<title>{escape(caption(sweep))}</title>",
             f'<clipPath id="inside"><path d="M{LEFT} {TOP}H{RIGHT}V{BOTTOM}H{LEFT}Z"/></clipPath>',
             *_parts(sweep, palette),

@@ -94,3 +94,10 @@ def test_the_lowest_versions_are_allowed_and_complete():
             continue
         version = pins[canonicalize_name(requirement.name)]
         assert version in requirement.specifier, f"{requirement} is not {version}"
+
+
+def test_owned_paths_exist():
+    lines = (HOST / "CODEOWNERS").read_text(encoding="utf-8").splitlines()
+    paths = [line.split()[0] for line in lines if line and line[0] != "#"]
+    assert paths
+    assert all((ROOT / path.lstrip("/")).exists() for path in paths)

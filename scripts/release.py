@@ -128,11 +128,11 @@ def use(wheel: Path) -> str:
         return _run(command, *line, cwd=folder)
 
 
-def _run(*command: object, cwd: Path = ROOT) -> str:
+def _run(*command: object, cwd: Path | None = None) -> str:
     """Return what a command prints; nothing of the checkout is importable by it."""
     words = [str(word) for word in command]
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=cwd or ROOT, env=kept, capture_output=True, text=True)
     if done.returncode:
         raise ReleaseError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
     return done.stdout

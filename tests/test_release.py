@@ -78,7 +78,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(release, "ROOT", tmp_path)
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     (tmp_path / "CITATION.cff").write_text("version: 1.0.0\n")
-    release._git("-C", str(tmp_path), "init", "--quiet")
+    release._git("init", "--quiet")
     faults = list(release.missing("1.1.0", "v1.0.0"))
     assert [fault.split(":")[0] for fault in faults] == [
         "CHANGELOG.md calls 1.1.0 unreleased",

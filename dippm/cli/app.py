@@ -33,6 +33,7 @@ from dippm.cli.plan import plan
 from dippm.cli.plot import plot
 from dippm.cli.predict import predict
 from dippm.cli.report import report
+from dippm.cli.request import request
 from dippm.cli.run import run
 from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
@@ -56,6 +57,7 @@ for command in (
     compare,
     choose,
     mig,
+    request,
     sweep,
     explain,
     diff,

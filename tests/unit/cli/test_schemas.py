@@ -53,6 +53,7 @@ COMMANDS = {
     "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
                "net.onnx --devices T4 --slo-ms 0.0001"),
     "mig": ("net.onnx --slo-ms 50",),
+    "request": ("net.onnx --slo-ms 50 --batch 4", "net.onnx --format slurm --no-slices"),
     "mig plan": ("net.onnx net.onnx bad.onnx",),
     "explain": ("net.onnx", "net.onnx --phase train", "net.onnx --mig 1g.5gb"),
     "diff": ("net.onnx --device A100,H100", "net.onnx --mig full,1g.5gb"),

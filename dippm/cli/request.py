@@ -1,0 +1,94 @@
+"""`dippm request`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.choose import SloMs
+from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.progress import progress_shown
+
+
+def request(
+    model: options.Source,
+    slo_ms: SloMs = None,
+    batch: options.Batch = 1,
+    format: Annotated[
+        str,
+        typer.Option("--format", "-f", help="k8s, kueue, dra, hami, slurm or json."),
+    ] = "k8s",
+    devices: Annotated[
+        str,
+        typer.Option("--devices", "--device", "-d", help="GPUs that there are: A100,H100; or all."),
+    ] = "A100",
+    slices: Annotated[
+        bool, typer.Option("--slices/--no-slices", help="MIG slices beside whole GPUs.")
+    ] = True,
+    probability: Annotated[
+        float,
+        typer.Option("--probability", help="That a batch takes at most --slo-ms."),
+    ] = 0.95,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of what is made; else it follows the model's.")
+    ] = None,
+    image: Annotated[
+        str, typer.Option("--image", help="Of the container that runs the model.")
+    ] = "IMAGE",
+    resource: Annotated[
+        str | None,
+        typer.Option(
+            "--resource",
+            help="Name that the cluster gives to the resource: of an extended resource, a device "
+            "class, or a type of --gres.",
+        ),
+    ] = None,
+    input: options.Input = None,
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
+    context_mb: options.ContextMb = None,
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write what a scheduler is asked for: the smallest GPU or slice that will do, as resources.
+
+    It holds the model at 99 % and meets --slo-ms with --probability. Exit code 1 if nothing does.
+    """
+    arguments = options.passed_on(locals())
+    as_document = json or format == "json"
+    with errors_reported(as_json=as_document), progress_shown(quiet=quiet):
+        from dippm.decide.scheduling import find_format, request_resources
+        from dippm.decide.scheduling.names import object_name
+
+        written = None if format == "json" else find_format(format)
+        called = object_name(name, model)
+        found = request_resources(
+            model,
+            framework,
+            devices=options.listed(devices),
+            slices=slices,
+            slo_ms=slo_ms,
+            probability=probability,
+            resource=resource,
+            **arguments,
+        )
+        text = None if written is None else written.render(found, name=called, image=image)
+    if as_document:
+        print_json("request", {"format": format, "manifest": text, **found.to_dict()})
+        return
+    assert text is not None
+    typer.echo(text, nl=False)
+    print_warnings(found.notes)

@@ -1,0 +1,18 @@
+"""From an answer to what a scheduler is asked for: the smallest place that will do, as resources.
+
+`request_resources` finds the place, a format writes it down: `registry.py` says how to add one.
+"""
+
+from dippm.decide.scheduling.format import Format
+from dippm.decide.scheduling.registry import all_formats, find_format
+from dippm.decide.scheduling.request import ResourceRequest
+from dippm.decide.scheduling.sizing import probability_within, request_resources
+
+__all__ = [
+    "Format",
+    "ResourceRequest",
+    "all_formats",
+    "find_format",
+    "probability_within",
+    "request_resources",
+]

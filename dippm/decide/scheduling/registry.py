@@ -1,0 +1,62 @@
+"""Formats by name: those of this package, and entry points of the group `dippm.schedulers`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from dippm.decide.scheduling.format import Format, Parts
+from dippm.errors import ConditionsError, UnknownNameError
+
+BUILT_IN = ("kubernetes", "kueue", "dra", "hami", "slurm")
+GROUP = "dippm.schedulers"
+
+
+def all_formats() -> dict[str, Format]:
+    """Return every format by its name; one from outside never replaces one of ours."""
+    ours = [import_module(f"dippm.decide.scheduling.{module}") for module in BUILT_IN]
+    found = {module.NAME: cast(Format, module) for module in ours}
+    for entry in entry_points(group=GROUP):
+        if entry.name not in found:
+            found[entry.name] = _loaded(entry)
+    return found
+
+
+def find_format(name: str) -> Format:
+    """Return a format.
+
+    Raises:
+        UnknownNameError: if there is none of this name.
+    """
+    known = all_formats()
+    if name not in known:
+        raise UnknownNameError.of("format", name, [*known, "json"])
+    return known[name]
+
+
+def parts_of(name: str) -> Parts:
+    """Return what makes the parts of a pod.
+
+    Raises:
+        UnknownNameError: if there is no such format.
+        ConditionsError: if it writes more than a pod holds.
+    """
+    found = getattr(find_format(name), "parts", None)
+    if found is None:
+        able = ", ".join(n for n, one in all_formats().items() if hasattr(one, "parts"))
+        raise ConditionsError(
+            f"a request in the format {name} does not stand in a pod alone",
+            f"Take one of {able}, or write the file with `dippm request --format {name}`.",
+        )
+    return cast(Parts, found)
+
+
+def _loaded(entry: Any) -> Format:
+    module = entry.load()
+    if not isinstance(module, Format):
+        raise ConditionsError(
+            f"the format {entry.name} of {entry.value} has no NAME, SUMMARY and render",
+            "Follow dippm/decide/scheduling/format.py, or remove the distribution.",
+        )
+    return module

@@ -16,6 +16,7 @@ from dippm.model.vision_operators import watch_imports
 
 if TYPE_CHECKING:
     from dippm.api import LoadedPredictor, compare, load, predict, read_graph
+    from dippm.client import Client
     from dippm.decide.batch_sweep import BatchSweep, sweep
     from dippm.decide.choice import Choice, choose, smallest_slice
     from dippm.decide.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dippm.decide.language import LanguagePrediction, language_model
     from dippm.decide.parallel import ParallelEstimate, parallelize
     from dippm.decide.power_sweep import PowerSweep, sweep_power
+    from dippm.decide.scheduling import ResourceRequest, request_resources
     from dippm.devices import Device
     from dippm.estimate.comparison import Comparison, Failure
     from dippm.estimate.conditions import Conditions
@@ -41,6 +43,7 @@ __all__ = [
     "BatchSweep",
     "Candidate",
     "Choice",
+    "Client",
     "Comparison",
     "Conditions",
     "Device",
@@ -58,6 +61,7 @@ __all__ = [
     "ParallelEstimate",
     "PowerSweep",
     "Prediction",
+    "ResourceRequest",
     "Space",
     "Verification",
     "WhatIf",
@@ -74,6 +78,7 @@ __all__ = [
     "parallelize",
     "predict",
     "read_graph",
+    "request_resources",
     "smallest_slice",
     "span",
     "sweep",
@@ -87,6 +92,7 @@ _HOMES = {
     "BatchSweep": "dippm.decide.batch_sweep",
     "Candidate": "dippm.estimate.model_list",
     "Choice": "dippm.decide.choice",
+    "Client": "dippm.client",
     "Comparison": "dippm.estimate.comparison",
     "Conditions": "dippm.estimate.conditions",
     "Device": "dippm.devices",
@@ -102,6 +108,7 @@ _HOMES = {
     "ParallelEstimate": "dippm.decide.parallel",
     "PowerSweep": "dippm.decide.power_sweep",
     "Prediction": "dippm.estimate.prediction",
+    "ResourceRequest": "dippm.decide.scheduling",
     "Space": "dippm.decide.exploration",
     "Verification": "dippm.measure.verification",
     "WhatIf": "dippm.decide.explanation",
@@ -118,6 +125,7 @@ _HOMES = {
     "parallelize": "dippm.decide.parallel",
     "predict": "dippm.api",
     "read_graph": "dippm.api",
+    "request_resources": "dippm.decide.scheduling",
     "smallest_slice": "dippm.decide.choice",
     "span": "dippm.runs.tracking.run",
     "sweep": "dippm.decide.batch_sweep",

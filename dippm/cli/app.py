@@ -37,6 +37,7 @@ from dippm.cli.request import request
 from dippm.cli.run import run
 from dippm.cli.runs import runs
 from dippm.cli.selftest import selftest
+from dippm.cli.serve import serve
 from dippm.cli.signals import end_in_order
 from dippm.cli.sweep import sweep
 from dippm.cli.trace import export_trace, verify_trace
@@ -72,6 +73,7 @@ for command in (
     runs,
     plot,
     ui,
+    serve,
     devices,
     hosts,
     models,

@@ -27,14 +27,17 @@ def ui(
 ) -> None:
     """Show runs on a page: compare, smooth, zoom, beside what was predicted, and take it along.
 
-    The token of a page that others reach is that of $DIPPM_UI_TOKEN, else it is made and printed.
+    The token of a page that others reach is that of $DIPPM_UI_TOKEN, or of $DIPPM_TOKEN as that of
+    `dippm serve`, else it is made and printed.
     """
     with errors_reported(as_json=False):
+        from dippm.show.service import access
         from dippm.show.ui.library import Library
         from dippm.show.ui.serving import TOKEN_VARIABLE, UNENCRYPTED, Served
 
         library = Library(store)
-        served = Served(library, host, port, os.environ.get(TOKEN_VARIABLE, ""))
+        token = os.environ.get(TOKEN_VARIABLE) or os.environ.get(access.TOKEN_VARIABLE, "")
+        served = Served(library, host, port, token)
         library.start()
         if served.is_shared:
             print_warnings([UNENCRYPTED])

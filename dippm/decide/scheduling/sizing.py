@@ -133,8 +133,11 @@ def model_digest(source: Any) -> str | None:
     path = Path(files.expanded(source))
     if path.is_dir():
         return f"sha256:{cache.digest(path)}"
+    hashed = hashlib.sha256()
     with files.open_regular(path) as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        while chunk := file.read(1 << 20):
+            hashed.update(chunk)
+    return f"sha256:{hashed.hexdigest()}"
 
 
 def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:

@@ -7,27 +7,18 @@ needs the token, once by its form or address, then by a cookie that no script ca
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
-from urllib.parse import SplitResult, urlsplit
-
 from flask import Flask, Response, make_response, redirect, request
 
-from dippm.errors import DippmError
+from dippm.show.service.access import COOKIE, Access, TokenError, is_loopback
 
-COOKIE = "dippm-token"
 FIELD = "token"
-SHORTEST_TOKEN = 16
+__all__ = ["COOKIE", "Gate", "TokenError", "is_loopback"]
 FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM runs</title>
 <meta name="viewport" content="width=device-width"></head>
 <body><form method="post" action="token"><label>Token, as <code>dippm ui</code> printed it:
 <input type="password" name="token" autocomplete="current-password" autofocus></label>
 <button>Open</button></form></body></html>
 """
-
-
-class TokenError(DippmError, ValueError):
-    """A token is none that keeps anybody out."""
 
 
 class Gate:
@@ -43,11 +34,7 @@ class Gate:
         Raises:
             TokenError: if it could be guessed.
         """
-        if token and (len(token) < SHORTEST_TOKEN or not token.isascii()):
-            raise TokenError(
-                f"the token has to have {SHORTEST_TOKEN} plain characters at least",
-                "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'.",
-            )
+        self._access = Access(token)
         self.token = token
 
     def stand_before(self, server: Flask, scripts: tuple[str, ...] = ()) -> None:
@@ -84,14 +71,11 @@ class Gate:
 
     def _ask(self) -> Response | None:
         """Return what a visitor gets who may not come in, None for one who may."""
-        origin = request.headers.get("Origin")
-        if origin is not None and _split(origin).netloc != request.host:
-            return _refused("this page is not for other sites", 403)
-        if not self.token:
-            if is_loopback(_split(f"//{request.host}").hostname or ""):
-                return None
-            return _refused("this page is for this machine alone", 403)
-        if self._knows(request.cookies.get(COOKIE, "")) or self._knows(_bearer()):
+        why = self._access.forbids(request.host, request.headers.get("Origin"))
+        if why is not None:
+            return _refused(why, 403)
+        authorization = request.headers.get("Authorization", "")
+        if self._access.lets_in(authorization, request.cookies.get(COOKIE, "")):
             return None
         if request.path == "/token" and request.method == "POST":
             return self._let_in(request.form.get(FIELD, ""))
@@ -100,40 +84,13 @@ class Gate:
         return _form()
 
     def _let_in(self, given: str) -> Response:
-        if not self._knows(given):
+        if not self._access.knows(given):
             return _form()
         response = make_response(redirect("/", 303))
         response.set_cookie(
             COOKIE, given, httponly=True, samesite="Strict", secure=request.is_secure
         )
         return response
-
-    def _knows(self, given: str) -> bool:
-        """Return whether a token is the right one, in a time that tells nothing about it."""
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, by a name that cannot lead elsewhere."""
-    if host.casefold() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _split(address: str) -> SplitResult:
-    """Return the parts of an address; all of them are empty if it is none."""
-    try:
-        return urlsplit(address)
-    except ValueError:
-        return urlsplit("")
-
-
-def _bearer() -> str:
-    kind, _, given = request.headers.get("Authorization", "").partition(" ")
-    return given.strip() if kind.casefold() == "bearer" else ""
 
 
 def _refused(reason: str, status: int) -> Response:

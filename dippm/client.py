@@ -1,0 +1,446 @@
+"""`Client`: the questions of `dippm serve`, asked from Python, without any library of the web."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from dippm import errors
+from dippm.base.printable import printable
+from dippm.base.progress import tell
+from dippm.errors import DippmError
+
+TOKEN_VARIABLE = "DIPPM_TOKEN"
+CHUNK_BYTES = 1 << 18
+SOCKET_S = 90.0
+NEWS_S = 20.0
+"""How long a request for news of a job waits at the service."""
+Model = str | os.PathLike[str] | Mapping[str, str]
+Document = dict[str, Any]
+
+
+class ClientError(DippmError):
+    """The service cannot be reached, refuses, or answers what is no answer.
+
+    Attributes:
+        status: code of HTTP; None if there was no answer.
+        kind: type of the error at the service; "" if it said none.
+        retry_after_s: seconds after which the service may have room; None if it did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        status: int | None = None,
+        kind: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, hint)
+        self.status, self.kind, self.retry_after_s = status, kind, retry_after_s
+
+
+class Client:
+    """A service that answers questions about models; safe from several threads.
+
+    >>> from dippm import Client
+    >>> client = Client("http://127.0.0.1:8060")  # doctest: +SKIP
+    >>> client.predict("resnet50.onnx", batch=8, device="H100")["latency_ms"]  # doctest: +SKIP
+
+    Answers are the documents that `--json` prints. What the service takes long for is a job, whose
+    stages are told (`dippm.base.progress.listening`), and which is cancelled if the wait is
+    interrupted.
+
+    Attributes:
+        address: of the service.
+        timeout_s: how long an answer is waited for, all attempts together.
+    """
+
+    def __init__(
+        self,
+        address: str = "http://127.0.0.1:8060",
+        *,
+        token: str | None = None,
+        timeout_s: float = 600.0,
+        name: str = "",
+        certificates: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Take the address; nothing is sent yet.
+
+        Args:
+            address: "http://..." or "https://...".
+            token: of the service; None is that of $DIPPM_TOKEN.
+            timeout_s: how long to wait for an answer.
+            name: of this client on this machine, so that it has a turn of its own in the queue.
+            certificates: file of those that sign the service's; None is the system's.
+
+        Raises:
+            ClientError: if the address is none.
+        """
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ClientError(
+                f"{address!r} is no address of a service", "Give one: http://127.0.0.1:8060."
+            )
+        self.address, self.timeout_s = address.rstrip("/"), timeout_s
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+        self._is_encrypted = parts.scheme == "https"
+        self._certificates = certificates
+        token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        self._headers = {"Accept": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        if name:
+            self._headers["Dippm-Client"] = name
+        self._local = threading.local()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection of this thread."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def predict(self, model: Model, **question: Any) -> Document:
+        """Predict one model on one GPU: the document of `dippm predict --json`.
+
+        Args:
+            model: path of a file or a folder here, which is uploaded; a name such as
+                "timm:resnet50"; {"path": ...} under a root of the service; {"sha256": ...} of an
+                upload that is kept.
+            question: batch, device, precision, ... as `dippm.predict` takes them.
+
+        Raises:
+            DippmError: what the service raised, of its type where that is one of `dippm.errors`.
+            ClientError: if there is no answer.
+        """
+        return self.ask("predict", model, **question)
+
+    def fit(self, model: Model, **question: Any) -> Document:
+        """Ask whether a model fits, and for the largest batch that does; see `predict`."""
+        return self.ask("fit", model, **question)
+
+    def choose(self, model: Model, **question: Any) -> Document:
+        """Rank GPUs and slices; see `predict` and `dippm.choose`."""
+        return self.ask("choose", model, **question)
+
+    def smallest_slice(self, model: Model, **question: Any) -> Document:
+        """Find the smallest slice that will do; see `predict` and `dippm.smallest_slice`."""
+        return self.ask("slice", model, **question)
+
+    def request(self, model: Model, **question: Any) -> Document:
+        """Ask for what a scheduler is asked for; see `predict` and `dippm request`."""
+        return self.ask("request", model, **question)
+
+    def compare(self, models: Iterable[Model], **question: Any) -> Document:
+        """Compare models; files are uploaded and kept until the answer. See `dippm.compare`."""
+        kept: list[str] = []
+        given: list[Any] = []
+        try:
+            for model in models:
+                if isinstance(model, Mapping) or not self._is_local(model):
+                    given.append(model)
+                    continue
+                kept.append(self.upload(model)["sha256"])
+                given.append({"sha256": kept[-1]})
+            return self._asked("compare", {"models": given, **question})
+        finally:
+            for sha256 in dict.fromkeys(kept):
+                self.forget(sha256)
+
+    def ask(self, kind: str, model: Model, **question: Any) -> Document:
+        """Ask a question about one model; see `predict`.
+
+        Args:
+            kind: "predict", "fit", "choose", "slice" or "request".
+            model: see `predict`.
+            question: its fields.
+        """
+        if not self._is_local(model):
+            return self._asked(kind, {"model": model, **question})
+        path = _file_of(model)
+        try:
+            if not all(isinstance(v, str | int | float | bool | None) for v in question.values()):
+                # Lists and mappings stand in JSON: the file goes before them.
+                sha256 = self._uploaded(path)["sha256"]
+                try:
+                    return self._asked(kind, {"model": {"sha256": sha256}, **question})
+                finally:
+                    self.forget(sha256)
+            fields = {name: value for name, value in question.items() if value is not None}
+            return self._wait(f"/v1/{kind}?{_address_of(path, fields)}", path)
+        finally:
+            if path != Path(os.fspath(model)):  # type: ignore[arg-type]
+                path.unlink(missing_ok=True)
+
+    def upload(self, model: str | os.PathLike[str]) -> Document:
+        """Upload a model to be kept for several questions; "sha256" names it."""
+        path = _file_of(model)
+        try:
+            return self._uploaded(path)
+        finally:
+            if path != Path(os.fspath(model)):
+                path.unlink(missing_ok=True)
+
+    def forget(self, sha256: str) -> None:
+        """Keep a model no longer; one that is gone already is no matter."""
+        try:
+            self._send("DELETE", f"/v1/models/{sha256}")
+        except ClientError as error:
+            if error.status != 404:
+                raise
+
+    def devices(self) -> Document:
+        """Return the GPUs that are known, as `dippm devices --json`."""
+        return self._get("/v1/devices")
+
+    def options(self) -> Document:
+        """Return what may be asked, and the limits of the service."""
+        return self._get("/v1/options")
+
+    def health(self) -> Document:
+        """Return whether the service answers."""
+        return self._get("/healthz")
+
+    def metrics(self) -> str:
+        """Return the service's counts and times, as Prometheus reads them."""
+        return self._send("GET", "/metrics")[2].decode()
+
+    def start(self, kind: str, question: Mapping[str, Any]) -> Document:
+        """Ask without waiting: a job's document, or the answer where it is known."""
+        body = json.dumps(question).encode()
+        return _read(self._send("POST", f"/v1/{kind}?wait_s=0", body, _JSON)[2])
+
+    def job(self, job_id: str, *, after: int = -1, wait_s: float = 0.0) -> Document:
+        """Return how far a job is.
+
+        Args:
+            job_id: "id" of its document.
+            after: "version" of the last news; with `wait_s` the answer waits for others.
+            wait_s: for how long, in seconds.
+        """
+        return self._get(f"/v1/jobs/{quote(job_id)}?after={after}&wait_s={wait_s:g}")
+
+    def result(self, job_id: str) -> Document:
+        """Return the answer of a job, or its document while there is none."""
+        return self._get(f"/v1/jobs/{quote(job_id)}/result")
+
+    def cancel(self, job_id: str) -> Document:
+        """Cancel a job."""
+        return _read(self._send("DELETE", f"/v1/jobs/{quote(job_id)}")[2])
+
+    def _is_local(self, model: Model) -> bool:
+        """Return whether a model is a file or a folder here."""
+        if isinstance(model, Mapping):
+            return False
+        text = os.fspath(model)
+        is_name = isinstance(model, str) and ":" in text and not os.path.exists(text)
+        return not is_name
+
+    def _asked(self, kind: str, question: Mapping[str, Any]) -> Document:
+        return self._wait(f"/v1/{kind}", json.dumps(question).encode())
+
+    def _uploaded(self, path: Path) -> Document:
+        return _read(self._patiently("POST", f"/v1/models?{_address_of(path, {})}", path, _FILE)[2])
+
+    def _wait(self, address: str, body: bytes | Path) -> Document:
+        """Ask, and stay with the job until it ends."""
+        began = time.monotonic()
+        kind = _FILE if isinstance(body, Path) else _JSON
+        status, _, answer = self._patiently("POST", address, body, kind)
+        found = _read(answer)
+        if status != 202:
+            return found
+        job, told_s = found, -1.0
+        try:
+            while job["state"] in ("queued", "running"):
+                for stage in job["stages"]:
+                    if stage["at_s"] > told_s:
+                        tell(stage["stage"])
+                        told_s = stage["at_s"]
+                if time.monotonic() - began > self.timeout_s:
+                    raise ClientError(
+                        f"no answer came in {self.timeout_s:g} s (stage: {job['stage']})",
+                        "Give it more time: Client(..., timeout_s=...).",
+                    )
+                job = self.job(job["id"], after=job["version"], wait_s=NEWS_S)
+        except BaseException:
+            self._give_up(job["id"])
+            raise
+        return self.result(job["id"])
+
+    def _give_up(self, job_id: str) -> None:
+        try:
+            self.cancel(job_id)
+        except DippmError:
+            return
+
+    def _get(self, address: str) -> Document:
+        return _read(self._send("GET", address)[2])
+
+    def _patiently(
+        self, method: str, address: str, body: bytes | Path, kind: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Ask again for as long as the service is full."""
+        until = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return self._send(method, address, body, kind)
+            except ClientError as error:
+                after_s = error.retry_after_s
+                if error.status not in (429, 507) or after_s is None:
+                    raise
+                if time.monotonic() + after_s > until:
+                    raise
+                tell(f"the service is full; asking again in {after_s:g} s")
+                time.sleep(after_s)
+
+    def _send(
+        self,
+        method: str,
+        address: str,
+        body: bytes | Path | None = None,
+        kind: Mapping[str, str] | None = None,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request, once more if the service had closed a connection that was idle."""
+        for attempt in range(2):
+            is_new = getattr(self._local, "connection", None) is None
+            try:
+                return self._sent(method, address, body, kind)
+            except (http.client.HTTPException, OSError) as error:
+                self.close()
+                if attempt or is_new or isinstance(error, TimeoutError):
+                    raise self._unreached(error) from error
+        raise AssertionError("the second attempt returns or raises")
+
+    def _sent(
+        self,
+        method: str,
+        address: str,
+        body: bytes | Path | None,
+        kind: Mapping[str, str] | None,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        connection = self._connection()
+        headers = {**self._headers, **(kind or {})}
+        if isinstance(body, Path):
+            headers["Content-Length"] = str(body.stat().st_size)
+            with body.open("rb") as file:
+                # It may have answered before it has read all: too large, full.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request(method, self._path + address, file, headers)
+                response = connection.getresponse()
+        else:
+            connection.request(method, self._path + address, body, headers)
+            response = connection.getresponse()
+        content = response.read()
+        if response.will_close:
+            self.close()
+        if response.status >= 400:
+            raise _error_of(response, content)
+        return response.status, dict(response.headers), content
+
+    def _connection(self) -> http.client.HTTPConnection:
+        found = getattr(self._local, "connection", None)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+        made: http.client.HTTPConnection
+        if self._is_encrypted:
+            trusted = None if self._certificates is None else os.fspath(self._certificates)
+            context = ssl.create_default_context(cafile=trusted)
+            made = http.client.HTTPSConnection(
+                self._host, self._port, timeout=SOCKET_S, context=context
+            )
+        else:
+            made = http.client.HTTPConnection(self._host, self._port, timeout=SOCKET_S)
+        made.blocksize = CHUNK_BYTES
+        self._local.connection = made
+        return made
+
+    def _unreached(self, error: Exception) -> ClientError:
+        return ClientError(
+            f"no answer from {printable(self.address)}: {error}",
+            "Start one with `dippm serve`, or give its address: Client(address).",
+        )
+
+
+_JSON = {"Content-Type": "application/json"}
+_FILE = {"Content-Type": "application/octet-stream"}
+
+
+def _address_of(path: Path, fields: Mapping[str, Any]) -> str:
+    """Return what stands behind the "?" of an upload."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "_" for c in path.name)
+    name = name[-100:].lstrip(".+-") or "model"
+    plain = {n: str(v).lower() if isinstance(v, bool) else v for n, v in fields.items()}
+    return urlencode({**plain, "name": name})
+
+
+def _file_of(model: Any) -> Path:
+    """Return the file to be sent: of a folder a zip, which the caller removes."""
+    path = Path(os.path.expanduser(os.fspath(model)))
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise errors.ModelNotFoundError(
+            f"{path} is not there", "Check the path; paths at the service are {'path': ...}."
+        )
+    import tempfile
+    import zipfile
+
+    from dippm.base import files
+
+    members: Sequence[Path] = sorted(files.walk(path))
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}-", suffix=".zip")
+    with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as packed:
+        for member in members:
+            if member.is_file():
+                packed.write(member, member.relative_to(path))
+    return Path(name)
+
+
+def _read(content: bytes) -> Document:
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise ClientError("the answer is no JSON", "Is this the address of `dippm serve`?") from (
+            error
+        )
+    if not isinstance(found, dict):
+        raise ClientError("the answer is no document", "Is this the address of `dippm serve`?")
+    return found
+
+
+def _error_of(response: http.client.HTTPResponse, content: bytes) -> DippmError:
+    """Return the error of an answer: of its own type where that is one of DIPPM's."""
+    try:
+        told = json.loads(content)["error"]
+        kind, message, hint = (str(told[name]) for name in ("type", "message", "hint"))
+    except (ValueError, LookupError, TypeError):
+        text = content[:200].decode(errors="replace")
+        return ClientError(f"{response.status} {response.reason}: {text}", status=response.status)
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, DippmError):
+        return found(message, hint)
+    after = response.headers.get("Retry-After", "")
+    after_s = float(after) if after.isdecimal() else None
+    return ClientError(message, hint, status=response.status, kind=kind, retry_after_s=after_s)

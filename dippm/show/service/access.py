@@ -1,0 +1,98 @@
+"""`Access`: who may ask, of the page and of the service alike.
+
+On this machine alone (loopback) nobody needs a token, but a request has to name this machine: a
+page elsewhere, whose name was turned to 127.0.0.1, is refused. On any other address each request
+needs the token, as a bearer token or by the cookie that the page sets. What a browser sends for
+another site is refused in either case.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import SplitResult, urlsplit
+
+from dippm.errors import DippmError
+
+COOKIE = "dippm-token"
+SHORTEST_TOKEN = 16
+TOKEN_VARIABLE = "DIPPM_TOKEN"
+OTHER_SITE = "this is not for other sites"
+OTHER_MACHINE = "this is for this machine alone"
+
+
+class TokenError(DippmError, ValueError):
+    """A token is none that keeps anybody out."""
+
+
+class Access:
+    """Tells who may ask.
+
+    Attributes:
+        token: what a visitor has to know; "" on this machine alone.
+    """
+
+    def __init__(self, token: str = "") -> None:
+        """Take a token.
+
+        Raises:
+            TokenError: if it could be guessed.
+        """
+        if token and (len(token) < SHORTEST_TOKEN or not token.isascii()):
+            raise TokenError(
+                f"the token has to have {SHORTEST_TOKEN} plain characters at least",
+                "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'.",
+            )
+        self.token = token
+
+    def forbids(self, host: str, origin: str | None) -> str | None:
+        """Return why a request is refused whatever token it has; None if it is not.
+
+        Args:
+            host: that it names, with its port.
+            origin: the site whose page sent it, as a browser says; None if none did.
+        """
+        if origin is not None and split_address(origin).netloc != host:
+            return OTHER_SITE
+        if not self.token and not is_loopback(split_address(f"//{host}").hostname or ""):
+            return OTHER_MACHINE
+        return None
+
+    def lets_in(self, authorization: str, *tokens: str) -> bool:
+        """Return whether one of what a request gives is the token; without a token all may ask.
+
+        Args:
+            authorization: the header of this name; "" if there is none.
+            tokens: of cookies.
+        """
+        given: Iterable[str] = (bearer(authorization), *tokens)
+        return not self.token or any(map(self.knows, given))
+
+    def knows(self, given: str) -> bool:
+        """Return whether a token is the right one, in a time that tells nothing about it."""
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by a name that cannot lead elsewhere."""
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def split_address(address: str) -> SplitResult:
+    """Return the parts of an address; all of them are empty if it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
+def bearer(authorization: str) -> str:
+    """Return the token of an `Authorization` header; "" if it has none."""
+    kind, _, given = authorization.partition(" ")
+    return given.strip() if kind.casefold() == "bearer" else ""

@@ -1,0 +1,293 @@
+"""What a process of the pool does: take a question, answer it, tell what it is doing meanwhile.
+
+It holds checkpoints and the canonical graph, which are ours; the model file is read by the
+sandboxed worker of its frontend, which this process starts. It has a limit of memory itself, ends
+with the service (`start_guard`), and some time after the limit of a question, whatever it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import traceback
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from dippm.base import process
+from dippm.errors import DippmError, NothingFeasibleError, UnexpectedError, UnknownFormatError
+
+LEEWAY_S = 10.0
+MOST_MEMBERS = 1000
+WARM_KINDS = 2
+"""Workers of so many frontends stay warm; each has its libraries in memory."""
+MARKS = ("saved_model.pb", "__model__", ".pdmodel", ".pdiparams", ".onnx", "model.json")
+"""Ends of the names by which a zip is a folder that was packed, and no model file itself."""
+
+
+def main(folder: str, memory_limit_mb: int) -> None:
+    """Serve questions from standard input until it closes."""
+    requests, answers = process.own_pipes()
+    guard = process.start_guard(requests, Path(folder))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.umask(0o077)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    process.limit_memory(memory_limit_mb)
+    _prepare()
+    process.write_frame(answers, {"ready": True})
+    usual = os.environ.get("DIPPM_CACHE_DIR")
+    while True:
+        try:
+            question = process.read_frame(requests)
+        except EOFError:
+            process.leave_guard(guard, Path(folder))
+            return
+        process.end_after(question["limit_s"] + LEEWAY_S)
+        _choose_cache(question["cache"], usual)
+        process.write_frame(answers, _answered(question, answers))
+        process.end_after(None)
+        _keep_few_workers()
+
+
+def _prepare() -> None:
+    """Import what every answer needs, and read the default checkpoint."""
+    with contextlib.suppress(DippmError):
+        from dippm import api
+        from dippm.decide import choice, scheduling  # noqa: F401
+
+        api.load()
+
+
+def _choose_cache(folder: str | None, usual: str | None) -> None:
+    """Keep graphs of an upload beside it, with which they go; others where the user has them."""
+    if folder or usual:
+        os.environ["DIPPM_CACHE_DIR"] = folder or usual or ""
+    else:
+        os.environ.pop("DIPPM_CACHE_DIR", None)
+
+
+def _keep_few_workers() -> None:
+    from dippm.model.frontends.worker import POOL
+
+    if len(POOL.peaks_mb()) > WARM_KINDS:
+        POOL.close()
+
+
+def _answered(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
+    from dippm.base.progress import listening
+
+    def tell(stage: str) -> None:
+        process.write_frame(answers, {"stage": stage[:300]})
+
+    try:
+        with listening(tell):
+            name, content = VERBS[question["kind"]](question)
+        document = {"schema": f"dippm.{name}/1", **content}
+        return {"text": json.dumps(document, ensure_ascii=False, allow_nan=False)}
+    except DippmError as error:
+        return {"error": error.to_dict()}
+    except MemoryError:
+        return {
+            "error": DippmError(
+                "the model needs more memory than the service gives to an answer",
+                "Ask whoever runs it for more: memory_limit_mb=... .",
+            ).to_dict()
+        }
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        words = f"unexpected {type(error).__name__}: {error}"
+        hint = "This is a fault of DIPPM: report it with the model."
+        return {"error": UnexpectedError(words, hint).to_dict()}
+
+
+def _predict(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm import api
+
+    arguments = dict(question["arguments"])
+    with_tree = arguments.pop("tree")
+    prediction = api.predict(_source(question["sources"][0]), **arguments, **question["limits"])
+    tree = {"tree": prediction.tree.to_dict()} if with_tree else {}
+    return "predict", prediction.to_dict() | tree
+
+
+def _fit(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm import api
+    from dippm.estimate.largest_batch import largest_batch_at
+
+    arguments = question["arguments"]
+    prediction = api.predict(_source(question["sources"][0]), **arguments, **question["limits"])
+    c = prediction.conditions
+    checkpoint = api.load(arguments["checkpoint"], device=c.device).checkpoint_for(
+        c.device, c.phase
+    )
+    found = prediction.to_dict()
+    names = ("source", "conditions", "memory_mb", "memory_bound_mb", "capacity_mb", "headroom_mb")
+    return "fit", {
+        "fits": prediction.fits,
+        "misfit": prediction.misfit,
+        "largest_batch": largest_batch_at(checkpoint.predictor, prediction.source_graph, c),
+        **{name: found[name] for name in names},
+        "memory_interval": found["intervals"].get("memory_mb"),
+        "memory_parts": found["memory_parts"],
+        "mig": found["mig"],
+        "absent": found["absent"],
+        "warnings": found["warnings"],
+        "provenance": found["provenance"],
+    }
+
+
+def _choose(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm.decide.choice import choose
+
+    return "choose", _choice(choose, question)
+
+
+def _slice(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm.decide.choice import smallest_slice
+
+    return "mig", _choice(smallest_slice, question)
+
+
+def _choice(verb: Callable[..., Any], question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choice; that nothing will do is an answer, too, with every row."""
+    source = _source(question["sources"][0])
+    try:
+        found = verb(source, **question["arguments"], **question["limits"])
+    except NothingFeasibleError as error:
+        rows: dict[str, Any] = error.choice.to_dict()
+        return rows | {"error": error.to_dict()}
+    document: dict[str, Any] = found.to_dict()
+    return document
+
+
+def _request(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm.decide.scheduling import find_format, request_resources
+    from dippm.decide.scheduling.names import object_name
+    from dippm.decide.scheduling.registry import parts_of
+
+    arguments = dict(question["arguments"])
+    name, image, kind = (arguments.pop(key) for key in ("name", "image", "format"))
+    in_pod = kind.removeprefix("pod:") if kind.startswith("pod:") else None
+    written = None if kind == "json" or in_pod else find_format(kind)
+    shown = question["sources"][0]["shown"]
+    called = object_name(name, shown)
+    source = _source(question["sources"][0])
+    found = request_resources(source, model=shown, **arguments, **question["limits"])
+    text = written.render(found, name=called, image=image) if written else None
+    document = {"format": kind, "manifest": text, **found.to_dict()}
+    if in_pod:  # for the admission webhook
+        parts = parts_of(in_pod)(found)
+        document["pod"] = {
+            "limits": dict(parts.limits),
+            "annotations": dict(parts.annotations),
+            "products": list(parts.products),
+        }
+    return "request", document
+
+
+def _compare(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    from dippm import api
+    from dippm.estimate.model_list import Candidate
+
+    arguments = dict(question["arguments"])
+    framework = arguments.pop("framework")
+    cases = [Candidate(_source(one), framework=framework) for one in question["sources"]]
+    return "compare", api.compare(cases, **arguments, **question["limits"]).to_dict()
+
+
+VERBS: dict[str, Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]] = {
+    "predict": _predict,
+    "fit": _fit,
+    "choose": _choose,
+    "slice": _slice,
+    "request": _request,
+    "compare": _compare,
+}
+
+
+def _source(given: Mapping[str, Any]) -> str | Path:
+    """Return what a verb takes: a name, or a path, of the folder that was packed into an upload."""
+    if given["name"] is not None:
+        return str(given["name"])
+    path = Path(given["path"])
+    if given["unpack_mb"] is None or not _is_packed_folder(path):
+        return path
+    return unpack(path, path.with_name(path.name + ".d"), given["unpack_mb"] << 20)
+
+
+def _is_packed_folder(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as packed:
+            return any(name.endswith(MARKS) for name in packed.namelist()[:MOST_MEMBERS])
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
+        return False
+
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OSError)
+
+
+def unpack(path: Path, folder: Path, most: int) -> Path:
+    """Unpack a zip of a model's folder, and return the folder or the one ONNX file in it.
+
+    Args:
+        path: of the zip.
+        folder: to be made; one that is there was made before.
+        most: bytes that its files may have together.
+
+    Raises:
+        UnknownFormatError: if it is damaged, too large, or holds what no folder of a model has.
+    """
+    if not folder.exists():
+        made = folder.with_name(folder.name + ".part")
+        made.mkdir(exist_ok=True)
+        try:
+            with zipfile.ZipFile(path) as packed:
+                _unpack_members(packed, made, most)
+        except _DAMAGED as error:
+            raise _refused(f"cannot be unpacked: {error}") from error
+        made.rename(folder)
+    inner = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
+    if len(inner) == 1 and inner[0].is_dir():
+        folder = inner[0]
+    onnx = sorted(folder.glob("*.onnx"))
+    return onnx[0] if len(onnx) == 1 else folder
+
+
+def _unpack_members(packed: zipfile.ZipFile, folder: Path, most: int) -> None:
+    members = packed.infolist()
+    if len(members) > MOST_MEMBERS:
+        raise _refused(f"has {len(members):,} files, the most is {MOST_MEMBERS:,}")
+    left = most
+    for member in members:
+        place = PurePosixPath(member.filename)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _refused("holds a link, or what is no file")
+        if place.is_absolute() or ".." in place.parts or "\\" in member.filename:
+            raise _refused("holds a file that would lie outside of it")
+        if member.is_dir():
+            continue
+        target = folder.joinpath(*place.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with packed.open(member) as source, target.open("xb") as file:
+            while chunk := source.read(1 << 20):
+                left -= len(chunk)
+                if left < 0:
+                    raise _refused(f"has more than {most >> 20:,} MB unpacked")
+                file.write(chunk)
+
+
+def _refused(why: str) -> UnknownFormatError:
+    return UnknownFormatError(
+        f"the zip {why}",
+        "Pack the model's folder alone (SavedModel, Paddle, ONNX with its data), or send the file.",
+    )

@@ -1,0 +1,643 @@
+"""`application`: the service over HTTP, with its OpenAPI document.
+
+A question is JSON (`application/json`), or the body is the model file itself and the question
+stands in the address: `POST /v1/predict?name=model.onnx&batch=8`. The answer comes at once if it is
+known, or within `wait_s`; else 202 and a job, whose address is in `Location`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from dippm import __version__
+from dippm.errors import DippmError
+from dippm.show.service import admission
+from dippm.show.service.access import COOKIE, Access
+from dippm.show.service.errors import (
+    BadQuestionError,
+    BusyError,
+    ForbiddenError,
+    NoAccessError,
+    NotHereError,
+    ServiceError,
+    TooLargeError,
+    TooSlowError,
+    WrongTypeError,
+    error_text,
+    status_of,
+)
+from dippm.show.service.jobs import Job
+from dippm.show.service.log import log
+from dippm.show.service.metrics import CONTENT_TYPE
+from dippm.show.service.questions import QUESTIONS, SHA256, Compare, Conditions, KeptModel
+from dippm.show.service.service import Found, Service, devices_text, options_document
+from dippm.show.service.uploads import DEFAULT_NAME, Model
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON_BYTES = 1 << 20
+WAIT_S, LONGEST_WAIT_S = 30.0, 300.0
+CHUNK_S, BODY_S = 30.0, 600.0
+LINGER_S = 2.0
+MOST_REQUESTS = 256
+LONGEST_CLIENT = 64
+OWN_FIELDS = ("name", "wait_s", "keep")
+"""Of an address, beside the fields of the question."""
+FILE_TYPES = ("application/octet-stream", "application/zip", "application/x-zip-compressed", "")
+OPEN_PATHS = ("/healthz",)
+SUMMARIES = {
+    "predict": "Latency, memory, energy and power of one model on one GPU",
+    "fit": "Whether a model fits, and the largest batch that does",
+    "choose": "GPUs and slices, ranked under limits",
+    "slice": "The smallest MIG slice that will do",
+    "request": "What a scheduler is asked for",
+    "compare": "Several models, GPUs, slices, precisions and batches",
+}
+
+
+def application(service: Service, access: Access) -> FastAPI:
+    """Return the application.
+
+    Args:
+        service: that answers.
+        access: tells who may ask.
+    """
+    app = FastAPI(
+        title="DIPPM",
+        version=__version__,
+        description=__doc__,
+        docs_url=None,  # both pages of documentation come from a network
+        redoc_url=None,
+    )
+    gate = Gate(service, access)
+    app.add_middleware(_Outer, gate=gate)
+    app.add_exception_handler(DippmError, _error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.state.gate = gate
+
+    for name in QUESTIONS:
+        app.add_api_route(
+            f"/v1/{name}",
+            partial(_ask, service, name),
+            methods=["POST"],
+            name=name,
+            summary=SUMMARIES[name],
+            responses=_responses("mig" if name == "slice" else name),
+            openapi_extra=_body_of(QUESTIONS[name]),
+            response_class=Response,
+        )
+    _add_jobs(app, service)
+    _add_models(app, service)
+    _add_rest(app, service)
+    if service.settings.webhook != "off":
+        app.add_api_route(
+            "/v1/admission",
+            partial(_admit, service),
+            methods=["POST"],
+            summary="AdmissionReview v1 in and out, for Kubernetes",
+            response_class=Response,
+        )
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]
+    return app
+
+
+class Gate:
+    """What stands before every request."""
+
+    def __init__(self, service: Service, access: Access) -> None:
+        self.service, self.access = service, access
+        self.open = 0
+        self.paths = {*OPEN_PATHS, *(["/v1/admission"] * (service.settings.webhook != "off"))}
+
+    def check(self, request: Request) -> None:
+        """Refuse who may not ask.
+
+        Raises:
+            ForbiddenError: to what comes from another site or machine.
+            NoAccessError: if the token is missing or wrong.
+            BusyError: if too many ask.
+        """
+        host, path = request.headers.get("host", ""), request.url.path
+        if path not in self.paths or request.headers.get("origin"):
+            why = self.access.forbids(host, request.headers.get("origin"))
+            if why is not None:
+                raise ForbiddenError(why, "Ask from this machine, or start it with a token.")
+            cookie = request.cookies.get(COOKIE, "")
+            if not self.access.lets_in(request.headers.get("authorization", ""), cookie):
+                raise NoAccessError(
+                    "the token is missing or wrong",
+                    "Send it as `Authorization: Bearer TOKEN`; `dippm serve` printed it.",
+                )
+        if self.open > MOST_REQUESTS and path not in OPEN_PATHS:
+            raise BusyError(f"{self.open} requests are open", "Ask again soon.", retry_after_s=1.0)
+
+
+class _Outer:
+    """Counts, times and logs each request; asks the gate; answers what nobody foresaw."""
+
+    def __init__(self, app: Any, gate: Gate) -> None:
+        self._app, self._gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+        has_body = {b"content-length", b"transfer-encoding"} & {key for key, _ in scope["headers"]}
+        scope["dippm.unread"] = bool(has_body)
+
+        async def reading() -> MutableMapping[str, Any]:
+            message = await receive()
+            if not message.get("more_body", False):
+                scope["dippm.unread"] = False
+            return message
+
+        request = Request(scope, reading)
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", [])
+                message["headers"] += _SAFE
+            await send(message)
+
+        self._gate.open += 1
+        try:
+            self._gate.check(request)
+            await self._app(scope, reading, noting)
+        except ClientDisconnect:
+            status = 499
+        except DippmError as error:
+            await _error(request, error)(scope, reading, noting)
+        except Exception as error:
+            log("failed", "error", reason=f"{type(error).__name__}: {error}")
+            if not status:
+                failed = ServiceError("the service failed", "This is a fault of DIPPM: report it.")
+                await _error(request, failed)(scope, reading, noting)
+        finally:
+            self._gate.open -= 1
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        metrics = self._gate.service.metrics
+        metrics.count("dippm_requests_total", route=route, code=str(status or 499))
+        metrics.time("dippm_request_seconds", seconds, route=route)
+        client = scope.get("client")
+        log(
+            "request",
+            method=scope["method"] if scope["method"].isalpha() else "?",
+            route=route,
+            status=status or 499,
+            ms=round(seconds * 1e3, 2),
+            client=client[0] if client else None,
+        )
+
+
+_SAFE = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+
+
+def _error(request: Request, error: Exception) -> Response:
+    """Return the answer to an error of ours."""
+    assert isinstance(error, DippmError)
+    status = getattr(error, "status", None) or status_of(error)
+    headers = {}
+    if (after := getattr(error, "retry_after_s", None)) is not None:
+        headers["Retry-After"] = f"{after:.0f}"
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _Refusal(error_text(error), status, headers)
+
+
+class _Refusal(JSONResponse):
+    """An error, which a client sees also where it is still sending a body that nobody wants.
+
+    A connection that is closed with something unread is reset, and the answer is lost with it: so
+    what comes within a moment is read and thrown away before the answer ends.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope.get("dippm.unread", False):
+            await super().__call__(scope, receive, send)
+            return
+        headers = [*self.raw_headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while scope["dippm.unread"]:
+                    await receive()
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    """Return the answer to a wrong address or method."""
+    assert isinstance(error, HTTPException)
+    words = {404: "there is nothing here", 405: "this is asked by another method"}
+    found = NotHereError(words.get(error.status_code, str(error.detail)), "GET /openapi.json")
+    return JSONResponse(error_text(found), error.status_code, error.headers)
+
+
+async def _ask(service: Service, name: str, request: Request) -> Response:
+    """Answer a question, or return the job that will."""
+    kind = QUESTIONS[name]
+    wait_s = _seconds(request.query_params.get("wait_s"))
+    client = _client(request)
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
+    if content_type == "application/json":
+        text = await _small_body(request, JSON_BYTES)
+        question = _checked(lambda: kind.model_validate_json(text))
+        found = await run_in_threadpool(_find_models, service, question)
+    elif content_type in FILE_TYPES and name != "compare":
+        question = _in_address(kind, request)
+        service.check_room(client)
+        found = [service.uploaded(await _received(service, request))]
+    else:
+        raise WrongTypeError(
+            f"the body is {content_type or 'of no type'}",
+            "Send application/json with the question, or application/octet-stream with the file"
+            " and the question in the address.",
+        )
+    answer = service.answer(question, found, client)
+    if isinstance(answer, str):
+        return _document(answer, "hit")
+    try:
+        await _until_ended(service, answer, request, wait_s)
+        return _of_job(service, answer)
+    finally:
+        service.leave(answer)
+
+
+def _of_job(service: Service, job: Job) -> Response:
+    if job.text is not None:
+        return _document(job.text, "miss")
+    if job.error is not None:
+        raise job.error
+    job.is_detached = True
+    headers = {"Location": f"/v1/jobs/{job.id}", "Retry-After": "1"}
+    return JSONResponse(job.to_dict(service.position(job)), 202, headers)
+
+
+def _document(text: str, how: str) -> Response:
+    return Response(text, media_type="application/json", headers={"Dippm-Result": how})
+
+
+async def _until_ended(service: Service, job: Job, request: Request, wait_s: float) -> None:
+    """Wait for a job, for so long as was asked and as somebody listens.
+
+    Raises:
+        ClientDisconnect: if nobody does any more.
+    """
+    event, end = job.listen(asyncio.get_running_loop())
+    gone = asyncio.ensure_future(_until_gone(request))
+    until = time.monotonic() + wait_s
+    try:
+        while not job.ended and (left := until - time.monotonic()) > 0:
+            changed = asyncio.ensure_future(event.wait())
+            await asyncio.wait({changed, gone}, timeout=left, return_when="FIRST_COMPLETED")
+            changed.cancel()
+            event.clear()
+            if gone.done():
+                raise ClientDisconnect
+    finally:
+        end()
+        gone.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _chunks(request: Request, most: int) -> AsyncIterator[bytes]:
+    """Yield a body as it comes.
+
+    Raises:
+        TooLargeError: if it says that it is too large, before any of it is read.
+        TooSlowError: if it takes too long to come.
+    """
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise TooLargeError(
+            f"the body has more than {most:,} bytes", "GET /v1/options has the limits."
+        )
+    until, body = time.monotonic() + BODY_S, request.stream().__aiter__()
+    while True:
+        left = min(CHUNK_S, until - time.monotonic())
+        try:
+            chunk = await asyncio.wait_for(body.__anext__(), max(left, 0.001))
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise TooSlowError("the body did not arrive in time", "Send it faster.") from error
+        yield chunk
+
+
+async def _small_body(request: Request, most: int) -> bytes:
+    found = bytearray()
+    async for chunk in _chunks(request, most):
+        found += chunk
+        if len(found) > most:
+            raise TooLargeError(f"the body has more than {most:,} bytes", "Ask for less at once.")
+    return bytes(found)
+
+
+async def _received(service: Service, request: Request, *, keep: bool = False) -> Model:
+    """Take the file that is the body of a request."""
+    name = request.query_params.get("name", DEFAULT_NAME)
+    most_mb = service.settings.upload_mb
+    with service.uploads.receive(name, most_mb) as arriving:
+        async for chunk in _chunks(request, most_mb << 20):
+            arriving.take(chunk)
+        model = arriving.whole(keep=keep)
+    service.metrics.count("dippm_uploaded_bytes_total", by=model.size)
+    return model
+
+
+def _find_models(service: Service, question: Conditions) -> list[Found]:
+    """Return the models that a question names, all or none of them in use."""
+    names: Sequence[Any] = getattr(question, "models", [getattr(question, "model", None)])
+    if None in names:
+        raise BadQuestionError(
+            "the question names no model",
+            'Give "model": "timm:resnet50", {"path": ...} or {"sha256": ...}; or send the file as'
+            " the body.",
+        )
+    found: list[Found] = []
+    try:
+        for name in names:
+            found.append(service.find_model(name))
+    except BaseException:
+        service.release(found)
+        raise
+    return found
+
+
+def _in_address(kind: type[Conditions], request: Request) -> Conditions:
+    """Return the question that stands in an address."""
+    given: dict[str, Any] = {}
+    for key, value in request.query_params.multi_items():
+        if key in given:
+            raise BadQuestionError(f"{key[:80]!r} stands twice in the address", "Give it once.")
+        if key not in OWN_FIELDS:
+            given[key] = value.split(",") if key in kind.LISTS and "," in value else value
+    if "model" in given:
+        raise BadQuestionError(
+            "the address names a model, and the body is one",
+            "Leave out model=..., or send the question as JSON.",
+        )
+    return _checked(lambda: kind.model_validate(given))
+
+
+def _checked(read: Callable[[], Conditions]) -> Conditions:
+    try:
+        return read()
+    except ValidationError as error:
+        parts = []
+        for one in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
+            place = ".".join(str(part) for part in one["loc"]) or "the question"
+            parts.append(f"{place}: {one['msg']}")
+        raise BadQuestionError("; ".join(parts), "GET /openapi.json has every field.") from error
+    except RecursionError as error:
+        raise BadQuestionError("the question is nested too deeply", "Ask plainly.") from error
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return WAIT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST_WAIT_S:
+        raise BadQuestionError(
+            f"wait_s is {text[:40]!r}", f"Give seconds, from 0 to {LONGEST_WAIT_S:.0f}."
+        )
+    return seconds
+
+
+def _client(request: Request) -> str:
+    """Return whom a request is from, for the queue: its address, with a name on this machine."""
+    address = request.client.host if request.client else ""
+    return f"{address} {request.headers.get('dippm-client', '')[:LONGEST_CLIENT]}"
+
+
+def _add_jobs(app: FastAPI, service: Service) -> None:
+    """Add what is asked of a job."""
+
+    @app.get("/v1/jobs/{job_id}", summary="How far a job is; waits for news of it for wait_s")
+    async def job(request: Request, job_id: str, after: int = -1) -> Response:
+        found = service.job(job_id)
+        wait_s = _seconds(request.query_params.get("wait_s", "0"))
+        event, end = found.listen(asyncio.get_running_loop())
+        try:
+            if not found.ended and found.version <= after:
+                await asyncio.wait_for(event.wait(), wait_s or 0.001)
+        except TimeoutError:
+            pass
+        finally:
+            end()
+        return JSONResponse(found.to_dict(service.position(found)))
+
+    @app.get("/v1/jobs/{job_id}/result", summary="The answer of a job that is done")
+    async def result(request: Request, job_id: str) -> Response:
+        return _of_job(service, service.job(job_id))
+
+    @app.delete("/v1/jobs/{job_id}", summary="Cancel a job")
+    async def cancel(request: Request, job_id: str) -> Response:
+        found = service.job(job_id)
+        await run_in_threadpool(service.cancel, found)
+        return JSONResponse(found.to_dict(service.position(found)))
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    """Add uploads that stay, for several questions about one model."""
+
+    @app.post("/v1/models", status_code=201, summary="Upload a model and keep it for a while",
+              openapi_extra=_FILE_BODY)  # fmt: skip
+    async def upload(request: Request) -> Response:
+        model = await _received(service, request, keep=True)
+        service.uploads.release(model)
+        document = {
+            "schema": "dippm.model/1",
+            "sha256": model.sha256,
+            "name": model.name,
+            "bytes": model.size,
+        }
+        headers = {"Location": f"/v1/models/{model.sha256}"}
+        return JSONResponse(document, 201, headers)
+
+    @app.delete("/v1/models/{sha256}", status_code=204, summary="Keep a model no longer")
+    async def forget(request: Request, sha256: str) -> Response:
+        match = SHA256.fullmatch(sha256)
+        if match is None:
+            raise NotHereError("this is no sha256", "It has 64 hexadecimal digits.")
+        await run_in_threadpool(service.uploads.forget, match[1])
+        return Response(status_code=204)
+
+
+def _add_rest(app: FastAPI, service: Service) -> None:
+    """Add what a page needs to offer choices, and what watches the service."""
+    told: dict[str, str] = {}
+
+    async def once(name: str, make: Callable[[], str]) -> Response:
+        if name not in told:
+            told[name] = await run_in_threadpool(make)
+        return Response(told[name], media_type="application/json")
+
+    @app.get("/v1/devices", summary="GPUs and CPUs that are known")
+    async def devices(request: Request) -> Response:
+        return await once("devices", devices_text)
+
+    @app.get("/v1/options", summary="What may be asked: names of every kind, and the limits")
+    async def options(request: Request) -> Response:
+        return await once("options", lambda: json.dumps(options_document(service.settings)))
+
+    @app.get("/healthz", summary="Whether the service answers; needs no token")
+    async def health(request: Request) -> Response:
+        ready = bool(service.worker_pids)
+        return JSONResponse({"status": "ok" if ready else "starting", "version": __version__})
+
+    @app.get("/metrics", summary="Counts and times, as Prometheus reads them")
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _admit(service: Service, request: Request) -> Response:
+    """Answer the API server of a cluster, in any case before it gives up."""
+    fails_open = service.settings.webhook == "open"
+    text = await _small_body(request, 4 * JSON_BYTES)
+    try:
+        asked = admission.AdmissionReview.model_validate_json(text).request
+    except (ValidationError, RecursionError) as error:
+        raise BadQuestionError(
+            f"this is no AdmissionReview of {admission.API_VERSION}",
+            "Kubernetes sends one: see deploy/kubernetes/webhook.yaml.",
+        ) from error
+    try:
+        wanted = admission.wanted_by(asked)
+    except ValueError as error:
+        words = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        log("admission", "warning", allowed=fails_open, reason=words)
+        return JSONResponse(
+            admission.without_answer(asked.uid, words, fails_open=fails_open, code=422)
+        )
+    if isinstance(wanted, str):
+        return JSONResponse(admission.review(asked.uid))
+    try:
+        answer = await _in_time(service, wanted.question, request)
+    except DippmError as error:
+        code = getattr(error, "status", None) or status_of(error)
+        log("admission", "warning", allowed=fails_open, reason=error.message)
+        document = admission.without_answer(asked.uid, error, fails_open=fails_open, code=code)
+        return JSONResponse(document)
+    patch = admission.patch_of(wanted, json.loads(answer))
+    log("admission", allowed=True, patched=len(patch))
+    return JSONResponse(admission.review(asked.uid, patch=patch))
+
+
+async def _in_time(service: Service, question: Conditions, request: Request) -> str:
+    """Return the answer for a pod; the work goes on after the API server has given up.
+
+    A pod that is made again, as a controller does, then finds the answer ready.
+    """
+    given = request.query_params.get("timeout", "10s").removesuffix("s")
+    limit_s = float(given) if given.isdecimal() else 10.0
+    found = await run_in_threadpool(_find_models, service, question)
+    answer = service.answer(question, found, "admission")
+    if isinstance(answer, str):
+        return answer
+    answer.is_detached = True
+    try:
+        await _until_ended(service, answer, request, max(0.2, 0.8 * limit_s))
+    finally:
+        service.leave(answer)
+    if answer.error is not None:
+        raise answer.error
+    if answer.text is None:
+        raise TooSlowError(
+            "the model is still being converted", "The same pod will find it ready in a while."
+        )
+    return answer.text
+
+
+_FILE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+def _body_of(question: type[Conditions]) -> dict[str, Any]:
+    """Return what the OpenAPI document says of a body: the question, or the file."""
+    schema = {"$ref": f"#/components/schemas/{question.__name__}"}
+    content = {"application/json": {"schema": schema}}
+    if question is not Compare:
+        content |= _FILE_BODY["requestBody"]["content"]
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _responses(name: str) -> dict[int | str, dict[str, Any]]:
+    ours = {"predict", "compare", "choose", "request"}
+    document = {"mig": "choose"}.get(name, name)
+    schema = {"$ref": f"#/components/schemas/{document}"} if document in ours else {}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
+    told = {
+        401: "No token", 403: "Not allowed", 404: "Not here", 408: "Too slow", 413: "Too large",
+        415: "Neither JSON nor a file that is known", 422: "No answer to this question",
+        429: "Full; see Retry-After", 503: "Ends, or lost its worker", 504: "Took too long",
+        507: "No room",
+    }  # fmt: skip
+    return {
+        200: {"description": "The answer", "content": {"application/json": {"schema": schema}}},
+        202: {"description": "A job; see Location"},
+        **{code: {"description": words, "content": error} for code, words in told.items()},
+    }
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document: questions by pydantic, answers by the schemas of the package."""
+    if app.openapi_schema is None:
+        from fastapi.openapi.utils import get_openapi
+
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        text = (files("dippm") / "schemas.json").read_text(encoding="utf-8")
+        ours = json.loads(text.replace("#/$defs/", "#/components/schemas/"))["$defs"]
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(ours)
+        questions: list[type[BaseModel]] = [*QUESTIONS.values(), KeptModel]
+        for question in questions:
+            found = question.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(found.pop("$defs", {}))
+            schemas[question.__name__] = found
+        app.openapi_schema = document
+    return app.openapi_schema

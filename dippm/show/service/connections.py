@@ -1,0 +1,159 @@
+"""`Listener`: uvicorn, with limits on how many visitors come and how slow they may be.
+
+As the page's `dippm/show/ui/connections.py`: a request's head has to arrive whole within a time,
+who does not read an answer is cut off, and when connections run out, the one that has waited
+longest without asking for anything makes room. The body's time is the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dippm.show.service.log import log
+
+MAX_CONNECTIONS = 512
+HEADER_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 60
+LARGEST_HEADER_BYTES = 32 << 10
+CLOSE_S = 5
+
+
+class Connection(H11Protocol):
+    """A visitor's connection, which knows since when it waits."""
+
+    most = MAX_CONNECTIONS
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.since = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a visitor, and let another one go if there are too many."""
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) > self.most:
+            waiting = [c for c in self.connections if isinstance(c, Connection) and not c.is_asking]
+            min(waiting, key=lambda c: (c.cycle is not None, c.since)).drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a visitor."""
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what arrived."""
+        if not self.is_asking and self._timer is None:
+            self._wait()
+        super().data_received(data)
+        if self.is_asking and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def pause_writing(self) -> None:
+        """Give a visitor who does not read a while."""
+        super().pause_writing()
+        self._reading = self.loop.call_later(READ_TIMEOUT_S, self.drop)
+
+    def resume_writing(self) -> None:
+        """Go on with one who does."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self._stop_timers()
+        self.transport.abort()
+
+    def _wait(self) -> None:
+        self.since = time.monotonic()
+        self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self.drop)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._reading):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._reading = None
+
+
+class Listener:
+    """A program that answers HTTP at an address.
+
+    Attributes:
+        port: that it listens at.
+    """
+
+    def __init__(
+        self,
+        application: Any,
+        host: str,
+        port: int,
+        *,
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Take the address; visitors wait until `answer`.
+
+        Raises:
+            OSError: if the address cannot be taken, or the certificate cannot be read.
+        """
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = found[0]
+        self._socket = socket.create_server(address[:2], family=family, backlog=1024)
+        self.port = int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            application,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_TIMEOUT_S,
+            timeout_graceful_shutdown=CLOSE_S,
+            h11_max_incomplete_event_size=LARGEST_HEADER_BYTES,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+        try:
+            config.load()
+        except BaseException:
+            self._socket.close()
+            raise
+        self._server = uvicorn.Server(config)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._server.server_state.connections)
+
+    def answer(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Answer visitors until `close`, SIGINT or SIGTERM."""
+        log("listening", port=self.port)
+        ready()
+        self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Stop; may be called from another thread."""
+        self._server.should_exit = True

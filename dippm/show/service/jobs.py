@@ -1,0 +1,274 @@
+"""`Job`, and `FairQueue`: who waits, in turns by client, and who has to come again."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dippm.errors import DippmError
+from dippm.show.service.errors import BusyError, ClosingError, JobCancelledError
+from dippm.show.service.uploads import Model
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+MOST_STAGES, FIRST_STAGES = 200, 50
+"""Of a job that tells more, the first and the last ones are kept."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One question on its way to an answer; safe from any thread.
+
+    Attributes:
+        kind: of the question.
+        key: of its result.
+        client: who asked first.
+        message: for the process that answers.
+        models: uploads that it needs; they are released when it ends.
+        id: that nobody guesses.
+        state: where it is.
+        stages: what was told, with the second after it was asked, of many not all.
+        text: the answer, if it is done.
+        error: why there is none, if it failed.
+        waiters: requests that wait for it now.
+        is_detached: whether somebody has its address and may come back.
+        attempts: processes that worked on it.
+    """
+
+    kind: str
+    key: str
+    client: str
+    message: dict[str, Any] = field(repr=False)
+    models: tuple[Model, ...] = ()
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    state: State = "queued"
+    stages: list[tuple[float, str]] = field(default_factory=list)
+    text: str | None = field(default=None, repr=False)
+    error: DippmError | None = None
+    waiters: int = 0
+    is_detached: bool = False
+    attempts: int = 0
+    created: float = field(default_factory=time.time)
+    _began: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    ended_s: float | None = None
+    version: int = 0
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+    _listeners: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ENDED
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked for its end."""
+        return self._cancelled.is_set()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was asked."""
+        return time.monotonic() - self._began
+
+    def tell(self, stage: str) -> None:
+        """Take what is being done."""
+        with self._lock:
+            self.stages.append((round(self.age_s, 3), stage))
+            if len(self.stages) > MOST_STAGES:
+                del self.stages[FIRST_STAGES]
+        self._change()
+
+    def start(self) -> None:
+        """Say that a process works on it."""
+        with self._lock:
+            self.state, self.attempts = "running", self.attempts + 1
+            self.started_s = self.started_s or self.age_s
+        self._change()
+
+    def finish(self, text: str | None, error: DippmError | None = None) -> bool:
+        """End it, once: with its answer or with the reason that there is none.
+
+        Returns:
+            Whether it had not ended before.
+        """
+        with self._lock:
+            if self.ended:
+                return False
+            self.text, self.error = text, error
+            self.ended_s = self.age_s
+            if text is not None:
+                self.state = "done"
+            else:
+                self.state = "cancelled" if isinstance(error, JobCancelledError) else "failed"
+        self._change()
+        return True
+
+    def cancel(self) -> None:
+        """Ask for its end; who works on it sees it within a fraction of a second."""
+        self._cancelled.set()
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, Callable[[], None]]:
+        """Return an event that each change sets, and what ends that."""
+        event = asyncio.Event()
+
+        def hear() -> None:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # the loop is closed: the service ends
+                return
+
+        with self._lock:
+            self._listeners.append(hear)
+
+        def end() -> None:
+            with self._lock:
+                self._listeners.remove(hear)
+
+        return event, end
+
+    def to_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Return everything but the answer as JSON-ready data.
+
+        Args:
+            position: in the queue, from 1.
+        """
+        with self._lock:
+            return {
+                "schema": "dippm.job/1",
+                "id": self.id,
+                "question": self.kind,
+                "state": self.state,
+                "stage": self.stages[-1][1] if self.stages else None,
+                "stages": [{"at_s": at, "stage": words} for at, words in self.stages],
+                "position": position,
+                "version": self.version,
+                "age_s": round(self.age_s, 3),
+                "started_s": self.started_s,
+                "ended_s": self.ended_s,
+                "error": self.error.to_dict() if self.error else None,
+            }
+
+    def _change(self) -> None:
+        with self._lock:
+            self.version += 1
+            listeners = list(self._listeners)
+        for hear in listeners:
+            hear()
+
+
+class FairQueue:
+    """Jobs that wait: clients take turns, and each may have so many waiting."""
+
+    def __init__(self, most: int, most_of_client: int) -> None:
+        self._most, self._most_of_client = most, most_of_client
+        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        with self._changed:
+            return self._length()
+
+    def check(self, client: str, retry_after_s: float) -> None:
+        """Refuse a client whose next job would find no place, before its file is read.
+
+        Raises:
+            BusyError: if there is none.
+        """
+        with self._changed:
+            self._check(client, retry_after_s)
+
+    def put(self, job: Job, retry_after_s: float) -> None:
+        """Let a job wait for its turn.
+
+        Raises:
+            BusyError: if the queue is full, or the client has too many in it.
+            ClosingError: if the service ends.
+        """
+        with self._changed:
+            if self._is_closed:
+                raise ClosingError("the service ends", "Ask again when it is back.")
+            self._check(job.client, retry_after_s)
+            self._waiting.setdefault(job.client, deque()).append(job)
+            self._changed.notify()
+
+    def put_first(self, job: Job) -> None:
+        """Let a job that lost its process go on before others."""
+        with self._changed:
+            self._waiting.setdefault(job.client, deque()).appendleft(job)
+            self._waiting.move_to_end(job.client, last=False)
+            self._changed.notify()
+
+    def take(self) -> Job | None:
+        """Wait for a job and take it: of the client that waited longest since its last turn.
+
+        Returns:
+            None once the queue is closed.
+        """
+        with self._changed:
+            while not self._waiting and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            client, jobs = self._waiting.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[client] = jobs  # its next one comes after those of all others
+            return job
+
+    def drop(self, job: Job) -> bool:
+        """Take a job out; return whether it was waiting."""
+        with self._changed:
+            jobs = self._waiting.get(job.client, deque())
+            if job not in jobs:
+                return False
+            jobs.remove(job)
+            if not jobs:
+                del self._waiting[job.client]
+            return True
+
+    def position(self, job: Job) -> int | None:
+        """Return how many turns a job waits for, from 1; None if it does not wait."""
+        with self._changed:
+            jobs = self._waiting.get(job.client)
+            if jobs is None or job not in jobs:
+                return None
+            turn, order = jobs.index(job), list(self._waiting)
+            # Of each other client go first: one for each turn before, and one more if it is ahead.
+            ahead = order.index(job.client)
+            before = (
+                min(len(others), turn + (place < ahead))
+                for place, others in enumerate(self._waiting.values())
+                if others is not jobs
+            )
+            return turn + sum(before) + 1
+
+    def close(self) -> list[Job]:
+        """Give nothing out any more, and return what still waits."""
+        with self._changed:
+            self._is_closed = True
+            left = [job for jobs in self._waiting.values() for job in jobs]
+            self._waiting.clear()
+            self._changed.notify_all()
+            return left
+
+    def _length(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _check(self, client: str, retry_after_s: float) -> None:
+        of_client = len(self._waiting.get(client, ()))
+        if self._length() >= self._most or of_client >= self._most_of_client:
+            whose = "of this client " if of_client >= self._most_of_client else ""
+            raise BusyError(
+                f"{max(of_client, self._length() if not whose else 0)} questions {whose}wait",
+                f"Ask again in {retry_after_s:.0f} s.",
+                retry_after_s=retry_after_s,
+            )

@@ -1,0 +1,190 @@
+"""What may be asked: pydantic models, whose fields are the arguments of the public verbs.
+
+Text from outside never becomes a path: devices, checkpoints and models that name files are refused
+here, but for a model's path, which `service.py` looks up under its root.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictStr, model_validator
+
+Number = float
+MOST_POINTS = 2000
+"""Predictions of one question."""
+MOST_MODELS = 50
+SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+_NO_NAME = re.compile(r"[/\\\x00-\x1f]|\.toml$|^~|^\.")
+
+
+def _no_path(name: str) -> str:
+    if _NO_NAME.search(name):
+        raise ValueError("names a file: only names that `dippm devices` and `dippm models` list")
+    return name
+
+
+Text = Annotated[StrictStr, Field(max_length=200)]
+Name = Annotated[Text, AfterValidator(_no_path)]
+Names = Name | Annotated[list[Name], Field(min_length=1, max_length=100)]
+Batch = Annotated[int, Field(ge=1)]
+Sizes = Annotated[list[int], Field(max_length=64)]
+
+
+class KeptModel(BaseModel):
+    """A model that was uploaded before, and kept."""
+
+    model_config = ConfigDict(extra="forbid")
+    sha256: Annotated[StrictStr, Field(pattern=f"^{SHA256.pattern}$")]
+
+
+class ModelAtPath(BaseModel):
+    """A model file or folder under a root of the service."""
+
+    model_config = ConfigDict(extra="forbid")
+    path: Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+
+
+ModelRef = KeptModel | ModelAtPath | Annotated[Text, Field(pattern=r"^[a-z-]+:.+$")]
+"""A kept upload, a path, or a name such as "timm:resnet50"."""
+
+
+class Conditions(BaseModel):
+    """What every question may say; see `dippm.predict`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    NAME: ClassVar[str]
+    LISTS: ClassVar[tuple[str, ...]] = ()
+    """Fields that an address gives as a list with commas."""
+
+    framework: Name | None = None
+    input: (
+        Annotated[StrictStr, Field(max_length=2000)]
+        | Sizes
+        | Annotated[list[Sizes | Text], Field(max_length=64)]
+        | Annotated[dict[Text, Sizes | Text], Field(max_length=64)]
+        | None
+    ) = None
+    mode: Text = "eager"
+    timer: Text = "wall"
+    channels_last: bool = False
+    host: Name | Number | None = None
+    attention: Text = "fused"
+    phase: Text = "inference"
+    optimizer: Text = "sgd"
+    checkpointing: bool = False
+    autograd: bool = False
+    context_mb: Name | Number | None = None
+    checkpoint: Name | None = None
+    timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="seconds of the conversion; None is what the service gives"
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the verb takes, without the models."""
+        return self.model_dump(exclude={"model", "models", "timeout_s"})
+
+
+class OneModel(Conditions):
+    """A question about one model."""
+
+    model: ModelRef | None = Field(None, description="left out where the body is the file")
+    precision: Text = "fp32"
+
+
+class Predict(OneModel):
+    """See `dippm.predict`."""
+
+    NAME: ClassVar[str] = "predict"
+    batch: Batch = 1
+    device: Name = "A100"
+    mig: Name | None = None
+    tree: bool = Field(False, description="also what each module costs")
+
+
+class Fit(OneModel):
+    """Whether a model fits, with what margin, and the largest batch that does."""
+
+    NAME: ClassVar[str] = "fit"
+    batch: Batch = 1
+    device: Name = "A100"
+    mig: Name | None = None
+
+
+class Choose(OneModel):
+    """See `dippm.choose`."""
+
+    NAME: ClassVar[str] = "choose"
+    LISTS: ClassVar[tuple[str, ...]] = ("devices",)
+    devices: Names = "all"
+    slices: bool = True
+    by: Text = "latency"
+    batch: Batch | Text = 1
+    slo_ms: Number | None = None
+    slo_at: Text = "upper"
+    max_memory_mb: Number | None = None
+    prices: dict[Text, Any] | None = Field(
+        None, description="price of an hour by device, or what a file of prices has"
+    )
+    dataset_size: Annotated[int, Field(ge=1)] | None = None
+
+
+class Slice(OneModel):
+    """The smallest MIG slice, see `dippm.smallest_slice`."""
+
+    NAME: ClassVar[str] = "slice"
+    device: Name = "A100"
+    batch: Batch = 1
+    slo_ms: Number | None = None
+    slo_at: Text = "upper"
+    max_memory_mb: Number | None = None
+
+
+class ForScheduler(OneModel):
+    """What a scheduler is asked for, see `dippm request`."""
+
+    NAME: ClassVar[str] = "request"
+    LISTS: ClassVar[tuple[str, ...]] = ("devices",)
+    devices: Names = "A100"
+    slices: bool = True
+    batch: Batch = 1
+    slo_ms: Number | None = None
+    probability: Number = 0.95
+    format: Name = "k8s"
+    name: Name | None = None
+    image: Annotated[StrictStr, Field(max_length=500, pattern=r"^[\w./:@-]+$")] = "IMAGE"
+    resource: Annotated[StrictStr, Field(max_length=200, pattern=r"^[\w./:-]+$")] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the verb takes; the limit of CPUs of others it has not."""
+        found = super().arguments()
+        found.pop("autograd")
+        return found
+
+
+class Compare(Conditions):
+    """See `dippm.compare`."""
+
+    NAME: ClassVar[str] = "compare"
+    models: Annotated[list[ModelRef], Field(min_length=1, max_length=MOST_MODELS)]
+    device: Names = "A100"
+    batch: Batch | Annotated[list[Batch], Field(min_length=1, max_length=64)] = 1
+    mig: Name | Annotated[list[Name | None], Field(min_length=1, max_length=20)] | None = None
+    precision: Names = "fp32"
+
+    @model_validator(mode="after")
+    def _count(self) -> Compare:
+        points = len(self.models)
+        for several in (self.device, self.batch, self.mig, self.precision):
+            points *= len(several) if isinstance(several, list) else 1
+        if points > MOST_POINTS:
+            raise ValueError(f"asks for {points:,} predictions, the most is {MOST_POINTS:,}")
+        return self
+
+
+Kind = Literal["predict", "fit", "choose", "slice", "request", "compare"]
+QUESTIONS: dict[str, type[Conditions]] = {
+    question.NAME: question for question in (Predict, Fit, Choose, Slice, ForScheduler, Compare)
+}

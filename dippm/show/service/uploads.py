@@ -1,0 +1,288 @@
+"""`Uploads`: files of strangers on disk, until they are answered, or for as long as was asked.
+
+Nothing here looks into a file: that is the work of a process in a sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from dippm.show.service.errors import BadQuestionError, NoRoomError, NotHereError, TooLargeError
+
+MB = 1 << 20
+PREFIX = "dippm-serve-"
+DEFAULT_NAME = "model"
+_NAME = re.compile(r"\w[\w.+-]{0,99}")
+
+
+@dataclass(eq=False, slots=True)
+class Model:
+    """An upload that is here.
+
+    Attributes:
+        sha256: of its content.
+        name: of the file, which answers call it by.
+        folder: that is its own, with room for what is made of it.
+        size: in bytes.
+        users: jobs and requests that need it.
+        is_kept: whether it stays when nobody needs it.
+    """
+
+    sha256: str
+    name: str
+    folder: Path
+    size: int
+    users: int = 0
+    is_kept: bool = False
+
+    @property
+    def file(self) -> Path:
+        """Where it lies."""
+        return self.folder / self.name
+
+
+@dataclass(eq=False, slots=True)
+class Arriving:
+    """A file that arrives; a context that removes what is left of it."""
+
+    uploads: Uploads
+    name: str
+    most: int
+    folder: Path
+    _hashed: hashlib._Hash = field(default_factory=hashlib.sha256)
+    _size: int = 0
+    _handle: int = -1
+
+    def __enter__(self) -> Arriving:
+        try:
+            self.folder.mkdir(mode=0o700)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._handle = os.open(self.folder / self.name, flags, 0o600)
+        except OSError as error:
+            raise _no_room(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self.uploads._forget(self._size)
+        if self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def take(self, chunk: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            TooLargeError: if that is more than may come.
+            NoRoomError: if the disk is full, or holds enough of other uploads.
+        """
+        self.uploads._reserve(len(chunk))
+        self._size += len(chunk)
+        if self._size > self.most:
+            raise TooLargeError(
+                f"the file has more than {self.most // MB:,} MB",
+                "Export it without weights, or give it by its path under a root of the service.",
+            )
+        self._hashed.update(chunk)
+        try:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def whole(self, *, keep: bool) -> Model:
+        """Return the model, in use once, when all of it has come.
+
+        Raises:
+            BadQuestionError: if nothing came.
+        """
+        if not self._size:
+            raise BadQuestionError("the body is empty", "Send the model file as the body.")
+        return self.uploads._add(self, self._hashed.hexdigest(), self._size, keep=keep)
+
+
+class Uploads:
+    """Models that were uploaded; safe from any thread.
+
+    Attributes:
+        folder: in which they lie; it goes with the service.
+    """
+
+    def __init__(self, place: Path | None, most_mb: int, kept_mb: int) -> None:
+        """Make the folder.
+
+        Args:
+            place: in which; None is the system's for temporary files.
+            most_mb: that all files may take together.
+            kept_mb: that those which are kept may take; the oldest one goes.
+
+        Raises:
+            NoRoomError: if it cannot be made.
+        """
+        _sweep(Path(place or tempfile.gettempdir()))
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+            self._owned = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _no_room(error) from error
+        self._most, self._most_kept = most_mb * MB, kept_mb * MB
+        self._arriving = 0
+        self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are here or arrive."""
+        with self._lock:
+            return self._arriving + self._held()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._models)
+
+    def receive(self, name: str, most_mb: int) -> Arriving:
+        """Return what takes a file that arrives; use it as a context.
+
+        Raises:
+            BadQuestionError: if the name is none of a file.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadQuestionError(
+                f"{name[:80]!r} is no name of a file",
+                "Give letters, digits, '.', '_', '-' and '+', 100 at most: name=model.onnx.",
+            )
+        return Arriving(self, name, most_mb * MB, self.folder / secrets.token_hex(16))
+
+    def find(self, sha256: str) -> Model:
+        """Return a model that was kept, in use once more.
+
+        Raises:
+            NotHereError: if there is none.
+        """
+        with self._lock:
+            for model in reversed(self._models.values()):
+                if model.sha256 == sha256 and model.is_kept:
+                    model.users += 1
+                    self._models.move_to_end((model.sha256, model.name))
+                    return model
+        raise NotHereError(
+            f"no model with sha256 {sha256[:12]}... is kept here",
+            "Upload it with POST /v1/models; those that nobody asks about go first.",
+        )
+
+    def forget(self, sha256: str) -> None:
+        """Keep a model no longer; it goes when nobody needs it.
+
+        Raises:
+            NotHereError: if there is none.
+        """
+        model = self.find(sha256)
+        model.is_kept = False
+        self.release(model)
+
+    def use(self, model: Model) -> None:
+        """Say that one more needs a model."""
+        with self._lock:
+            model.users += 1
+
+    def release(self, model: Model) -> None:
+        """Say that one less needs a model."""
+        with self._lock:
+            model.users -= 1
+            gone = model.users <= 0 and not model.is_kept
+            if gone:
+                self._models.pop((model.sha256, model.name), None)
+        if gone:
+            shutil.rmtree(model.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._owned)
+
+    def _add(self, arrived: Arriving, sha256: str, size: int, *, keep: bool) -> Model:
+        with self._lock:
+            model = self._models.get((sha256, arrived.name))
+            if model is None:
+                model = Model(sha256, arrived.name, arrived.folder.with_suffix(".model"), size)
+                try:
+                    arrived.folder.rename(model.folder)
+                except OSError as error:
+                    raise _no_room(error) from error
+                self._models[sha256, arrived.name] = model
+            model.users += 1
+            model.is_kept = model.is_kept or keep
+            surplus = self._surplus()
+        for one in surplus:
+            shutil.rmtree(one.folder, ignore_errors=True)
+        return model
+
+    def _surplus(self) -> list[Model]:
+        """Take out the oldest of what is kept and not in use, as far as it is too much."""
+        kept = [model for model in self._models.values() if model.is_kept]
+        size, gone = sum(model.size for model in kept), []
+        for model in kept:
+            if size <= self._most_kept:
+                break
+            size -= model.size
+            model.is_kept = False
+            if model.users <= 0:
+                del self._models[model.sha256, model.name]
+                gone.append(model)
+        return gone
+
+    def _held(self) -> int:
+        return sum(model.size for model in self._models.values())
+
+    def _reserve(self, size: int) -> None:
+        with self._lock:
+            if self._arriving + self._held() + size > self._most:
+                raise NoRoomError(
+                    f"{self._most // MB:,} MB of uploads are here",
+                    "Try again when others are answered.",
+                    retry_after_s=10,
+                )
+            self._arriving += size
+
+    def _forget(self, size: int) -> None:
+        with self._lock:
+            self._arriving -= size
+
+
+def _no_room(error: OSError) -> NoRoomError:
+    return NoRoomError(
+        f"the service cannot write the file: {error.strerror or error}",
+        "Tell whoever runs it; `dippm serve --folder` chooses where uploads lie.",
+        retry_after_s=30,
+    )
+
+
+def _sweep(place: Path) -> None:
+    """Remove folders of services that were killed: nobody holds their lock."""
+    for folder in place.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                continue
+            handle = os.open(folder / "lock", os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)

@@ -1,0 +1,431 @@
+"""`dippm serve` over real sockets: answers, jobs, codes, and what it keeps."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import zipfile
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import dippm
+from dippm import errors
+from dippm.base.progress import listening
+from dippm.client import Client, ClientError
+from tests.conftest import write_onnx
+from tests.unit.cli.test_schemas import SCHEMAS
+from tests.unit.service.served import Process, wait_for
+
+
+def ask(service, method, path, body=None, headers=None):
+    """Return status, headers and document of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=120)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    is_json = (answer.headers.get("content-type") or "").startswith("application/json")
+    return answer.status, answer.headers, json.loads(text) if is_json else text
+
+
+def question(service, kind, document, **address):
+    query = "&".join(f"{name}={value}" for name, value in address.items())
+    headers = {"Content-Type": "application/json"}
+    return ask(service, "POST", f"/v1/{kind}?{query}", json.dumps(document).encode(), headers)
+
+
+def upload(service, kind, content, query=""):
+    headers = {"Content-Type": "application/octet-stream"}
+    return ask(service, "POST", f"/v1/{kind}?{query}", content, headers)
+
+
+def test_an_answer_is_that_of_the_package(client, net):
+    conditions = {"batch": 8, "device": "T4", "precision": "fp16"}
+    found = client.predict(net, **conditions)
+    Draft202012Validator(SCHEMAS).validate(found)
+    expected = dippm.predict(net, **conditions).to_dict()
+    assert found.pop("schema") == "dippm.predict/1"
+    assert found == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "name"),
+    [
+        ("predict", {"tree": True}, "predict"),
+        ("choose", {"devices": ["A100", "T4"], "by": "throughput", "batch": "1:8"}, "choose"),
+        ("choose", {"devices": "T4", "by": "cost", "prices": {"T4": 0.5}}, "choose"),
+        ("slice", {"slo_ms": 50}, "mig"),
+        ("request", {"slo_ms": 50, "format": "dra"}, "request"),
+        ("compare", {"device": ["A100", "T4"], "batch": [1, 2]}, "compare"),
+    ],
+)
+def test_each_question_has_a_document_of_its_schema(service, kind, fields, name):
+    model = {"path": "net.onnx"}
+    named = {"models": [model, {"path": "bad.onnx"}]} if kind == "compare" else {"model": model}
+    status, _, found = question(service, kind, {**named, **fields})
+    assert status == 200, found
+    assert found["schema"] == f"dippm.{name}/1"
+    Draft202012Validator(SCHEMAS).validate(found)
+
+
+def test_a_model_that_fits_says_how_large_a_batch_may_be(client, net):
+    found = client.fit(net, batch=4)
+    assert found["fits"] is True
+    assert found["misfit"] is None
+    assert client.fit(net, batch=found["largest_batch"])["fits"]
+    too_much = client.fit(net, batch=found["largest_batch"] * 2)
+    assert too_much["fits"] is False
+    assert "does not fit" in too_much["misfit"]
+
+
+def test_nothing_feasible_is_an_answer_with_every_row(service):
+    status, _, found = question(service, "slice", {"model": {"path": "net.onnx"}, "slo_ms": 0.0001})
+    assert status == 200
+    assert found["error"]["type"] == "NothingFeasibleError"
+    assert all(row["reason"] for row in found["rows"])
+
+
+def test_the_same_question_is_answered_once(service, net):
+    content = net.read_bytes()
+    first = upload(service, "predict", content, "name=net.onnx&batch=77")
+    again = upload(service, "predict", content, "name=net.onnx&batch=77")
+    other = upload(service, "predict", content, "name=net.onnx&batch=78")
+    found = [answer[1]["Dippm-Result"] for answer in (first, again, other)]
+    assert found == ["miss", "hit", "miss"]
+    assert first[2] == again[2] != other[2]
+
+
+def test_a_file_that_changed_is_another_one(service, root):
+    path = root / "changing.onnx"
+    write_onnx(path, batch="n")
+    asked = {"model": {"path": "changing.onnx"}}
+    assert question(service, "predict", asked)[1]["Dippm-Result"] == "miss"
+    assert question(service, "predict", asked)[1]["Dippm-Result"] == "hit"
+    write_onnx(path, batch=4)
+    assert question(service, "predict", asked)[1]["Dippm-Result"] == "miss"
+
+
+def test_nothing_is_kept_after_the_answer(service, net):
+    assert upload(service, "predict", net.read_bytes(), "name=net.onnx&batch=31")[0] == 200
+    (folder,) = service.place.iterdir()
+    left = wait_for(lambda: [e for e in folder.iterdir() if e.suffix == ".model"] == [])
+    assert left
+    assert {entry.name.partition("-")[0] for entry in folder.iterdir()} <= {"lock", "worker"}
+
+
+def test_a_model_is_kept_if_somebody_asks_until_it_is_forgotten(service, client, net):
+    kept = client.upload(net)
+    asked = {"sha256": kept["sha256"]}
+    values = [client.predict(asked, batch=batch)["latency_ms"] for batch in (1, 2, 4)]
+    assert values == sorted(values)
+    client.forget(kept["sha256"])
+    with pytest.raises(ClientError, match="no model with sha256") as error:
+        client.predict(asked, batch=5)
+    assert error.value.status == 404
+    client.forget(kept["sha256"])  # once more is no matter
+
+
+def test_several_files_are_compared_and_none_stays(service, client, root):
+    found = client.compare([root / "net.onnx", root / "bad.onnx"], device=["A100", "T4"])
+    rows = found["rows"] if "rows" in found else found["entries"]
+    assert len(rows) == 3
+    metrics = client.metrics()
+    assert "dippm_uploads_bytes 0\n" in metrics
+
+
+def test_a_long_answer_is_a_job_with_stages(service, net):
+    status, headers, job = upload(
+        service, "choose", net.read_bytes(), "name=net.onnx&wait_s=0&batch=1:64"
+    )
+    assert status == 202
+    assert headers["Location"] == f"/v1/jobs/{job['id']}"
+    assert job["state"] in ("queued", "running")
+    while job["state"] in ("queued", "running"):
+        address = f"{headers['Location']}?wait_s=30&after={job['version']}"
+        status, _, job = ask(service, "GET", address)
+        assert status == 200
+    assert job["state"] == "done"
+    assert any("converting" in stage["stage"] for stage in job["stages"])
+    times = [stage["at_s"] for stage in job["stages"]]
+    assert times == sorted(times)
+    status, _, found = ask(service, "GET", f"{headers['Location']}/result")
+    assert (status, found["schema"]) == (200, "dippm.choose/1")
+
+
+def test_the_client_tells_the_stages_of_a_job(service, net):
+    told = []
+    with Client(service.address) as client, listening(told.append):
+        body = json.dumps({"model": {"path": "net.onnx"}, "batch": "1:32"}).encode()
+        found = client._wait("/v1/choose?wait_s=0", body)
+    assert found["schema"] == "dippm.choose/1"
+    assert told
+
+
+def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
+    service = Process(tmp_path, "--root", str(root), "--workers", "1")
+    try:
+        asked = {"model": {"path": "net.onnx"}, "batch": "1:4096"}
+        _, headers, job = question(service, "choose", asked, wait_s=0)
+        _, later, _ = question(service, "predict", {"model": {"path": "net.onnx"}}, wait_s=0)
+        status, _, found = ask(service, "DELETE", headers["Location"])
+        assert status == 200
+        state = wait_for(
+            lambda: (
+                (s := ask(service, "GET", headers["Location"])[2]["state"])
+                not in ("queued", "running")
+                and s
+            )
+        )
+        assert state == "cancelled"
+        status, _, found = ask(service, "GET", headers["Location"] + "/result")
+        assert (status, found["error"]["type"]) == (409, "JobCancelledError")
+        found = wait_for(lambda: ask(service, "GET", later["Location"] + "/result")[2:])[0]
+        wait_for(lambda: ask(service, "GET", later["Location"])[2]["state"] == "done")
+    finally:
+        service.end()
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "words"),
+    [
+        ({}, 422, "names no model"),
+        ({"model": {"path": "net.onnx"}, "device": "A1000"}, 422, "unknown device"),
+        ({"model": {"path": "net.onnx"}, "batch": 0}, 422, "batch"),
+        ({"model": {"path": "net.onnx"}, "batch": 10**9}, 422, "batch"),
+        ({"model": {"path": "net.onnx"}, "batch": "many"}, 422, "batch"),
+        ({"model": {"path": "net.onnx"}, "precision": "fp3"}, 422, "fp3"),
+        ({"model": {"path": "net.onnx"}, "surprise": 1}, 422, "surprise"),
+        ({"model": {"path": "net.onnx"}, "trust": True}, 422, "trust"),
+        ({"model": {"path": "net.onnx"}, "device": "/etc/my.toml"}, 422, "names a file"),
+        ({"model": {"path": "net.onnx"}, "device": "my.toml"}, 422, "names a file"),
+        ({"model": {"path": "net.onnx"}, "checkpoint": "../x"}, 422, "names a file"),
+        ({"model": {"path": "net.onnx"}, "timeout_s": 1e6}, 422, "the most here is"),
+        ({"model": {"path": "net.onnx"}, "timeout_s": -1}, 422, "timeout_s"),
+        ({"model": {"path": "none.onnx"}}, 404, "no model is at"),
+        ({"model": {"path": "bad.onnx"}}, 415, "bad.onnx"),
+        ({"model": {"path": "../secret.onnx"}}, 403, "outside"),
+        ({"model": {"path": "/etc/passwd"}}, 403, "outside"),
+        ({"model": {"path": "link.onnx"}}, 404, "no model is at"),
+        ({"model": {"path": "."}}, 404, "no model is at"),
+        ({"model": {"path": "a\0b"}}, 422, "zero byte"),
+        ({"model": {"path": "x" * 5000}}, 422, "1000"),
+        ({"model": "net.onnx"}, 422, "model"),
+        ({"model": "hf-config:/etc"}, 403, "outside"),
+        ({"model": "nothing:resnet50"}, 422, "no name of a model"),
+        ({"model": {"sha256": "0" * 64}}, 404, "no model with sha256"),
+        ({"model": {"sha256": "../../x"}}, 422, "sha256"),
+    ],
+)
+def test_a_question_that_has_no_answer_gets_a_typed_error(service, document, status, words):
+    found = question(service, "predict", document)
+    assert found[0] == status, found[2]
+    assert found[2]["schema"] == "dippm.error/1"
+    Draft202012Validator(SCHEMAS).validate(found[2])
+    assert words in found[2]["error"]["message"]
+    assert found[2]["error"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("body", "type", "status"),
+    [
+        (b"{", "application/json", 422),
+        (b"[1]", "application/json", 422),
+        (b"", "application/json", 422),
+        (b'{"model": ' + b"[" * 100_000 + b"}", "application/json", 422),
+        (b'{"model":"' + b"x" * (2 << 20) + b'"}', "application/json", 413),
+        (b"\xff\xfe", "application/json", 422),
+        (b"x", "multipart/form-data; boundary=b", 415),
+        (b"x", "text/html", 415),
+        (b"", "application/octet-stream", 422),
+        (b"nonsense", "application/octet-stream", 415),
+        (b"\0" * (9 << 20), "application/octet-stream", 413),
+    ],
+)
+def test_a_body_that_is_none_gets_a_typed_error(service, body, type, status):
+    found = ask(service, "POST", "/v1/predict", body, {"Content-Type": type})
+    assert found[0] == status, found[2]
+    assert found[2]["schema"] == "dippm.error/1"
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("name=../x", "no name of a file"),
+        ("name=%2e%2e%2fx", "no name of a file"),
+        ("name=" + "x" * 101, "no name of a file"),
+        ("batch=x", "batch"),
+        ("batch=1&batch=2", "twice"),
+        ("model=timm:resnet50", "the body is one"),
+        ("wait_s=nan", "wait_s"),
+        ("wait_s=1e9", "wait_s"),
+        ("what=1", "what"),
+    ],
+)
+def test_an_address_that_makes_no_sense_gets_a_typed_error(service, net, query, words):
+    status, _, found = upload(service, "predict", net.read_bytes(), query)
+    assert status == 422
+    assert words in found["error"]["message"]
+
+
+def test_wrong_addresses_and_methods_have_documents_too(service):
+    for method, path, status in (
+        ("GET", "/", 404),
+        ("GET", "/v1/predict", 405),
+        ("POST", "/healthz", 405),
+        ("GET", "/v1/jobs/none", 404),
+        ("DELETE", "/v1/jobs/none", 404),
+        ("GET", "/docs", 404),
+        ("DELETE", "/v1/models/none", 404),
+        ("POST", "/v1/admission", 404),
+    ):
+        found = ask(service, method, path)
+        assert found[0] == status, (method, path)
+        assert found[2]["schema"] == "dippm.error/1"
+
+
+def test_errors_have_their_type_at_the_client(client, root):
+    with pytest.raises(errors.UnknownNameError, match="A1000"):
+        client.predict(root / "net.onnx", device="A1000")
+    with pytest.raises(errors.ModelFileError):
+        client.predict({"path": "bad.onnx"})
+    with pytest.raises(errors.ModelNotFoundError):
+        client.predict(root / "nowhere.onnx")
+    with pytest.raises(ClientError, match="outside") as error:
+        client.predict({"path": "../secret.onnx"})
+    assert (error.value.status, error.value.kind) == (403, "ForbiddenError")
+
+
+def test_a_service_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ClientError, match="no answer from"):
+        Client("http://127.0.0.1:1").health()
+    for address in ("127.0.0.1:8060", "ftp://x", ""):
+        with pytest.raises(ClientError, match="no address"):
+            Client(address)
+
+
+def test_a_packed_folder_is_unpacked(service, client, net, tmp_path):
+    packed = tmp_path / "net.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.write(net, "folder/net.onnx")
+    found = client.predict(packed, batch=8)
+    assert found["latency_ms"] == client.predict(net, batch=8)["latency_ms"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "net.onnx").write_bytes(net.read_bytes())
+    assert client.predict(folder, batch=8)["latency_ms"] == found["latency_ms"]
+
+
+def hostile_zips():
+    link = zipfile.ZipInfo("a.onnx")
+    link.external_attr = 0o120777 << 16
+    yield "link", [(link, b"/etc/passwd")], "link"
+    yield "outside", [("../../a.onnx", b"x")], "outside"
+    yield "absolute", [("/tmp/a.onnx", b"x")], "outside"
+    yield "bomb", [("a.onnx", b"\0" * (60 << 20))], "MB unpacked"
+    yield "many", [(f"{n}.onnx", b"") for n in range(1001)], "files"
+
+
+@pytest.mark.parametrize(("members", "words"), [c[1:] for c in hostile_zips()],
+                         ids=[c[0] for c in hostile_zips()])  # fmt: skip
+def test_a_packed_folder_of_a_stranger_is_refused(service, tmp_path, members, words):
+    packed = tmp_path / "x.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members:
+            file.writestr(name, content, zipfile.ZIP_DEFLATED)
+    status, _, found = upload(service, "predict", packed.read_bytes(), "name=x.zip")
+    assert status == 415, found
+    assert words in found["error"]["message"]
+
+
+def test_the_document_of_the_service_describes_every_question(service):
+    status, _, document = ask(service, "GET", "/openapi.json")
+    assert status == 200
+    assert document["openapi"].startswith("3.1")
+    for kind in ("predict", "compare", "choose", "slice", "fit", "request"):
+        post = document["paths"][f"/v1/{kind}"]["post"]
+        assert {"200", "202", "401", "413", "415", "422", "429"} <= set(post["responses"])
+        assert "application/json" in post["requestBody"]["content"]
+    schemas = document["components"]["schemas"]
+    for text in _refs(document):
+        assert text.removeprefix("#/components/schemas/") in schemas, text
+    Draft202012Validator.check_schema({"$defs": schemas})
+    assert b"http://" not in json.dumps(document).replace("http://127.0.0.1", "").encode()
+
+
+def _refs(node):
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from _refs(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _refs(value)
+
+
+def test_a_page_finds_what_it_may_offer(client):
+    options = client.options()
+    assert "fp16" in options["precisions"]
+    assert options["limits"]["upload_mb"] == 8
+    assert options["paths"] is True
+    assert {"k8s", "slurm"} <= set(options["formats"])
+    devices = client.devices()
+    Draft202012Validator(SCHEMAS).validate(devices)
+    assert any(device["name"] == "A100-40GB" for device in devices["devices"])
+    assert client.health()["status"] == "ok"
+
+
+def test_prometheus_reads_the_metrics(client, net):
+    client.predict(net, batch=2)
+    names, kinds = {}, {}
+    for line in client.metrics().splitlines():
+        if line.startswith("# TYPE"):
+            _, _, name, kind = line.split()
+            kinds[name] = kind
+        elif not line.startswith("#"):
+            sample, value = line.rsplit(" ", 1)
+            names[sample] = float(value)
+            base = sample.partition("{")[0]
+            assert base in kinds or base.rsplit("_", 1)[0] in kinds, line
+    assert kinds["dippm_request_seconds"] == "histogram"
+    assert names['dippm_requests_total{route="/v1/predict",code="200"}'] >= 1
+    route = 'route="/v1/predict"'
+    assert (
+        names[f'dippm_request_seconds_bucket{{{route},le="+Inf"}}']
+        == names[f"dippm_request_seconds_count{{{route}}}"]
+    )
+
+
+def test_logs_are_lines_of_json_without_names_and_tokens(service, client, net):
+    client.predict(net, batch=2)
+    lines = service.log.read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert all({"time", "level", "event"} <= set(line) for line in found)
+    requests = [line for line in found if line["event"] == "request"]
+    assert {"method", "route", "status", "ms", "client"} <= set(requests[-1])
+    assert "net.onnx" not in service.log.read_text()
+
+
+def test_many_clients_with_the_same_question_share_one_job(service, net):
+    before = Client(service.address).metrics()
+    answers = []
+
+    def one():
+        answers.append(upload(service, "predict", net.read_bytes(), "name=n.onnx&batch=1234"))
+
+    threads = [threading.Thread(target=one) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer[0] for answer in answers} == {200}
+    assert len({json.dumps(answer[2]) for answer in answers}) == 1
+    after = Client(service.address).metrics()
+
+    def jobs(text):
+        sample = 'dippm_jobs_total{question="predict",state="done"} '
+        return next((float(x.split()[-1]) for x in text.splitlines() if x.startswith(sample)), 0)
+
+    assert jobs(after) - jobs(before) == 1

@@ -26,6 +26,10 @@ LARGEST_HEADER_BYTES = 32 << 10
 CLOSE_S = 5
 
 
+class CertificateError(Exception):
+    """A certificate, or its key, cannot be used."""
+
+
 class Connection(H11Protocol):
     """A visitor's connection, which knows since when it waits."""
 
@@ -79,6 +83,7 @@ class Connection(H11Protocol):
     def drop(self) -> None:
         """End the connection at once."""
         self._stop_timers()
+        self.connections.discard(self)  # before the loop tells: many may come at once
         self.transport.abort()
 
     def _wait(self) -> None:
@@ -111,7 +116,8 @@ class Listener:
         """Take the address; visitors wait until `answer`.
 
         Raises:
-            OSError: if the address cannot be taken, or the certificate cannot be read.
+            OSError: if the address cannot be taken.
+            CertificateError: if the certificate or its key cannot be used.
         """
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -138,9 +144,9 @@ class Listener:
         )
         try:
             config.load()
-        except BaseException:
+        except OSError as error:
             self._socket.close()
-            raise
+            raise CertificateError(str(error)) from error
         self._server = uvicorn.Server(config)
 
     @property

@@ -179,6 +179,8 @@ class AnswerPool:
                     self._end(job, None, DippmError(f"unexpected {type(error).__name__}: {error}"))
                 finally:
                     self.running.pop(number, None)
+                if answerer is None:  # the next one shall not wait for a start
+                    answerer = self._started(number)
         finally:
             _stop(answerer)
 
@@ -221,7 +223,6 @@ class AnswerPool:
             if answerer.answers >= ANSWERS_PER_PROCESS:
                 _stop(answerer)
                 answerer = None
-                answerer = self._started(number)
         return answerer
 
     def _why_stopped(self, job: Job) -> DippmError:

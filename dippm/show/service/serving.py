@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,7 @@ class ServedService:
         """
         try:
             from dippm.show.service.app import application
-            from dippm.show.service.connections import Listener
+            from dippm.show.service.connections import CertificateError, Listener
             from dippm.show.service.service import Service
         except ImportError as error:
             raise ServiceNotInstalledError(
@@ -84,17 +83,17 @@ class ServedService:
                 certificate=str(certificate) if certificate else None,
                 key=str(key) if key else None,
             )
+        except CertificateError as error:
+            self._service.close()
+            raise ServiceError(
+                f"the certificate or its key cannot be used: {error}",
+                "Give both in PEM: certificate=cert.pem, key=key.pem.",
+            ) from error
         except (OSError, ValueError, OverflowError) as error:
             self._service.close()
-            where = f"{printable(host)}:{port}"
-            if isinstance(error, ssl.SSLError) or getattr(error, "filename", None):
-                raise ServiceError(
-                    f"the certificate or its key cannot be used: {error}",
-                    "Give both in PEM: certificate=cert.pem, key=key.pem.",
-                ) from error
             reason = getattr(error, "strerror", None) or "this is no address"
             raise ServiceError(
-                f"cannot serve at {where}: {reason}",
+                f"cannot serve at {printable(host)}:{port}: {reason}",
                 "Choose another port: port=0; or another host: host=127.0.0.1.",
             ) from error
         self._service.metrics.look("dippm_connections", lambda: self._listener.connections)

@@ -75,8 +75,8 @@ class Process:
         return found
 
     def answerers(self) -> list[int]:
-        """Return the processes that answer."""
-        return [pid for pid in self.children() if "dippm.show.service.answering" in command(pid)]
+        """Return the processes that answer; their guards are below them."""
+        return [pid for pid in self.children() if parent(pid) == self.process.pid]
 
     def end(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
@@ -85,6 +85,13 @@ class Process:
         self.process.stdout.close()
         self._talk.close()
         return code
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def command(pid: int) -> str:

@@ -167,9 +167,9 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
     service = Process(tmp_path, "--root", str(root), "--workers", "1")
     try:
         asked = {"model": {"path": "net.onnx"}, "batch": "1:4096"}
-        _, headers, job = question(service, "choose", asked, wait_s=0)
+        _, headers, _ = question(service, "choose", asked, wait_s=0)
         _, later, _ = question(service, "predict", {"model": {"path": "net.onnx"}}, wait_s=0)
-        status, _, found = ask(service, "DELETE", headers["Location"])
+        status, _, _ = ask(service, "DELETE", headers["Location"])
         assert status == 200
         state = wait_for(
             lambda: (
@@ -181,7 +181,6 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
         assert state == "cancelled"
         status, _, found = ask(service, "GET", headers["Location"] + "/result")
         assert (status, found["error"]["type"]) == (409, "JobCancelledError")
-        found = wait_for(lambda: ask(service, "GET", later["Location"] + "/result")[2:])[0]
         wait_for(lambda: ask(service, "GET", later["Location"])[2]["state"] == "done")
     finally:
         service.end()

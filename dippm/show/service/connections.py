@@ -49,6 +49,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Take a visitor, and let another one go if there are too many."""
         super().connection_made(transport)
+        # asyncio does so for sockets that it made itself; else head and body of an answer wait
+        # for each other's acknowledgement, 40 ms.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._wait()
         if len(self.connections) > self.most:
             waiting = [c for c in self.connections if isinstance(c, Connection) and not c.is_asking]

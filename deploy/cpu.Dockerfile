@@ -9,7 +9,7 @@ RUN python -m venv /opt/dippm \
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY dippm dippm
 COPY checkpoints checkpoints
-RUN /opt/dippm/bin/pip install -c constraints.txt ".[pmgns,measure,track,report,postgresql,ui]" boto3==1.44.5
+RUN /opt/dippm/bin/pip install -c constraints.txt ".[pmgns,measure,track,report,postgresql,ui,serve]" boto3==1.44.5
 
 FROM python:3.11.13-slim-bookworm
 RUN groupadd --gid 10001 dippm \

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dippm.decide.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
     from dippm.decide.exploration import Exploration, Objective, Space, explore
     from dippm.decide.language import LanguagePrediction, language_model
+    from dippm.decide.memory_fit import MemoryFit, fits
     from dippm.decide.parallel import ParallelEstimate, parallelize
     from dippm.decide.power_sweep import PowerSweep, sweep_power
     from dippm.decide.scheduling import ResourceRequest, request_resources
@@ -56,6 +57,7 @@ __all__ = [
     "LanguagePrediction",
     "LoadedPredictor",
     "Measurement",
+    "MemoryFit",
     "ModelGraph",
     "Objective",
     "ParallelEstimate",
@@ -72,6 +74,7 @@ __all__ = [
     "diff",
     "explain",
     "explore",
+    "fits",
     "language_model",
     "load",
     "measure_model",
@@ -103,6 +106,7 @@ _HOMES = {
     "LanguagePrediction": "dippm.decide.language",
     "LoadedPredictor": "dippm.api",
     "Measurement": "dippm.measure.measurement",
+    "MemoryFit": "dippm.decide.memory_fit",
     "ModelGraph": "dippm.model.graph",
     "Objective": "dippm.decide.exploration",
     "ParallelEstimate": "dippm.decide.parallel",
@@ -119,6 +123,7 @@ _HOMES = {
     "diff": "dippm.decide.explanation",
     "explain": "dippm.decide.explanation",
     "explore": "dippm.decide.exploration",
+    "fits": "dippm.decide.memory_fit",
     "language_model": "dippm.decide.language",
     "load": "dippm.api",
     "measure_model": "dippm.measure.measurement",

@@ -72,7 +72,7 @@ def keras_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) -> A
     """
     steps = _Steps(name, metrics)
 
-    class TrackedSteps(_base("Callback", "keras.callbacks")):  # type: ignore[misc]
+    class TrackedSteps(callback_class("Callback", "keras.callbacks")):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             steps.begin()
 
@@ -100,7 +100,7 @@ def transformers_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = (
     """
     steps = _Steps(name, metrics)
 
-    class TrackedSteps(_base("TrainerCallback", "transformers")):  # type: ignore[misc]
+    class TrackedSteps(callback_class("TrainerCallback", "transformers")):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             steps.begin()
 
@@ -129,7 +129,7 @@ def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) 
     """
     steps = _Steps(name, metrics)
 
-    class TrackedSteps(_base("Callback", *LIGHTNING)):  # type: ignore[misc]
+    class TrackedSteps(callback_class("Callback", *LIGHTNING)):  # type: ignore[misc]
         def on_train_batch_start(self, *_: Any, **__: Any) -> None:
             steps.begin()
 
@@ -145,7 +145,7 @@ def lightning_callback(name: str = STEP, *, metrics: Iterable[CallMetric] = ()) 
     return TrackedSteps()
 
 
-def _base(name: str, *modules: str) -> Any:
+def callback_class(name: str, *modules: str) -> Any:
     """Return the class of a framework that its callbacks are of, by the name it was imported by."""
     for module in sorted(modules, key=lambda name: name.partition(".")[0] not in sys.modules):
         try:

@@ -206,6 +206,18 @@ def spread(g: Gradients, step: Step, gradient: int, *, divides: bool) -> None:
     g.give(source, view)
 
 
+def picked(g: Gradients, step: Step, gradient: int) -> None:
+    """Put the gradient of a loss where it took the likelihood of each sample's class."""
+    run, source = g.run, step.call.inputs[0]
+    shape, width = run.tensor(source).shape, step.given[source].width
+    for position in step.call.inputs[1:2]:
+        g.kept(position)
+    with g.towards(source):
+        zeros = g.fill(shape, width)
+        g.call("gather", (zeros, gradient), shape[:1])
+    g.give(source, zeros)
+
+
 def _kept_axes(step: Step, shape: tuple[int, ...], reduced: tuple[int, ...]) -> dict[int, int]:
     """Return which axis of the result each axis of the argument became."""
     if len(reduced) == len(shape):

@@ -54,6 +54,7 @@ BY_NAME: Mapping[str, Rule] = {
     "embedding": movement.looked_up,
     "gather": movement.looked_up,
     "scatter": movement.scattered,
+    "nn.nll_loss": movement.picked,
     "reduce_mean": _mean,
     "global_avg_pool": _mean,
     "reduce_sum": _sum,

@@ -1,0 +1,360 @@
+"""`fits`: whether a module of PyTorch fits a GPU, before its first step, in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dippm.api import load
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.base.progress import stage
+from dippm.base.written import is_finite
+from dippm.devices import MigProfile
+from dippm.errors import (
+    ConditionsError,
+    DoesNotFitError,
+    InputShapeError,
+    UnknownFormatError,
+    shortened,
+)
+from dippm.estimate.conditions import OPTIMIZERS, Attention, Mode, Optimizer, Precision
+from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, conditions_of
+from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.models.targets import Interval, MemoryParts
+from dippm.estimate.prediction import Prediction
+from dippm.model.convert import read_graph, source_name
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.model.graph.float_type import in_float32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dippm.model.frontends.torch.sample import Sample
+    from dippm.model.graph import ModelGraph
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """Whether a model fits a GPU, and what of the memory it takes; `dippm.fits` makes it.
+
+    It is true where the 99 % bound of the memory fits: `if dippm.fits(model, x):`.
+
+    Attributes:
+        prediction: the whole answer, with latency and energy.
+        batch: samples that the example inputs hold.
+        room_mb: memory in MiB that may be taken.
+        largest_batch: the largest batch that fits at 99 %; None if not even 1 does, or, with the
+            reason in `absent`, where it cannot be said.
+        absent: reason by quantity.
+        warnings: those of the prediction, and what was assumed about module and optimiser.
+    """
+
+    prediction: Prediction = field(repr=False)
+    batch: int
+    room_mb: float
+    largest_batch: int | None
+    absent: dict[str, str]
+    warnings: tuple[str, ...] = field(repr=False)
+
+    @property
+    def bound_mb(self) -> float | None:
+        """Memory in MiB that is not exceeded at 99 % confidence; None as `peak_mb`."""
+        return self.prediction.memory_bound_mb
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the 99 % bound fits; None, with the reason in `absent`, if it is not known."""
+        return None if self.bound_mb is None else self.bound_mb <= self.room_mb
+
+    @property
+    def peak_mb(self) -> float | None:
+        """Expected peak in MiB, as `nvidia-smi` shows it; None, with its reason in `absent`."""
+        return self.prediction.memory_mb
+
+    @property
+    def interval(self) -> Interval | None:
+        """Range of the peak in MiB, with its coverage."""
+        return self.prediction.intervals.get("memory_mb")
+
+    @property
+    def parts(self) -> MemoryParts | None:
+        """What the peak consists of, in MiB."""
+        return self.prediction.memory_parts
+
+    @property
+    def headroom_mb(self) -> float | None:
+        """Memory left at the 99 % bound in MiB, below 0 if that is short."""
+        return None if self.bound_mb is None else self.room_mb - self.bound_mb
+
+    def __bool__(self) -> bool:
+        return self.fits is True
+
+    def raise_if_not(self) -> MemoryFit:
+        """Return itself if the model fits.
+
+        Raises:
+            DoesNotFitError: if it does not, or that is not known; the hint names what would.
+        """
+        if self.fits:
+            return self
+        c = self.prediction.conditions
+        place = f"{c.mig} of {c.device.name}" if c.mig else c.device.name
+        name = shortened(self.prediction.provenance.source)
+        what = f"a training step of {name} ({c.optimizer})" if c.phase == "train" else name
+        what = f"{what} at batch {self.batch} and {c.precision}"
+        if self.bound_mb is None:
+            reason = self.prediction.absent["fits"]
+            raise DoesNotFitError(
+                f"whether {what} fits {place} is not known: {reason}",
+                "Name a device and conditions whose memory is predicted (`dippm models`).",
+            )
+        raise DoesNotFitError(
+            f"{what} does not fit {place}: it needs up to {show(self.bound_mb)} MB at 99 %, "
+            f"expected {show(self.peak_mb or self.bound_mb)}, of {show(self.room_mb)}",
+            self._hint(),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {
+            "fits": self.fits,
+            "batch": self.batch,
+            "peak_mb": self.peak_mb,
+            "bound_mb": self.bound_mb,
+            "room_mb": self.room_mb,
+            "headroom_mb": self.headroom_mb,
+            "largest_batch": self.largest_batch,
+            "absent": dict(self.absent),
+            "warnings": list(self.warnings),
+            "prediction": self.prediction.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        shown = replace(self.prediction, warnings=self.warnings)
+        return f"{shown}\n {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """Whether it fits, and the largest batch that does, in one printable line."""
+        if self.bound_mb is None:
+            return printable(f"not known whether it fits: {self.absent['fits']}")
+        left = self.room_mb - self.bound_mb
+        words = f"fits, {show(left)} MB to spare" if self else f"does not fit, {show(-left)} short"
+        words = f"{words} at the 99 % bound of {show(self.bound_mb)} MB, of {show(self.room_mb)}"
+        if "largest_batch" in self.absent:
+            return printable(f"{words}; largest batch: {self.absent['largest_batch']}")
+        return f"{words}; largest batch {self.largest_batch or 'none: not even 1'}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        shown = replace(self.prediction, warnings=self.warnings)
+        return f"<p><b>{escape(self.summary)}</b></p>{shown._repr_html_()}"
+
+    def _hint(self) -> str:
+        if self.largest_batch:
+            return f"The largest batch that fits is {self.largest_batch:,}."
+        c = self.prediction.conditions
+        ways = ["take a GPU with more memory (`dippm choose`)"]
+        if c.phase == "train" and not c.checkpointing:
+            ways.insert(0, "checkpoint activations (checkpointing=True)")
+        if "largest_batch" in self.absent:
+            ways.insert(0, "take a smaller batch")
+        advice = ", or ".join(ways)
+        return f"{advice[0].upper()}{advice[1:]}."
+
+
+def fits(
+    model: Any,
+    sample: Any,
+    *,
+    optimizer: Any = None,
+    device: DeviceLike = DEFAULT_DEVICE,
+    mig: str | MigProfile | None = None,
+    precision: Precision | None = None,
+    mode: Mode = "eager",
+    attention: Attention = "fused",
+    channels_last: bool = False,
+    checkpointing: bool = False,
+    autograd: bool = False,
+    batch_axis: int | None = 0,
+    room_mb: float | None = None,
+    context_mb: ContextLike = None,
+    checkpoint: str | Path | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+) -> MemoryFit:
+    """Say whether a module fits a GPU, without running it: before `.cuda()`, on any machine.
+
+    Neither module nor inputs are moved, copied or computed with: sizes and types are read, and
+    `forward` is traced on tensors without data.
+
+    Args:
+        model: a `torch.nn.Module`, wherever its parameters are; meta and fake ones too.
+        sample: real example inputs of `forward`: a tensor; a tuple or list of its arguments; or a
+            mapping by their names. Tensors may be nested, and on any device.
+        optimizer: asks about a training step: an object of `torch.optim.SGD`, `Adam` or `AdamW`,
+            one of these classes, or "sgd", "adam", "adamw". None asks about inference.
+        device: the GPU, as `predict` takes it.
+        mig: a slice of it.
+        precision: see `Conditions`; None is that of the parameters.
+        mode: "eager" or "compiled".
+        attention: "fused" or "unfused", see `Conditions`.
+        channels_last: memory layout of images.
+        checkpointing: blocks are run again in the backward pass; of a training step.
+        autograd: inference without `torch.no_grad`.
+        batch_axis: where the samples stand in each tensor; None if they have no batch.
+        room_mb: memory in MiB that may be taken, where others use the GPU too; None is all of it.
+        context_mb: memory of the process beside the allocator, see `predict`.
+        checkpoint: of the predictor, see `predict`.
+        timeout_s: see `predict`.
+        memory_limit_mb: see `predict`.
+
+    Raises:
+        InputShapeError: if the sample does not fit `forward`.
+        ModelFileError: if the module cannot become a graph.
+        UnknownNameError: if device, slice or checkpoint is not known.
+        ConditionsError: if what is asked for cannot be predicted: another optimiser, a precision.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise UnknownFormatError(
+            f"a {type(model).__module__}.{type(model).__qualname__} is not a torch.nn.Module",
+            "Give a module; for files and names there is dippm.predict(...).fits.",
+        )
+    from dippm.model.frontends.torch.sample import sample_of
+
+    if room_mb is not None and not (is_finite(room_mb) and room_mb > 0):
+        raise ConditionsError(f"room_mb is {room_mb!r}", "Give memory in MiB, above 0.")
+    held = sample_of(model, sample, batch_axis=batch_axis)
+    update, remarks = _optimizer_of(optimizer)
+    if update is not None:
+        remarks += _frozen(model)
+    asked = conditions_of(
+        device,
+        batch=held.batch,
+        precision=precision or _precision_of(model),
+        mode=mode,
+        timer="wall",
+        mig=mig,
+        channels_last=channels_last,
+        host=None,
+        attention=attention,
+        phase="inference" if update is None else "train",
+        optimizer=update or "sgd",
+        checkpointing=checkpointing,
+        autograd=autograd,
+        context_mb=context_mb,
+    )
+    loaded = load(checkpoint, device=asked.device, phase=asked.phase)
+    name = source_name(model)
+    limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_limit_mb": memory_limit_mb}
+    with stage(f"converting {name}"):
+        graph = _graph_of(model, held, limits)
+    if not graph.batch_is_symbolic:
+        asked = replace(asked, batch=graph.batch)
+    prediction = loaded.predict_at(graph, asked, name=name)
+    absent = {k: v for k, v in prediction.absent.items() if k in ("memory_mb", "fits")}
+    room = float(prediction.capacity_mb if room_mb is None else room_mb)
+    largest = None
+    if prediction.memory_bound_mb is None:
+        absent["largest_batch"] = prediction.absent["fits"]
+    elif not graph.batch_is_symbolic:
+        absent["largest_batch"] = "not known: the module's work does not scale with a batch"
+    else:
+        predictor = loaded.checkpoint_for(asked.device, asked.phase).predictor
+        largest = largest_batch_at(predictor, in_float32(graph), asked, room)
+    warnings = (*remarks, *prediction.warnings)
+    return MemoryFit(prediction, held.batch, room, largest, absent, warnings)
+
+
+def _graph_of(model: Any, held: Sample, limits: dict[str, Any]) -> ModelGraph:
+    """Return the graph at a marker batch, or at the complete sizes if the module needs them.
+
+    Raises:
+        ModelFileError: as `read_graph`; what is said of the sizes is of those that were given.
+    """
+    try:
+        graph = read_graph(model, input=held.inputs, **limits)
+        if graph.batch_is_symbolic or graph.batch == held.batch:
+            return graph
+    except InputShapeError:  # of a module that takes one batch alone
+        pass
+    return read_graph(model, input=held.whole, **limits)
+
+
+def _optimizer_of(optimizer: Any) -> tuple[Optimizer | None, tuple[str, ...]]:
+    """Return the name of an optimiser that is modelled, and what differs in this one.
+
+    Raises:
+        ConditionsError: if it is none of these.
+    """
+    if optimizer is None or isinstance(optimizer, str):
+        return optimizer, ()  # type: ignore[return-value]  # `Conditions` checks the name
+    if not isinstance(optimizer, type):
+        optimizer = _inner(optimizer)
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    known = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+    found = known.get(kind.__name__) if kind.__module__.startswith("torch.optim") else None
+    if found is None:
+        raise ConditionsError(
+            f"the memory of the optimiser {shortened(kind.__qualname__)} is not modelled",
+            f"Known: {', '.join(OPTIMIZERS)}; optimizer=NAME asks for the one that keeps as much.",
+        )
+    settings = getattr(optimizer, "defaults", {}) if not isinstance(optimizer, type) else {}
+    if settings.get("amsgrad"):
+        raise ConditionsError(
+            "amsgrad keeps one more tensor for each parameter, which is not modelled",
+            f"Ask for it without: optimizer={found!r} needs less, by the size of the weights.",
+        )
+    if found == "sgd" and settings and not settings.get("momentum"):
+        return "sgd", ("SGD was counted with momentum, and this one has none: it needs less",)
+    return found, ()  # type: ignore[return-value]
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimiser of PyTorch inside of what Accelerate and Lightning wrap around it."""
+    inner = getattr(optimizer, "optimizer", None)
+    if inner is None or type(optimizer).__module__.startswith("torch."):
+        return optimizer
+    return _inner(inner)
+
+
+def _frozen(model: Any) -> tuple[str, ...]:
+    """Return that parameters without a gradient were counted as if they had one."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    frozen, total = sum(n for n, grad in sizes if not grad), sum(n for n, _ in sizes)
+    if not frozen:
+        return ()
+    return (
+        f"{frozen:,} of {total:,} parameters are frozen, and were counted with gradients and "
+        "states of the optimiser: it needs less",
+    )
+
+
+def _precision_of(model: Any) -> Precision:
+    """Return the precision of the parameters.
+
+    Raises:
+        ConditionsError: if it is none that is predicted.
+    """
+    import torch
+
+    held = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    names: dict[Any, Precision] = {
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+    }
+    if not held or torch.float32 in held:
+        return "fp32"
+    for dtype in held:
+        if dtype in names:
+            return names[dtype]
+    kinds = ", ".join(sorted(str(dtype) for dtype in held))
+    raise ConditionsError(
+        f"the parameters are {kinds}, whose arithmetic is not predicted",
+        "Name the precision that they will have on the GPU: precision=...",
+    )

@@ -10,9 +10,10 @@
     │   └── ConversionError            exporter's message as __cause__; also the worker's limits
     ├── ConditionsError                batch, precision or mode out of range
     │   ├── UnsupportedPrecisionError  the device has no hardware for it; names what it has
-    │   └── DoesNotFitError            a language model needs more memory; names what would fit
+    │   └── DoesNotFitError            it needs more memory than there is; names what would fit
     ├── ConstraintError                a limit that nothing can hold to, or one that lacks its means
     │   └── NothingFeasibleError       no GPU or slice is a choice; keeps every row
+    ├── BudgetError                    a budget, its file or its baseline is wrong, or is exceeded
     ├── PriceError                     prices are wrong, or of a device that is not known
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
@@ -128,6 +129,10 @@ class NothingFeasibleError(ConstraintError):
 
 class PriceError(DippmError, ValueError):
     """A file of prices is wrong, or prices a device or slice that is not known."""
+
+
+class BudgetError(DippmError, ValueError):
+    """A budget, its file or its baseline is wrong, or a model costs more than it may."""
 
 
 class DoesNotFitError(ConditionsError):

@@ -11,6 +11,7 @@ import os
 import typer
 
 from dippm.cli.calibrate import calibrate
+from dippm.cli.check import check
 from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
@@ -66,6 +67,7 @@ for command in (
     parallel,
     llm,
     explore,
+    check,
     calibrate,
     graph,
     measure,

@@ -34,6 +34,13 @@ batch = [1, 8]
 device = ["A100"]
 objectives = ["latency_ms", "throughput"]
 """
+BUDGETS = """
+[models.net]
+model = "net.onnx"
+limits = { latency_ms = 9, energy_j = 9, macs = 1, slice = "1g.5gb" }
+[models.gone]
+model = "gone.onnx"
+"""
 LLAMA = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"},
     **{"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4},
@@ -52,6 +59,7 @@ COMMANDS = {
               "net.onnx --batch 64 --power-limit 150:300"),
     "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
                "net.onnx --devices T4 --slo-ms 0.0001"),
+    "check": ("budgets.toml", "first.toml --write net.onnx"),
     "mig": ("net.onnx --slo-ms 50",),
     "request": ("net.onnx --slo-ms 50 --batch 4", "net.onnx --format slurm --no-slices"),
     "mig plan": ("net.onnx net.onnx bad.onnx",),
@@ -88,6 +96,7 @@ def folder(tmp_path_factory):
     (folder / "bad.onnx").write_text("nonsense")
     (folder / "llama.json").write_text(json.dumps(LLAMA))
     (folder / "space.toml").write_text(SPACE)
+    (folder / "budgets.toml").write_text(BUDGETS)
     (folder / "rows.csv").write_text("model,batch,latency_ms\nnet.onnx,8,5.0\nnet.onnx,64,9.0\n")
     (folder / "plan.csv").write_text("Experiment,Workload,File,Params\n1,1,echo,a\n1,2,echo,b\n")
     return folder

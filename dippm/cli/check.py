@@ -1,0 +1,160 @@
+"""`dippm check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import errors_reported, print_json, print_warnings, say
+from dippm.cli.progress import progress_shown
+from dippm.cli.spelling import on_command_line
+
+if TYPE_CHECKING:
+    from dippm.decide.budgets import Check
+
+
+def check(
+    budgets: Annotated[
+        Path, typer.Argument(metavar="BUDGETS", help="TOML file of what models may cost.")
+    ],
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="With --write: the models.")
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline", metavar="FILE", help="Also hold against an earlier check's --json."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            help="How much more than the baseline is allowed: 5%, or 2sd, standard deviations of "
+            "the interval.",
+        ),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Make the first budgets, of these models.")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option("--margin", min=0, help="Per cent on top of today's, with --write.")
+    ] = 10.0,
+    device: Annotated[str, typer.Option("--device", "-d", help="With --write: the GPU.")] = "A100",
+    batch: Annotated[int, typer.Option("--batch", "-b", help="With --write: samples.")] = 1,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", metavar="SIZES", help="With --write: sizes without the batch."
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+    ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write a table for a pull request."),
+    ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Allow files that can run code when they are read, and python entries."
+        ),
+    ] = False,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Hold models to budgets of latency, memory, energy and size: a gate that needs no GPU.
+
+    Exit code 1 if a model costs more than it may, or cannot be predicted.
+    """
+    if write:
+        with errors_reported(as_json=json), progress_shown(quiet=quiet):
+            text = _first(
+                budgets,
+                models or [],
+                margin=margin,
+                trust=trust,
+                conditions={"device": device, "batch": batch, "input": input},
+            )
+        if json:
+            print_json("check-write", {"file": str(budgets), "content": text})
+        else:
+            say(f"wrote {budgets}")
+        return
+    if models:
+        raise typer.BadParameter("MODEL... is for --write: the budgets name their models")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.decide.budgets import check as answer
+
+        found = answer(
+            budgets,
+            baseline=baseline,
+            tolerance=tolerance,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+        for model in found.models:
+            if model.error is not None:
+                model.error.hint = on_command_line(model.error.hint)
+        _write(found, junit=junit, sarif=sarif, markdown=markdown)
+    if json:
+        print_json("check", found.to_dict())
+    else:
+        from dippm.show.report.check_formats import check_table
+        from dippm.show.report.console import console
+
+        console().print(check_table(found))
+        print_warnings(found.remarks)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _first(
+    path: Path, models: list[str], *, margin: float, trust: bool, conditions: dict[str, object]
+) -> str:
+    """Write the first budgets, and return their text.
+
+    Raises:
+        BudgetError: if there is such a file already: limits that somebody set are not replaced.
+    """
+    import tomli_w
+
+    from dippm.base.files import expanded
+    from dippm.decide.budgets import first_budgets
+    from dippm.errors import BudgetError
+    from dippm.show.report.files import write_text
+
+    place: Path = expanded(path)
+    if place.exists():
+        raise BudgetError(
+            f"{path} exists, and its limits are not replaced", "Name another file, or remove it."
+        )
+    content = first_budgets(
+        models, place.parent, margin_percent=margin, conditions=conditions, trust=trust
+    )
+    text = tomli_w.dumps(content)
+    write_text(place, text)
+    return text
+
+
+def _write(check: Check, *, junit: Path | None, sarif: Path | None, markdown: Path | None) -> None:
+    from dippm.base.printable import json_text
+    from dippm.show.report import check_formats
+    from dippm.show.report.files import write_text
+
+    if junit:
+        write_text(junit, check_formats.junit(check))
+    if sarif:
+        write_text(sarif, json_text(check_formats.sarif(check)) + "\n")
+    if markdown:
+        write_text(markdown, check_formats.markdown(check))

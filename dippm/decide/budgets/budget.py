@@ -1,0 +1,214 @@
+"""`Budget`: what one model may cost; read from a TOML file of the user.
+
+    [defaults]                       # of all models
+    device = "A100"
+    tolerance = "5%"                 # against a baseline; or "2sd"
+
+    [models.classifier]
+    model = "model.onnx"             # a file beside this one, or a name: "timm:resnet50"
+    batch = 8
+    limits = { latency_ms = 20, memory_mb = 4000, slice = "1g.10gb" }
+
+    [models.detector]
+    python = "package.module:build"  # a function that returns a module; needs trust
+    input = "3,640,640"
+    limits = { macs = 9e10 }
+
+Conditions are those of `dippm.predict`, by the same names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dippm.base.files import beginning, shown
+from dippm.base.printable import printable
+from dippm.base.written import is_finite
+from dippm.decide.budgets.tolerance import Tolerance
+from dippm.errors import BudgetError, ModelFileError, UnknownNameError, shortened
+from dippm.model.frontends.named import is_name
+
+MOST_BYTES = 1 << 20
+MOST_MODELS = 1_000
+EXAMPLE = "examples/budgets.toml is a whole file."
+AT = ("upper", "value")
+QUANTITIES = ("latency_ms", "memory_mb", "energy_j", "parameters", "macs", "slice")
+TABLES = ("defaults", "models")
+_TEXT, _FLAG = (str,), (bool,)
+CONDITIONS: Mapping[str, tuple[type, ...]] = {
+    "device": _TEXT,
+    "input": _TEXT,
+    "framework": _TEXT,
+    "checkpoint": _TEXT,
+    "batch": (int,),
+    "precision": _TEXT,
+    "mode": _TEXT,
+    "timer": _TEXT,
+    "mig": _TEXT,
+    "channels_last": _FLAG,
+    "host": (str, int, float),
+    "attention": _TEXT,
+    "phase": _TEXT,
+    "optimizer": _TEXT,
+    "checkpointing": _FLAG,
+    "autograd": _FLAG,
+    "context_mb": (str, int, float),
+}
+"""Arguments of `dippm.predict`, and what they may be here."""
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,80}")
+_ENTRY = re.compile(r"\w+(\.\w+)*:\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one model may cost.
+
+    Attributes:
+        name: of the model, in the file.
+        model: path or name of it; "" if `python` makes it.
+        python: "package.module:function", which returns a module; "" without.
+        conditions: arguments of `dippm.predict`.
+        limits: most by quantity of `QUANTITIES`; of the slice a name.
+        at: what has to hold to a limit: "upper", the upper end of the 90 % interval, or "value",
+            the prediction; of the memory it is the 99 % bound either way.
+        tolerance: against a baseline.
+        line: where it stands in the file, from 1.
+        folder: of the file, where paths begin.
+    """
+
+    name: str
+    model: str
+    python: str
+    conditions: Mapping[str, Any]
+    limits: Mapping[str, float | str]
+    at: str = "upper"
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance(5, "%"))
+    line: int = 1
+    folder: Path = Path()
+
+
+def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
+    """Return the budgets of a TOML file, see the top of this module.
+
+    Raises:
+        BudgetError: if the file cannot be read or is no small TOML file, or a table, key, quantity
+            or value in it is none.
+    """
+    file = Path(path).expanduser()
+    what = shown(file.name, 80)
+    try:
+        content = beginning(file, MOST_BYTES + 1)
+    except ModelFileError as error:
+        raise BudgetError(
+            error.message, "`dippm check FILE --write MODEL` makes a first one."
+        ) from error
+    if len(content) > MOST_BYTES:
+        raise BudgetError(f"{what} is larger than {MOST_BYTES >> 20} MiB", EXAMPLE)
+    try:
+        text = content.decode("utf-8-sig")
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise BudgetError(f"{what} is not TOML: {shortened(reason)}", EXAMPLE) from error
+    _known(table, TABLES, what)
+    defaults = _table(table, "defaults", what)
+    _known(defaults, (*CONDITIONS, "at", "tolerance"), f"{what}: [defaults]")
+    models = _table(table, "models", what)
+    if not models:
+        raise BudgetError(f"{what} names no model", f"Write [models.NAME]. {EXAMPLE}")
+    if len(models) > MOST_MODELS:
+        raise BudgetError(f"{what} names {len(models):,} models", f"At most {MOST_MODELS:,} work.")
+    return tuple(
+        _budget(name, _table(models, name, f"{what}: models"), defaults, what, file.parent, text)
+        for name in models
+    )
+
+
+def _budget(
+    name: str,
+    table: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    what: str,
+    folder: Path,
+    text: str,
+) -> Budget:
+    where = f"{what}: {shortened(name)}"
+    if not _NAME.fullmatch(name):
+        raise BudgetError(f"{where} is no name of a model", "Give a short printable name.")
+    _known(table, ("model", "python", "limits", *CONDITIONS, "at", "tolerance"), where)
+    given = {**defaults, **table}
+    for key, kinds in {**CONDITIONS, "model": _TEXT, "python": _TEXT}.items():
+        value = given.get(key)
+        is_wrong = isinstance(value, bool) and bool not in kinds
+        if value is not None and (is_wrong or not isinstance(value, kinds)):
+            raise BudgetError(
+                f"{where}: {key} is {shortened(repr(value))}",
+                f"Give {' or '.join(kind.__name__ for kind in kinds)}.",
+            )
+    model, python = given.get("model", ""), given.get("python", "")
+    if bool(model) == bool(python):
+        raise BudgetError(
+            f"{where} names {'two models' if model else 'no model'}",
+            'Give one of model = "FILE" and python = "package.module:function".',
+        )
+    if python and not _ENTRY.fullmatch(python):
+        raise BudgetError(
+            f"{where}: python is {shortened(repr(python))}", 'Give "package.module:function".'
+        )
+    at = given.get("at", "upper")
+    if at not in AT:
+        raise BudgetError(f"{where}: at is {shortened(repr(at))}", f"Known: {', '.join(AT)}")
+    conditions = {key: given[key] for key in CONDITIONS if key in given}
+    if conditions.get("device", "").endswith(".toml"):
+        conditions["device"] = str(folder / conditions["device"])
+    return Budget(
+        name=name,
+        model=model if not model or is_name(model) else str(folder / model),
+        python=python,
+        conditions=conditions,
+        limits=_limits(_table(table, "limits", where), where),
+        at=at,
+        tolerance=Tolerance.parse(given.get("tolerance", "5%")),
+        line=_line(name, text),
+        folder=folder,
+    )
+
+
+def _limits(table: Mapping[str, Any], where: str) -> dict[str, float | str]:
+    _known(table, QUANTITIES, f"{where}: limits")
+    for quantity, most in table.items():
+        is_limit = isinstance(most, str) if quantity == "slice" else is_finite(most) and most > 0
+        if not is_limit:
+            kind = 'the name of a slice, "1g.10gb"' if quantity == "slice" else "a number above 0"
+            raise BudgetError(f"{where}: {quantity} is {shortened(repr(most))}", f"Give {kind}.")
+    return dict(table)
+
+
+def _table(table: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, Mapping):
+        raise BudgetError(f"{where}: {printable(shortened(name))} is no table", EXAMPLE)
+    return found
+
+
+def _known(table: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    for name in table:
+        if name not in names:
+            error = UnknownNameError.of("key", str(name), names)
+            raise BudgetError(f"{where}: {error.message}", f"{error.hint}. {EXAMPLE}")
+
+
+def _line(name: str, text: str) -> int:
+    """Return the line where the table of a model begins; 1 if it is written in another way."""
+    quoted = rf'(?:{re.escape(name)}|"{re.escape(name)}"|\'{re.escape(name)}\')'
+    head = re.compile(rf"\s*\[\s*models\s*\.\s*{quoted}\s*[\].]")
+    for number, line in enumerate(text.splitlines(), 1):
+        if head.match(line):
+            return number
+    return 1

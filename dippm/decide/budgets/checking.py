@@ -1,0 +1,419 @@
+"""`check`: models held to their budgets, and to what they were before."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.api import predict
+from dippm.base.files import beginning, shown
+from dippm.base.numbers import show
+from dippm.base.printable import printable
+from dippm.base.progress import stage
+from dippm.base.written import is_finite
+from dippm.decide.budgets.budget import QUANTITIES, Budget, read_budgets
+from dippm.decide.budgets.tolerance import Tolerance
+from dippm.devices import Device
+from dippm.errors import BudgetError, DippmError, ModelFileError, UnexpectedError, shortened
+from dippm.estimate.models.targets import Interval
+from dippm.estimate.prediction import Prediction
+from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+
+UNITS = {"latency_ms": "ms", "memory_mb": "MB", "energy_j": "J"}
+MOST_BYTES = 64 << 20
+BYTES_PER_PARAMETER = 4
+"""Graphs hold parameters as float32, see `dippm.model.graph.float_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One quantity of a model beside what it may be.
+
+    Attributes:
+        quantity: of `QUANTITIES`.
+        value: what it is; of the slice the smallest that will do; None if it is not known.
+        held: what was held to the limit: the upper end of an interval, or `value`.
+        limit: the most that `held` may be; None without a limit.
+        baseline: what `value` was; None without one.
+        most: the most that `value` may be beside the baseline; None without one.
+        reason: why it does not pass; "" if it does.
+    """
+
+    quantity: str
+    value: float | str | None
+    held: float | str | None = None
+    limit: float | str | None = None
+    baseline: float | str | None = None
+    most: float | str | None = None
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within its limit and its baseline."""
+        return not self.reason
+
+    @property
+    def change_percent(self) -> float | None:
+        """Difference from the baseline; None without one, or of a slice."""
+        now, then = self.value, self.baseline
+        if isinstance(now, str) or isinstance(then, str) or not now or not then:
+            return None
+        return 100 * (now / then - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        return {
+            "quantity": self.quantity,
+            "unit": UNITS.get(self.quantity),
+            "value": self.value,
+            "held": self.held,
+            "limit": self.limit,
+            "baseline": self.baseline,
+            "most": self.most,
+            "change_percent": self.change_percent,
+            "passed": self.passed,
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A model beside its budget.
+
+    Attributes:
+        budget: that it was held to.
+        findings: by quantity; empty if it could not be predicted.
+        prediction: None if there is none.
+        error: why not.
+    """
+
+    budget: Budget
+    findings: tuple[Finding, ...] = ()
+    prediction: Prediction | None = None
+    error: DippmError | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was predicted, and every quantity passes."""
+        return self.error is None and all(finding.passed for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data, without operators."""
+        p = self.prediction
+        told = None if p is None else p.to_dict()
+        return {
+            "name": self.budget.name,
+            "model": self.budget.python or Path(self.budget.model).name,
+            "line": self.budget.line,
+            "at": self.budget.at,
+            "tolerance": str(self.budget.tolerance),
+            "conditions": told and told["conditions"],
+            "checkpoint": told and told["provenance"]["checkpoint"],
+            "passed": self.passed,
+            "error": self.error and self.error.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """All models of a file beside their budgets.
+
+    Attributes:
+        models: in the order of the file.
+        file: of the budgets, as it was given.
+        baseline: the file that models were held against; "" without.
+        remarks: what the reader should know, such as models that the baseline lacks.
+    """
+
+    models: tuple[Checked, ...]
+    file: str
+    baseline: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every model passes."""
+        return all(model.passed for model in self.models)
+
+    @property
+    def failures(self) -> Iterator[tuple[Checked, str, str]]:
+        """Yield model, quantity ("" if there is no prediction) and reason of what fails."""
+        for model in self.models:
+            if model.error is not None:
+                yield model, "", f"{model.error.message}. {model.error.hint}".strip()
+            for finding in model.findings:
+                if finding.reason:
+                    yield model, finding.quantity, finding.reason
+
+    def raise_if_not(self) -> Check:
+        """Return itself if every model passes.
+
+        Raises:
+            BudgetError: that names what does not.
+        """
+        failed = [f"{m.budget.name}: {why}" for m, _, why in self.failures]
+        if failed:
+            raise BudgetError(
+                f"{len(failed)} of the budgets are exceeded; the first, {failed[0]}",
+                "Make the model cheaper, or raise what it may cost.",
+            )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data; it is a baseline for later."""
+        return {
+            "passed": self.passed,
+            "file": self.file,
+            "baseline": self.baseline or None,
+            "models": [model.to_dict() for model in self.models],
+            "remarks": list(self.remarks),
+        }
+
+
+def check(
+    budgets: str | os.PathLike[str] | Sequence[Budget],
+    *,
+    baseline: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    tolerance: str | Tolerance | None = None,
+    trust: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+) -> Check:
+    """Predict models, and hold them to budgets and to a baseline.
+
+    A model that cannot be read or predicted does not pass, and leaves the others alone. A quantity
+    with a limit that cannot be had does not pass either.
+
+    Args:
+        budgets: a TOML file, see `dippm.decide.budgets.budget`, or ready ones.
+        baseline: what an earlier check said: its JSON document, as a file or as data.
+        tolerance: "5%" or "2sd", in place of those of the file.
+        trust: allow model files that can run code when they are read, and `python` entries, which
+            are code.
+        timeout_s: of each conversion.
+        memory_limit_mb: of each conversion.
+
+    Raises:
+        BudgetError: if file, baseline or tolerance is none.
+    """
+    is_file = isinstance(budgets, str | os.PathLike)
+    asked = read_budgets(budgets) if isinstance(budgets, str | os.PathLike) else tuple(budgets)
+    before, name = _baseline(baseline)
+    ours = Tolerance.parse(tolerance) if isinstance(tolerance, str) else tolerance
+    limits = {"trust": trust, "timeout_s": timeout_s, "memory_limit_mb": memory_limit_mb}
+    found = []
+    for number, budget in enumerate(asked, 1):
+        with stage(f"{number} of {len(asked)}: {printable(budget.name)}"):
+            found.append(_checked(budget, before.get(budget.name), ours, limits))
+    return Check(
+        tuple(found),
+        os.fspath(budgets) if is_file else "",  # type: ignore[arg-type]
+        name,
+        tuple(_remarks(found, before, has_baseline=baseline is not None)),
+    )
+
+
+def quantities(p: Prediction) -> dict[str, float | str | None]:
+    """Return what a prediction says of each quantity; the memory is the 99 % bound."""
+    return {
+        "latency_ms": p.latency_ms,
+        "memory_mb": p.memory_bound_mb,
+        "energy_j": p.energy_j,
+        "parameters": p.graph.param_bytes // BYTES_PER_PARAMETER,
+        "macs": p.graph.macs,
+        "slice": p.mig.name if p.mig else None,
+    }
+
+
+def held_to(p: Prediction, quantity: str, at: str) -> float | str | None:
+    """Return what is held to the limit of a quantity, see `Budget.at`."""
+    interval = _interval(p, quantity)
+    if at == "upper" and interval is not None and quantity != "memory_mb":
+        return interval.high
+    return quantities(p)[quantity]
+
+
+def _checked(
+    budget: Budget,
+    before: Mapping[str, Any] | None,
+    tolerance: Tolerance | None,
+    limits: Mapping[str, Any],
+) -> Checked:
+    try:
+        source = _made(budget, trust=limits["trust"]) if budget.python else budget.model
+        prediction = predict(source, **budget.conditions, **limits)
+        findings = tuple(
+            _finding(budget, prediction, quantity, before, tolerance or budget.tolerance)
+            for quantity in QUANTITIES
+        )
+    except DippmError as error:
+        return Checked(budget, error=error)
+    except Exception as error:
+        words = f"unexpected {type(error).__name__}: {shortened(str(error))}"
+        return Checked(budget, error=UnexpectedError(words, "Please report it with the model."))
+    return Checked(budget, findings, prediction)
+
+
+def _finding(
+    budget: Budget,
+    p: Prediction,
+    quantity: str,
+    before: Mapping[str, Any] | None,
+    tolerance: Tolerance,
+) -> Finding:
+    value, limit = quantities(p)[quantity], budget.limits.get(quantity)
+    if quantity == "memory_mb" and limit is None and value is not None:
+        limit = float(p.capacity_mb)
+    held = held_to(p, quantity, budget.at)
+    was = None if before is None else before.get(quantity)
+    if quantity == "slice":
+        return _slice_finding(p, limit, was)
+    if value is None:
+        reason = f"not known: {p.absent.get(quantity, p.absent.get('fits', ''))}" if limit else ""
+        return Finding(quantity, None, None, limit, was, None, reason)
+    assert not isinstance(value, str)
+    most, reasons = None, []
+    if limit is not None and held > limit:  # type: ignore[operator]
+        what = "up to " if held != value or quantity == "memory_mb" else ""
+        reasons.append(f"{what}{_figure(held, quantity)}, the limit is {_figure(limit, quantity)}")
+    if isinstance(was, int | float):
+        most = tolerance.most(was, _interval(p, quantity))
+        if value > most:
+            change = f"{100 * (value / was - 1):+.1f} %"
+            was_words = f"{change} from {_figure(was, quantity)}, {tolerance} are tolerated"
+            reasons.append(was_words)
+    return Finding(quantity, value, held, limit, was, most, "; ".join(reasons))
+
+
+def _slice_finding(p: Prediction, limit: Any, was: Any) -> Finding:
+    device = p.conditions.device
+    value = p.mig.name if p.mig else None
+    ranks = _ranks(device)
+    reasons = []
+    if limit is not None:
+        if limit not in ranks:
+            known = ", ".join(ranks) or "none"
+            reasons.append(f"{device.name} has no slice {shortened(str(limit))}: it has {known}")
+        elif value is None:
+            reasons.append(f"none: {p.absent['mig']}")
+        elif ranks[value] > ranks[limit]:
+            reasons.append(f"needs {value}, the limit is {limit}")
+    if was in ranks and limit is None and (value is None or ranks[value] > ranks[was]):
+        reasons.append(f"needs {value or 'more than any slice'}, before it was {was}")
+    return Finding("slice", value, value, limit, was, was, "; ".join(reasons))
+
+
+def _ranks(device: Device) -> dict[str, int]:
+    """Return the place of each slice, smallest memory first."""
+    by_size = sorted(device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count))
+    return {profile.name: rank for rank, profile in enumerate(by_size)}
+
+
+def _interval(p: Prediction, quantity: str) -> Interval | None:
+    return p.intervals.get(quantity)
+
+
+def _figure(value: Any, quantity: str) -> str:
+    unit = UNITS.get(quantity)
+    return f"{show(value)} {unit}" if unit else f"{value:,.0f}"
+
+
+def _made(budget: Budget, *, trust: bool) -> Any:
+    """Return what the function of a `python` entry returns.
+
+    Raises:
+        BudgetError: without trust, or if it cannot be had.
+    """
+    if not trust:
+        raise BudgetError(
+            f"{budget.python} is code of the budget's owner", "Allow it with trust=True."
+        )
+    module, _, name = budget.python.partition(":")
+    path = str(budget.folder.absolute())
+    sys.path.insert(0, path)
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except (Exception, SystemExit) as error:
+        words = f"{type(error).__name__}: {shortened(str(error))}"
+        raise BudgetError(
+            f"{budget.python} gave no model: {words}",
+            f"It has to be a function without arguments; modules are looked for in {path}, too.",
+        ) from error
+    finally:
+        if path in sys.path:
+            sys.path.remove(path)
+
+
+def _baseline(given: Any) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return what a baseline says, by model and quantity, and its name.
+
+    Raises:
+        BudgetError: if it is no document of `dippm check`.
+    """
+    if given is None:
+        return {}, ""
+    if isinstance(given, Mapping):
+        return _values(given, "the baseline"), "the baseline"
+    file = Path(given).expanduser()
+    what = shown(file.name, 80)
+    hint = "`dippm check budgets.toml --json > main.json` makes one."
+    try:
+        content = beginning(file, MOST_BYTES + 1)
+    except ModelFileError as error:
+        raise BudgetError(error.message, hint) from error
+    if len(content) > MOST_BYTES:
+        raise BudgetError(f"{what} is larger than {MOST_BYTES >> 20} MiB", hint)
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BudgetError(f"{what} is not JSON: {shortened(str(error))}", hint) from error
+    return _values(document, what), what
+
+
+def _values(document: Any, what: str) -> dict[str, dict[str, Any]]:
+    try:
+        found = {}
+        for model in document["models"]:
+            values = {one["quantity"]: one["value"] for one in model["findings"]}
+            for value in values.values():
+                if not (value is None or isinstance(value, str) or (is_finite(value))):
+                    raise TypeError
+            about = {"conditions": model["conditions"], "checkpoint": model["checkpoint"]}
+            found[str(model["name"])] = {**values, **about}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BudgetError(
+            f"{what} is no document of `dippm check`",
+            "`dippm check budgets.toml --json > main.json` makes one.",
+        ) from error
+    return found
+
+
+def _remarks(
+    found: Sequence[Checked], before: Mapping[str, Mapping[str, Any]], *, has_baseline: bool
+) -> Iterator[str]:
+    if not has_baseline:
+        return
+    names = {model.budget.name for model in found}
+    for name in before:
+        if name not in names:
+            yield f"{printable(shortened(name))} stands in the baseline alone"
+    for model in found:
+        was, name = before.get(model.budget.name), printable(model.budget.name)
+        if was is None:
+            yield f"{name} is new: the baseline lacks it"
+            continue
+        told = model.to_dict()
+        if told["error"] is not None or was["conditions"] is None:
+            continue
+        if was["checkpoint"] != told["checkpoint"]:
+            now = f"{shortened(str(was['checkpoint']))}, now {told['checkpoint']}"
+            yield f"{name}: the baseline is of {now}: a difference may be the predictor's"
+        if was["conditions"] != told["conditions"]:
+            yield f"{name}: the baseline has other conditions"

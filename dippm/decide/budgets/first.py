@@ -1,0 +1,84 @@
+"""The first budgets of models: what they are predicted to cost today, and a margin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from dippm.api import predict
+from dippm.base.numbers import decimals
+from dippm.base.written import is_finite
+from dippm.decide.budgets.checking import held_to
+from dippm.errors import BudgetError
+from dippm.model.frontends.named import is_name
+
+LIMITED = ("latency_ms", "memory_mb", "energy_j", "parameters", "macs")
+COUNTS = ("parameters", "macs")
+"""That are known exactly, and need no margin."""
+
+
+def first_budgets(
+    models: Iterable[str],
+    folder: Path,
+    *,
+    margin_percent: float = 10.0,
+    conditions: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Return the content of a file of budgets, each limit that of today's prediction and a margin.
+
+    Args:
+        models: paths or names.
+        folder: of the file that will be written; paths in it begin there.
+        margin_percent: on top of what is predicted; parameters and MACs have none.
+        conditions: arguments of `dippm.predict`, for all.
+        trust: see `dippm.predict`.
+
+    Raises:
+        BudgetError: if there is no model, or the margin is none.
+        DippmError: as `predict` does.
+    """
+    if not (is_finite(margin_percent) and 0 <= margin_percent <= 1_000):
+        raise BudgetError(f"the margin is {margin_percent!r}", "Give per cent, 0 to 1000.")
+    asked = {key: value for key, value in (conditions or {}).items() if value is not None}
+    found: dict[str, Any] = {}
+    for model in models:
+        p = predict(model, **asked, trust=trust)
+        limits: dict[str, Any] = {}
+        for quantity in LIMITED:
+            held = held_to(p, quantity, "upper")
+            if quantity in COUNTS:
+                limits[quantity] = held
+            elif isinstance(held, float):
+                limits[quantity] = _rounded_up(held * (1 + margin_percent / 100))
+        if p.mig is not None:
+            limits["slice"] = p.mig.name
+        found[_name(model, found)] = {"model": _written(model, folder), "limits": limits}
+    if not found:
+        raise BudgetError("no model was given", "Name the models: --write MODEL ...")
+    return {"defaults": {**asked, "tolerance": "5%"}, "models": found}
+
+
+def _name(model: str, taken: Mapping[str, Any]) -> str:
+    stem = model.partition(":")[2] if is_name(model) else Path(model).stem
+    name, number = stem or "model", 2
+    while name in taken:
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
+def _written(model: str, folder: Path) -> str:
+    """Return a path as it is written into the file."""
+    if is_name(model):
+        return model
+    path = Path(model).expanduser().absolute()
+    here = folder.absolute()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number with four significant digits, none below it."""
+    scale = float(10 ** decimals(value))
+    return ceil(value * scale) / scale

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dippm.client import Client
     from dippm.decide.batch_sweep import BatchSweep, sweep
     from dippm.decide.choice import Choice, choose, smallest_slice
+    from dippm.decide.costs import RunningCost, cost_of
     from dippm.decide.explanation import Difference, Explanation, WhatIf, diff, explain, what_if
     from dippm.decide.exploration import Exploration, Objective, Space, explore
     from dippm.decide.language import LanguagePrediction, language_model
@@ -64,12 +65,14 @@ __all__ = [
     "PowerSweep",
     "Prediction",
     "ResourceRequest",
+    "RunningCost",
     "Space",
     "Verification",
     "WhatIf",
     "calibrate",
     "choose",
     "compare",
+    "cost_of",
     "declare_vision_operators",
     "diff",
     "explain",
@@ -113,12 +116,14 @@ _HOMES = {
     "PowerSweep": "dippm.decide.power_sweep",
     "Prediction": "dippm.estimate.prediction",
     "ResourceRequest": "dippm.decide.scheduling",
+    "RunningCost": "dippm.decide.costs",
     "Space": "dippm.decide.exploration",
     "Verification": "dippm.measure.verification",
     "WhatIf": "dippm.decide.explanation",
     "calibrate": "dippm.measure.calibration",
     "choose": "dippm.decide.choice",
     "compare": "dippm.api",
+    "cost_of": "dippm.decide.costs",
     "declare_vision_operators": "dippm.model.vision_operators",
     "diff": "dippm.decide.explanation",
     "explain": "dippm.decide.explanation",

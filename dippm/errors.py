@@ -14,6 +14,7 @@
     ├── ConstraintError                a limit that nothing can hold to, or one that lacks its means
     │   └── NothingFeasibleError       no GPU or slice is a choice; keeps every row
     ├── BudgetError                    a budget, its file or its baseline is wrong, or is exceeded
+    ├── CarbonError                    intensities of regions are wrong, or of none that is known
     ├── PriceError                     prices are wrong, or of a device that is not known
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
@@ -129,6 +130,10 @@ class NothingFeasibleError(ConstraintError):
 
 class PriceError(DippmError, ValueError):
     """A file of prices is wrong, or prices a device or slice that is not known."""
+
+
+class CarbonError(DippmError, ValueError):
+    """Intensities of regions, or their file, are wrong, or of a region that is not known."""
 
 
 class BudgetError(DippmError, ValueError):

@@ -16,6 +16,7 @@ from dippm.cli.choose import choose
 from dippm.cli.commands import Commands
 from dippm.cli.compare import compare
 from dippm.cli.compare_run import compare_run
+from dippm.cli.cost import cost
 from dippm.cli.devices_import import devices_import
 from dippm.cli.diff import diff
 from dippm.cli.doctor import doctor
@@ -58,6 +59,7 @@ for command in (
     predict,
     compare,
     choose,
+    cost,
     mig,
     request,
     sweep,

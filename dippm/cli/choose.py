@@ -47,6 +47,14 @@ PricesFile = Annotated[
     typer.Option("--prices", metavar="FILE", help="Prices of an hour: a TOML file."),
 ]
 
+CarbonFile = Annotated[
+    Path | None,
+    typer.Option("--carbon", metavar="FILE", help="Grams per kWh by region: a TOML file."),
+]
+RegionName = Annotated[
+    str | None, typer.Option("--region", help="Of --carbon: whose electricity is taken.")
+]
+
 
 def choose(
     model: options.Source,
@@ -63,8 +71,8 @@ def choose(
         str,
         typer.Option(
             "--by",
-            help="latency, throughput, energy or cost of a sample, or size: the smallest that "
-            "will do.",
+            help="latency, throughput, energy, cost or carbon of a sample, or size: the smallest "
+            "that will do.",
         ),
     ] = "latency",
     batch: Annotated[
@@ -78,6 +86,8 @@ def choose(
     dataset_size: Annotated[
         int | None, typer.Option("--dataset-size", help="Samples of an epoch, for its cost.")
     ] = None,
+    carbon: CarbonFile = None,
+    region: RegionName = None,
     input: options.Input = None,
     precision: options.Precision = "fp32",
     mode: options.Mode = "eager",
@@ -120,6 +130,8 @@ def choose(
             max_memory_mb=max_memory_mb,
             prices=prices,
             dataset_size=dataset_size,
+            carbon=carbon,
+            region=region,
             **arguments,
         )
 

@@ -43,6 +43,7 @@ class Choice:
             same order; then what could not be predicted. By size all are in one order.
         currency: of the prices; "" if nobody said.
         priced: whether prices were given.
+        emits: whether intensities of regions were given.
     """
 
     source: str
@@ -52,6 +53,7 @@ class Choice:
     contenders: tuple[Contender, ...]
     currency: str = ""
     priced: bool = False
+    emits: bool = False
 
     @classmethod
     def of(cls, contenders: Iterable[Contender], by: By, **rest: Any) -> Choice:

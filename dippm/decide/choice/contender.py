@@ -9,16 +9,19 @@ from typing import Any, Literal, get_args
 from dippm.base.shown import Shown
 from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import DippmError
+from dippm.estimate.carbon import Region
+from dippm.estimate.epoch import JOULES_PER_KWH
 from dippm.estimate.models.targets import Estimate, Interval
 from dippm.estimate.prediction import Prediction
 
-By = Literal["latency", "throughput", "energy", "cost", "size"]
+By = Literal["latency", "throughput", "energy", "cost", "carbon", "size"]
 BY: tuple[By, ...] = get_args(By)
 COLUMN_OF: Mapping[By, str] = {
     "latency": "latency_ms",
     "throughput": "samples_per_s",
     "energy": "energy_per_sample_j",
     "cost": "cost_per_million",
+    "carbon": "carbon_per_million_g",
 }
 """Which quantity says how good a place is; of these the throughput alone should be large."""
 MS_PER_HOUR = 3.6e6
@@ -33,8 +36,10 @@ ESTIMATES = (
     "cost_per_step",
     "cost_per_million",
     "cost_per_epoch",
+    "carbon_per_million_g",
 )
 NO_PRICE = "no price"
+NO_REGION = "no region"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Contender(Shown):
         stranded_compute_slices: that nothing can use beside so many copies, for want of memory.
         price_per_hour: in the currency of the prices; None without one.
         dataset_size: samples of an epoch, for its cost; None if nobody said.
+        region: whose electricity it takes; None if nobody said.
         probability_first: that its hardware is really the first of the ranking; None if it is not
             ranked, or the order is no matter of chance.
     """
@@ -76,6 +82,7 @@ class Contender(Shown):
     stranded_compute_slices: int = 0
     price_per_hour: float | None = None
     dataset_size: int | None = None
+    region: Region | None = None
     probability_first: float | None = None
 
     @property
@@ -124,6 +131,7 @@ class Contender(Shown):
         energy_per_sample_j   energy_j / batch
         cost_per_step         price_per_hour · latency_ms / 3.6e6
         cost_per_million      cost_per_step · 1e6 / batch, of a million samples
+        carbon_per_million_g  energy_per_sample_j · 1e6 / 3.6e6 · pue · g_per_kwh of the region
         cost_per_epoch        cost_per_step · dataset_size / batch, the last step a whole one
         """
         latency, energy = self._predicted("latency_ms"), self._predicted("energy_j")
@@ -132,6 +140,10 @@ class Contender(Shown):
                 return _rate(1e3 * self.batch, latency)
             case "energy_per_sample_j":
                 return _scaled(energy, 1 / self.batch)
+            case "carbon_per_million_g":
+                if self.region is None:
+                    return None
+                return _scaled(energy, self.region.grams(MILLION / JOULES_PER_KWH) / self.batch)
             case "cost_per_step" | "cost_per_million" | "cost_per_epoch":
                 steps = self._steps(name)
                 if self.price_per_hour is None or steps is None:
@@ -141,7 +153,7 @@ class Contender(Shown):
                 return self._predicted(name)
 
     def burden(self, by: By) -> Estimate | None:
-        """Return what a choice keeps small: ms, ms per sample, J per sample or cost per million."""
+        """Return what a choice keeps small: ms, ms or J per sample, cost or grams per million."""
         if by == "throughput":
             return _scaled(self._predicted("latency_ms"), 1 / self.batch)
         return self.estimate(COLUMN_OF[by]) if by in COLUMN_OF else None
@@ -152,9 +164,11 @@ class Contender(Shown):
             return self.error.message if self.error else "not predicted"
         if name.startswith("cost") and self.price_per_hour is None:
             return NO_PRICE
+        if name.startswith("carbon") and self.region is None:
+            return NO_REGION
         if name == "cost_per_epoch" and self.dataset_size is None:
             return "the samples of an epoch (dataset_size) were not given"
-        target = "energy_j" if name.startswith("energy") else name
+        target = "energy_j" if name.startswith(("energy", "carbon")) else name
         target = target if target in self.prediction.absent else "latency_ms"
         return self.prediction.absent.get(target, "not predicted")
 
@@ -197,6 +211,7 @@ class Contender(Shown):
             "copies": self.copies,
             "stranded_compute_slices": self.stranded_compute_slices,
             "price_per_hour": self.price_per_hour,
+            "region": self.region and self.region.name,
             "measured": self.measured,
             "vouched_by": self.vouched_by,
         }

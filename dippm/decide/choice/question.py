@@ -13,6 +13,7 @@ from dippm.decide.choice.limits import Limits
 from dippm.decide.choice.prices import Prices
 from dippm.devices import Device, MigProfile
 from dippm.errors import DeviceError, DippmError
+from dippm.estimate.carbon import Carbon
 from dippm.estimate.comparison import Failure
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.grid import Grid
@@ -42,6 +43,8 @@ class Question:
         limits: that every place is held to.
         prices: of an hour; None without.
         dataset_size: samples of an epoch; None if nobody said.
+        carbon: intensities by region; None without.
+        region: that places without their own are in; None if nobody said.
     """
 
     loaded: LoadedPredictor
@@ -52,6 +55,8 @@ class Question:
     limits: Limits
     prices: Prices | None
     dataset_size: int | None
+    carbon: Carbon | None = None
+    region: str | None = None
 
     def contenders(self) -> Iterator[Contender]:
         """Yield a contender for each place of the grid."""
@@ -104,6 +109,7 @@ class Question:
             stranded_compute_slices=stranded,
             price_per_hour=self.prices.of(device, mig) if self.prices else None,
             dataset_size=self.dataset_size,
+            region=self.carbon.of(device, self.region) if self.carbon else None,
         )
         known = [self._at(place, p, points) for (of, _), p in points.items() if of == mig]
         if not known:

@@ -18,6 +18,7 @@ from dippm.decide.choice.question import Question
 from dippm.devices import Device, MigProfile, all_devices, host_of
 from dippm.errors import ConstraintError
 from dippm.estimate.batches import batches_of
+from dippm.estimate.carbon import Carbon, CarbonLike, carbon_of
 from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer, spelt
 from dippm.estimate.grid import ContextLike, DeviceLike, Grid, HostLike, device_of
 from dippm.model.convert import Input, read_graph, source_name
@@ -44,6 +45,8 @@ def choose(
     max_memory_mb: float | None = None,
     prices: PricesLike | None = None,
     dataset_size: int | None = None,
+    carbon: CarbonLike | None = None,
+    region: str | None = None,
     checkpoint: str | Path | None = None,
     precision: str = "fp32",
     mode: Mode = "eager",
@@ -70,8 +73,8 @@ def choose(
         framework: see `dippm.predict`.
         devices: GPUs as `predict` takes them, one or several; "all" is every GPU of the catalogue.
         slices: whether MIG slices stand beside the whole GPUs.
-        by: "latency" of a batch, "throughput", "energy" per sample, "cost" per sample, or "size":
-            the smallest place that holds to the limits.
+        by: "latency" of a batch, "throughput", "energy", "cost" or "carbon" per
+            sample, or "size": the smallest place that holds to the limits.
         batch: samples per step; of several ("1:256", see `dippm.sweep`) each place takes its best.
         input: see `predict`.
         slo_ms: most that a batch may take, in ms.
@@ -82,6 +85,9 @@ def choose(
         prices: of an hour: a TOML file (see `dippm.decide.choice.prices`), a mapping by device,
             `Prices`. Without them there is no cost.
         dataset_size: samples of an epoch, for its cost.
+        carbon: grams per kilowatt hour by region: a TOML file (see `dippm.estimate.carbon`), a
+            mapping, or `Carbon`. Without them there is no carbon.
+        region: that the electricity is of; places that the file puts elsewhere keep theirs.
         checkpoint: see `predict`; None takes for each device the one that knows it.
         precision: see `predict`, as the next five.
         mode: "eager" or "compiled".
@@ -103,6 +109,7 @@ def choose(
         ConstraintError: if a limit is none, or `by` asks for what nothing was given for.
         NothingFeasibleError: if no place is ranked; its `choice` has every row.
         PriceError: if the prices are wrong, or of a device that is not known.
+        CarbonError: if the intensities are wrong, or lack the region.
         UnknownNameError: if a device or checkpoint is not known.
         ConditionsError: if batch, precision, mode, ... cannot be predicted.
     """
@@ -111,6 +118,7 @@ def choose(
     gpus = _gpus(devices)
     known = None if prices is None else prices_of(prices, gpus)
     _check(by, known, dataset_size)
+    grams = _regions(by, carbon, region)
     grid = Grid(
         [(gpu, mig) for gpu in gpus for mig in _slices(gpu, wanted=slices)],
         (precision,),
@@ -137,7 +145,9 @@ def choose(
             timeout_s=timeout_s,
             memory_limit_mb=memory_limit_mb,
         )
-    question = Question(loaded, in_float32(graph), name, grid, by, limits, known, dataset_size)
+    question = Question(
+        loaded, in_float32(graph), name, grid, by, limits, known, dataset_size, grams, region
+    )
     choice = Choice.of(
         [*question.contenders(), *(question.unlisted() if slices else ())],
         by,
@@ -146,6 +156,7 @@ def choose(
         limits=limits,
         currency=known.currency if known else "",
         priced=known is not None,
+        emits=grams is not None,
     )
     if not choice.ranked:
         raise nothing_feasible(choice)
@@ -170,6 +181,33 @@ def _check(by: By, prices: Prices | None, dataset_size: int | None) -> None:
             "the cost of an epoch needs prices, and none were given",
             'Give a file, prices="prices.toml", or leave out dataset_size=... .',
         )
+
+
+def _regions(by: By, carbon: CarbonLike | None, region: str | None) -> Carbon | None:
+    """Return the intensities, with the region that was asked for among them.
+
+    Raises:
+        ConstraintError: if a ranking by carbon, or a region, lacks them.
+        CarbonError: if they are wrong, or lack the region.
+    """
+    if carbon is None:
+        if by == "carbon" or region is not None:
+            what = "a ranking by carbon" if by == "carbon" else "a region"
+            raise ConstraintError(
+                f"{what} needs intensities, and none were given",
+                'Give a file, carbon="carbon.toml" (examples/carbon.toml is one), or rank by '
+                "energy.",
+            )
+        return None
+    known = carbon_of(carbon)
+    if region is not None:
+        known.region(region)
+    elif by == "carbon" and not known.where:
+        raise ConstraintError(
+            "a ranking by carbon needs a region, and none was given",
+            f'Give region="{next(iter(known.regions))}", or another of {known.source}.',
+        )
+    return known
 
 
 def _gpus(wanted: DeviceLike | Iterable[DeviceLike]) -> list[Device]:

@@ -20,6 +20,7 @@ LABELS = {
     "samples_per_s": "samples/s",
     "energy_per_sample_j": "energy J/sample",
     "cost_per_million": "cost per million",
+    "carbon_per_million_g": "g CO2 per million",
 }
 
 
@@ -37,6 +38,7 @@ def choice_table(choice: Choice, most: int) -> Fitted:
         Column(LABELS["samples_per_s"], rank=0 if choice.by == "throughput" else 3),
         Column(LABELS["energy_per_sample_j"], rank=0 if choice.by == "energy" else 3),
         *[Column(cost_label(choice))] * choice.priced,
+        *[Column(LABELS["carbon_per_million_g"])] * choice.emits,
         Column("memory MB", rank=4),
         Column("largest batch", rank=2),
     ]
@@ -50,6 +52,7 @@ def choice_table(choice: Choice, most: int) -> Fitted:
         cells += [_value(latency), _between(latency), _value(c.estimate("samples_per_s"))]
         cells += [_value(c.estimate("energy_per_sample_j"))]
         cells += [_value(c.estimate("cost_per_million"))] * choice.priced
+        cells += [_value(c.estimate("carbon_per_million_g"))] * choice.emits
         cells += [_value(c.estimate("memory_mb")), largest(c)]
         cells += [percent(c.probability_first)] * sure + [choice.reason(c) or ""] * reasons
         rows.append(cells)

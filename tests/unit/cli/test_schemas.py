@@ -28,6 +28,7 @@ from tests.unit.umlaut.test_import import UUID, made
 
 SCHEMAS = json.loads((files("dippm") / "schemas.json").read_text(encoding="utf-8"))
 PRICES = Path(__file__).resolve().parents[3] / "examples" / "prices.toml"
+CARBON = PRICES.with_name("carbon.toml")
 SPACE = """
 models = ["net.onnx"]
 batch = [1, 8]
@@ -58,8 +59,11 @@ COMMANDS = {
     "sweep": ("net.onnx --batch 1:8", "net.onnx --batch 1:2 --device cpu",
               "net.onnx --batch 64 --power-limit 150:300"),
     "choose": (f"net.onnx --devices A100,T4 --by cost --prices {PRICES} --dataset-size 9",
+               f"net.onnx --devices L4 --by carbon --carbon {CARBON} --region FR",
                "net.onnx --devices T4 --slo-ms 0.0001"),
     "check": ("budgets.toml", "first.toml --write net.onnx"),
+    "cost": (f"net.onnx --prices {PRICES} --idle-hours 2 --g-per-kwh 50",
+             "net.onnx --mig 1g.5gb --phase train --epochs 3"),
     "mig": ("net.onnx --slo-ms 50",),
     "request": ("net.onnx --slo-ms 50 --batch 4", "net.onnx --format slurm --no-slices"),
     "mig plan": ("net.onnx net.onnx bad.onnx",),

@@ -1,0 +1,131 @@
+"""`dippm cost`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.choose import CarbonFile, PricesFile, RegionName
+from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.progress import progress_shown
+
+if TYPE_CHECKING:
+    from dippm.estimate.carbon import Region
+    from dippm.estimate.conditions import Conditions
+
+
+def cost(
+    model: options.Source,
+    batch: options.Batch = 1,
+    input: options.Input = None,
+    device: options.DeviceName = "A100",
+    precision: options.Precision = "fp32",
+    mode: options.Mode = "eager",
+    timer: options.Timer = "wall",
+    mig: options.Mig = None,
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
+    attention: options.Attention = "fused",
+    phase: options.Phase = "inference",
+    optimizer: options.Optimizer = "sgd",
+    checkpointing: options.Checkpointing = False,
+    framework: options.Framework = None,
+    checkpoint: options.CheckpointName = None,
+    trust: options.Trust = False,
+    samples: Annotated[
+        int,
+        typer.Option("--samples", "--dataset-size", min=1, help="That are gone over."),
+    ] = 1_000_000,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often.")] = 1,
+    prices: PricesFile = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option("--price-per-hour", min=0.0, help="Of the GPU, or of the slice.")
+    ] = None,
+    carbon: CarbonFile = None,
+    region: RegionName = None,
+    g_per_kwh: Annotated[
+        float | None,
+        typer.Option("--g-per-kwh", help="Grams of CO2 of a kWh, in place of --carbon."),
+    ] = None,
+    pue: Annotated[
+        float | None,
+        typer.Option("--pue", help="Energy of the data centre by that of its machines."),
+    ] = None,
+    idle_hours: Annotated[
+        float, typer.Option("--idle-hours", min=0.0, help="That the GPU is kept without work.")
+    ] = 0.0,
+    timeout_s: options.Timeout = 120.0,
+    memory_limit_mb: options.MemoryLimit = 4096,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Say what inference of a million samples, or a training run, costs: price, energy, carbon."""
+    arguments = options.passed_on(locals())
+    if prices is not None and price_per_hour is not None:
+        raise typer.BadParameter("--prices and --price-per-hour are two prices: give one")
+    if g_per_kwh is not None and (carbon is not None or region is not None):
+        raise typer.BadParameter("--g-per-kwh and --carbon are two intensities: give one")
+    with errors_reported(as_json=json), progress_shown(quiet=quiet):
+        from dippm.api import predict
+        from dippm.decide.choice.prices import prices_of
+        from dippm.decide.costs import cost_of
+        from dippm.estimate.grid import device_of
+
+        known = None if prices is None else prices_of(prices, [device_of(device)])
+        prediction = predict(model, framework, **arguments)
+        c = prediction.conditions
+        asked: dict[str, Any] = {
+            "price_per_hour": known.of(c.device, c.mig) if known else price_per_hour,
+            "region": _region(c, carbon, region, g_per_kwh),
+        }
+        found = cost_of(
+            prediction, samples=samples, epochs=epochs, pue=pue, idle_hours=idle_hours, **asked
+        )
+    if json:
+        told = prediction.to_dict()
+        document = {name: told[name] for name in ("source", "conditions", "warnings", "provenance")}
+        currency = known.currency if known and known.currency else None
+        print_json("cost", {**document, "currency": currency, "cost": found.to_dict()})
+        return
+    from dippm.show.report.console import print_text
+
+    print_text(f" {prediction.title}")
+    print_text(str(found))
+    print_text(f" {prediction.footer}")
+    print_warnings(prediction.warnings)
+
+
+def _region(
+    c: Conditions, carbon: Path | None, region: str | None, g_per_kwh: float | None
+) -> Region | None:
+    """Return where the electricity is of; None if nobody said.
+
+    Raises:
+        ConstraintError: if a region was named without a file, or a file without a region.
+        CarbonError: if the file is wrong, or lacks the region.
+    """
+    from dippm.errors import ConstraintError
+    from dippm.estimate.carbon import Region, carbon_of
+
+    if g_per_kwh is not None:
+        return Region("", g_per_kwh)
+    if carbon is None:
+        if region is not None:
+            raise ConstraintError(
+                "a region needs intensities, and none were given",
+                'Give a file, carbon="carbon.toml" (examples/carbon.toml is one).',
+            )
+        return None
+    known = carbon_of(carbon)
+    if region is not None:
+        return known.region(region)
+    found = known.of(c.device, None)
+    if found is None:
+        raise ConstraintError(
+            f"{known.source} has {len(known.regions)} regions, and none was named",
+            f'Give region="{next(iter(known.regions))}", or another of it.',
+        )
+    return found

@@ -35,6 +35,7 @@ from dippm.estimate.grid import (
     conditions_of,
     device_of,
 )
+from dippm.estimate.measure_line import Asked
 from dippm.estimate.model_list import Candidate
 from dippm.estimate.models.predictor import phases_of
 from dippm.estimate.prediction import Prediction
@@ -169,7 +170,9 @@ def predict(
         predictor = LoadedPredictor(loading.result())
     tell("predicting")
     with until(began, timeout_s, len(model_graph.nodes), "its features"):
-        return predictor.predict_at(model_graph, conditions, name=source_name(model))
+        asked = Asked.of(model, input, trust=trust, checkpoint=checkpoint)
+        name = source_name(model)
+        return predictor.predict_at(model_graph, conditions, name=name, asked=asked)
 
 
 def load(

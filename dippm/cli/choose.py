@@ -13,6 +13,7 @@ from dippm.cli.output import (
     errors_reported,
     print_json,
     print_remarks,
+    print_verify,
     report_error,
 )
 from dippm.cli.pages import ready_to_plot
@@ -172,6 +173,7 @@ def answer_choice(
         print_json(name, choice.to_dict() | why)
     else:
         show(choice)
+        print_verify(choice.best.prediction if choice.best else None)
         if failed:
             report_error(failed, as_json=False)
     if failed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, print_json
+from dippm.cli.output import check_fit, errors_reported, print_json, print_verify
 from dippm.cli.progress import progress_shown
 from dippm.cli.spelling import on_command_line
 
@@ -128,6 +128,8 @@ def show_comparison(table: Comparison) -> None:
         console().print(comparison_table(table))
     for remark in remarks(table):
         print_text(on_command_line(remark), sys.stderr)
+    if table.predictions:
+        print_verify(table.predictions[0])
 
 
 def _document(table: Comparison) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.choose import CarbonFile, PricesFile, RegionName
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ def cost(
         told = prediction.to_dict()
         document = {name: told[name] for name in ("source", "conditions", "warnings", "provenance")}
         currency = known.currency if known and known.currency else None
-        print_json("cost", {**document, "currency": currency, "cost": found.to_dict()})
+        document |= {"currency": currency, "cost": found.to_dict(), "verify": told["verify"]}
+        print_json("cost", document)
         return
     from dippm.show.report.console import print_text
 
@@ -96,6 +97,7 @@ def cost(
     print_text(str(found))
     print_text(f" {prediction.footer}")
     print_warnings(prediction.warnings)
+    print_verify(prediction)
 
 
 def _region(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -63,3 +63,4 @@ def explain(
     if operators:
         console().print(explained_table(found, operators))
     print_warnings(found.prediction.warnings)
+    print_verify(found.prediction)

@@ -32,6 +32,13 @@ def measure(
         str, typer.Option("--phase", help="inference, or train: forward, backward, optimiser.")
     ] = "inference",
     channels_last: options.ChannelsLast = False,
+    host: Annotated[
+        str | None, typer.Option("--host", help="With --compare: of the prediction, see predict.")
+    ] = None,
+    context_mb: Annotated[
+        str | None,
+        typer.Option("--context-mb", help="With --compare: of the prediction, see predict."),
+    ] = None,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Untimed steps before.")] = 5,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed steps.")] = 30,
     energy_window_s: Annotated[
@@ -56,6 +63,8 @@ def measure(
     What was measured is printed whatever else fails: exit code 1 if the comparison, or the list of
     operators, that was asked for is absent, with its reason.
     """
+    if not compare and (host is not None or context_mb is not None):
+        raise typer.BadParameter("--host and --context-mb are of the prediction: add --compare")
     with errors_reported(as_json=json), progress_shown(quiet=quiet, still=True):
         from dippm.errors import DippmError
         from dippm.estimate.conditions import precision_of
@@ -73,6 +82,8 @@ def measure(
                 regime=regime,
                 checkpoint=checkpoint,
                 trust=trust,
+                host=host,
+                context_mb=context_mb,
             )
             if reason:
                 print_warnings([f"no comparison: {reason}; measuring all the same"])
@@ -196,6 +207,8 @@ def _predict(
     regime: Regime,
     checkpoint: str | None,
     trust: bool,
+    host: str | None,
+    context_mb: str | None,
 ) -> Prediction:
     """Predict the model for the device that it will be measured on."""
     from dippm.api import predict
@@ -217,6 +230,8 @@ def _predict(
         channels_last=regime.channels_last,
         phase=regime.phase,
         trust=trust,
+        host=host,
+        context_mb=context_mb,
     )
 
 

@@ -87,6 +87,14 @@ def check_fit(predictions: Sequence[Prediction]) -> None:
     raise typer.Exit(1)
 
 
+def print_verify(prediction: Prediction | None) -> None:
+    """Show last what would check an answer; the line is whole, whatever the width, for copying."""
+    from dippm.show.report.console import console
+
+    if prediction is not None:
+        console().print(f" {prediction.verify_line}", markup=False, soft_wrap=True)
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """Show warnings on stderr, each once."""
     from dippm.show.report.console import print_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import check_fit, error_document, errors_reported, print_json
+from dippm.cli.output import check_fit, error_document, errors_reported, print_json, print_verify
 from dippm.cli.progress import progress_shown
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def predict(
             console().print(tree_table(prediction.tree, depth))
         if operators:
             console().print(operator_table(prediction, operators))
+        print_verify(prediction)
     if require_fit:
         check_fit(list(table) if several else [prediction])
 

@@ -9,7 +9,7 @@ import typer
 
 from dippm.base.written import whole_number
 from dippm.cli import options
-from dippm.cli.output import check_fit, errors_reported, print_json, print_warnings
+from dippm.cli.output import check_fit, errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -104,6 +104,7 @@ def _show_batches(found: BatchSweep) -> None:
         print_text(line)
     for remark in remarks(found.comparison()):
         print_text(remark, sys.stderr)
+    print_verify(found.predictions[0])
 
 
 def _show_limits(found: PowerSweep) -> None:

@@ -22,6 +22,7 @@ from dippm.estimate.grid import (
     device_of,
 )
 from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.measure_line import Asked
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.model.convert import Input, read_graph, source_name
@@ -106,6 +107,7 @@ class BatchSweep:
             "absent": first["absent"],
             "warnings": list(warnings),
             "provenance": first["provenance"],
+            "verify": first["verify"],
         }
 
     def __str__(self) -> str:
@@ -198,7 +200,8 @@ def sweep(
             timeout_s=timeout_s,
             memory_limit_mb=memory_limit_mb,
         )
-    predictions = tuple(loaded.predict_points(graph, points, name))
+    asked = Asked.of(source, input, trust=trust, checkpoint=checkpoint)
+    predictions = tuple(loaded.predict_points(graph, points, name, asked))
     tell("looking for the largest batches that fit")
     return BatchSweep(predictions, tuple(_places(loaded, in_float32(graph), points[0])))
 

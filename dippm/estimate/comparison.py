@@ -28,7 +28,7 @@ COLUMNS = (
     *(*WHERE, *LABELS, "mig", "error"),
     *(f"{target}_{end}" for target in LABELS for end in ("low", "high")),
     *("coverage", *FIT, *CONDITIONS, "host", "host_launch_us", "host_assumed"),
-    *("checkpoint", "absent", "warnings"),
+    *("checkpoint", "absent", "warnings", "verify"),
 )
 
 
@@ -207,6 +207,7 @@ def _row(entry: Prediction | Failure) -> dict[str, Any]:
         "checkpoint": entry.provenance.checkpoint,
         "absent": dict(entry.absent),
         "warnings": list(entry.warnings),
+        "verify": entry.verify,
     }
 
 

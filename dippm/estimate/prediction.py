@@ -13,6 +13,7 @@ from dippm.base.printable import printable
 from dippm.devices import Device, MigProfile, seed_profile, smallest_profile
 from dippm.estimate.conditions import FLOAT32_SETTINGS, Conditions
 from dippm.estimate.epoch import Epoch, epoch_of
+from dippm.estimate.measure_line import Asked, measure_line
 from dippm.estimate.models.targets import (
     UNITS,
     Estimate,
@@ -88,6 +89,7 @@ class Prediction:
         conditions: what was asked for.
         provenance: which weights and rules answered.
         source_graph: the model as it was converted, see `graph`.
+        asked: what the model was read from; None if nobody said.
     """
 
     memory_mb: float | None
@@ -105,6 +107,7 @@ class Prediction:
     conditions: Conditions = field(repr=False)
     provenance: Provenance = field(repr=False)
     source_graph: ModelGraph = field(repr=False)
+    asked: Asked | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -114,6 +117,7 @@ class Prediction:
         *,
         conditions: Conditions,
         provenance: Provenance,
+        asked: Asked | None = None,
     ) -> Prediction:
         """Return the prediction that a predictor's estimates amount to."""
         known = {t: e for t, e in estimates.values.items() if _is_finite(e)}
@@ -152,6 +156,7 @@ class Prediction:
             conditions=conditions,
             provenance=provenance,
             source_graph=graph,
+            asked=asked,
         )
 
     @property
@@ -256,6 +261,7 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data; the graph is summed up."""
         c, graph = self.conditions, self.source_graph
+        verify, unverified = self._check
         return {
             "source": self.provenance.source,
             "conditions": {
@@ -284,7 +290,7 @@ class Prediction:
             "fits": self.fits,
             "memory_parts": self.memory_parts and asdict(self.memory_parts),
             "intervals": {target: asdict(i) for target, i in self.intervals.items()},
-            "absent": dict(self.absent),
+            "absent": {**self.absent, **({"verify": unverified} if unverified else {})},
             "warnings": list(self.warnings),
             "operators": [asdict(operator) for operator in self.operators],
             "graph": {
@@ -296,6 +302,7 @@ class Prediction:
                 **asdict(self.provenance),
                 "frameworks": list(self.provenance.frameworks),
             },
+            "verify": verify or None,
         }
 
     def _repr_html_(self) -> str:
@@ -319,10 +326,31 @@ class Prediction:
         memory = (
             f"<p>memory: {escape('; '.join(self._memory_lines()))}</p>" if self.memory_parts else ""
         )
+        verify, unverified = self._check
+        check = f"<code>{escape(printable(verify))}</code>" if verify else escape(unverified)
         return (
             f"<table>{caption}{head}{rows}</table>{memory}"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
+            f"<p>verify: {check}</p>"
         )
+
+    @property
+    def verify(self) -> str | None:
+        """The line of `dippm measure` that checks this on a machine that has the GPU.
+
+        None if there is none; `to_dict` has the reason in "absent".
+        """
+        return self._check[0] or None
+
+    @property
+    def verify_line(self) -> str:
+        """What checks this, or why nothing does, in one printable line."""
+        verify, unverified = self._check
+        return printable(f"verify        {verify or 'no command: ' + unverified}")
+
+    @property
+    def _check(self) -> tuple[str, str]:
+        return measure_line(self.asked, self.conditions, self.provenance.frameworks)
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         for target, label in LABELS.items():

@@ -35,6 +35,7 @@ from dippm.estimate.grid import (
     Refused,
     conditions_of,
 )
+from dippm.estimate.measure_line import Asked
 from dippm.estimate.model_list import Candidate
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.estimate.pretrained.choice import for_device, frameworks_of, knows, precisions_of
@@ -124,12 +125,20 @@ class LoadedPredictor:
         name = source_name(source)
         with stage(f"converting {name}"):
             model_graph = read_graph(source, framework, input=input, trust=trust)
-        return self.predict_at(model_graph, conditions, name=name)
+        asked = self._asked(source, input, trust)
+        return self.predict_at(model_graph, conditions, name=name, asked=asked)
 
     def predict_at(
-        self, graph: ModelGraph, conditions: Conditions, *, name: str = "graph"
+        self,
+        graph: ModelGraph,
+        conditions: Conditions,
+        *,
+        name: str = "graph",
+        asked: Asked | None = None,
     ) -> Prediction:
         """Predict a ready graph under ready conditions; `name` is what the answer calls it.
+
+        `asked` is what the graph was read from, for the line that would check the answer.
 
         The precision is that of the conditions, whatever type the graph's weights are held in.
         """
@@ -137,7 +146,9 @@ class LoadedPredictor:
         checkpoint = self.checkpoint_for(conditions.device, conditions.phase)
         estimates = checkpoint.predictor.predict(graph, conditions)
         provenance = _provenance(checkpoint, graph, name)
-        return Prediction.of(estimates, graph, conditions=conditions, provenance=provenance)
+        return Prediction.of(
+            estimates, graph, conditions=conditions, provenance=provenance, asked=asked
+        )
 
     def predict_many(self, sources: Iterable[Any], **arguments: Any) -> Comparison:
         """Predict several models under the same conditions, see `predict`."""
@@ -213,11 +224,16 @@ class LoadedPredictor:
         with stage(f"converting {name}"):
             model_graph = read_graph(source, framework, input=input, trust=trust)
         refused = self.refused(grid)
-        found = (*self.predict_points(model_graph, points, name),)
+        asked = self._asked(source, input, trust)
+        found = (*self.predict_points(model_graph, points, name, asked),)
         return Comparison((*found, *_failures(refused, name, strict=True)))
 
     def predict_points(
-        self, graph: ModelGraph, points: Sequence[Conditions], name: str = "graph"
+        self,
+        graph: ModelGraph,
+        points: Sequence[Conditions],
+        name: str = "graph",
+        asked: Asked | None = None,
     ) -> Iterator[Prediction]:
         """Predict a ready graph at ready points, without operator tables, in their order."""
         graph, done = in_float32(graph), 0
@@ -231,7 +247,9 @@ class LoadedPredictor:
                 tell(f"predicting {done:,} of {len(points):,}")
                 answers = checkpoint.predictor.predict_many(graph, part)
                 for answer, point in zip(answers, part, strict=True):
-                    yield Prediction.of(answer, graph, conditions=point, provenance=provenance)
+                    yield Prediction.of(
+                        answer, graph, conditions=point, provenance=provenance, asked=asked
+                    )
 
     def precisions_for(self, device: Device, phase: Phase = "inference") -> list[Precision]:
         """Return what a device has hardware for, as far as its checkpoint answers for it."""
@@ -260,18 +278,20 @@ class LoadedPredictor:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
         strict: bool = False,
+        asked: Asked | None = None,
     ) -> Iterator[Prediction | Failure]:
         """Predict one model of a comparison; what fails is a `Failure`, or raised if `strict`.
 
-        The arguments are those of `compare`.
+        The arguments are those of `compare`; `asked` is what a ready graph was read from.
         """
         began = time.monotonic()
+        sizes = input if case.input is None else case.input
         try:
             points = self.points(grid, case.batches)
             model_graph = read_graph(
                 case.model,
                 case.framework,
-                input=input if case.input is None else case.input,
+                input=sizes,
                 trust=trust,
                 timeout_s=timeout_s,
                 memory_limit_mb=memory_limit_mb,
@@ -282,10 +302,11 @@ class LoadedPredictor:
             yield Failure(name, _ours(error))
             return
         found: Iterable[Prediction | Failure]
+        asked = asked or self._asked(case.model, sizes, trust)
         limit_s = timeout_s * max(len(points), 1)
         try:
             with until(began, limit_s, len(model_graph.nodes), "its features"):
-                found = list(self.predict_points(model_graph, points, name))
+                found = list(self.predict_points(model_graph, points, name, asked))
         except ConversionError as error:  # out of time: another attempt would be too
             if strict:
                 raise
@@ -293,16 +314,21 @@ class LoadedPredictor:
         except Exception:
             if strict:
                 raise
-            found = self._one_by_one(model_graph, points, name)
+            found = self._one_by_one(model_graph, points, name, asked)
         yield from found
         yield from _failures(self.refused(grid), name, strict=strict)
 
+    def _asked(self, source: Any, input: Input, trust: bool) -> Asked:
+        """Return what was asked about; the checkpoint is said if it was asked for by name."""
+        named = _spelt(self.checkpoint) if self.named else None
+        return Asked.of(source, input, trust=trust, checkpoint=named)
+
     def _one_by_one(
-        self, graph: ModelGraph, points: Sequence[Conditions], name: str
+        self, graph: ModelGraph, points: Sequence[Conditions], name: str, asked: Asked | None
     ) -> Iterator[Prediction | Failure]:
         for point in points:
             try:
-                yield from self.predict_points(graph, [point], name)
+                yield from self.predict_points(graph, [point], name, asked)
             except Exception as error:
                 yield Failure(name, _ours(error), point)
 
@@ -315,6 +341,16 @@ def _failures(refused: Iterable[Refused], name: str, *, strict: bool) -> Iterato
         yield Failure(
             name, one.error, device=one.device.name, precision=one.precision, asked=one.asked
         )
+
+
+def _spelt(checkpoint: Checkpoint) -> str:
+    """Return what names a checkpoint: name and version of one that is shipped, else its folder."""
+    name = f"{checkpoint.name}@{checkpoint.version}"
+    try:
+        shipped = pretrained.find(name).path
+    except DippmError:
+        return str(checkpoint.path)
+    return name if shipped == checkpoint.path else str(checkpoint.path)
 
 
 def _provenance(checkpoint: Checkpoint, graph: ModelGraph, source: str) -> Provenance:

@@ -115,6 +115,7 @@ class Checked:
             "tolerance": str(self.budget.tolerance),
             "conditions": told and told["conditions"],
             "checkpoint": told and told["provenance"]["checkpoint"],
+            "verify": told and told["verify"],
             "passed": self.passed,
             "error": self.error and self.error.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],

@@ -202,6 +202,7 @@ class Choice:
             "rows": self.rows(),
             "warnings": list(self.warnings()),
             "provenance": document.get("provenance"),
+            "verify": self.verify,
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -215,6 +216,12 @@ class Choice:
         asked = self.contenders if of is None else of
         found = (c.prediction.warnings for c in asked if c.prediction is not None)
         return dict(Counter(warning for warnings in found for warning in warnings).most_common())
+
+    @property
+    def verify(self) -> str | None:
+        """The line that checks the first place, see `Prediction.verify`."""
+        best = self.best and self.best.prediction
+        return best.verify if best else None
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from dippm.estimate.comparison import Failure
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.grid import Grid
 from dippm.estimate.largest_batch import largest_batch_at
+from dippm.estimate.measure_line import Asked
 from dippm.estimate.model_list import Candidate
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
@@ -45,6 +46,7 @@ class Question:
         dataset_size: samples of an epoch; None if nobody said.
         carbon: intensities by region; None without.
         region: that places without their own are in; None if nobody said.
+        asked: what the model was read from.
     """
 
     loaded: LoadedPredictor
@@ -57,6 +59,7 @@ class Question:
     dataset_size: int | None
     carbon: Carbon | None = None
     region: str | None = None
+    asked: Asked | None = None
 
     def contenders(self) -> Iterator[Contender]:
         """Yield a contender for each place of the grid."""
@@ -68,11 +71,12 @@ class Question:
                 with stage(f"{done} of {len(self.grid.places)}: {_name(device, mig)}"):
                     grid = replace(self.grid, places=((device, mig),))
                     case = Candidate(self.graph)
-                    entries[mig] = list(self.loaded.entries(case, grid, name=self.name))
-            found = (entry for of_place in entries.values() for entry in of_place)
+                    found = self.loaded.entries(case, grid, name=self.name, asked=self.asked)
+                    entries[mig] = list(found)
             points = {
                 (p.conditions.mig, p.conditions.batch): p
-                for p in found
+                for of_place in entries.values()
+                for p in of_place
                 if isinstance(p, Prediction)
             }
             for mig, of_place in entries.items():

@@ -21,6 +21,7 @@ from dippm.estimate.batches import batches_of
 from dippm.estimate.carbon import Carbon, CarbonLike, carbon_of
 from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer, spelt
 from dippm.estimate.grid import ContextLike, DeviceLike, Grid, HostLike, device_of
+from dippm.estimate.measure_line import Asked
 from dippm.model.convert import Input, read_graph, source_name
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.model.graph.float_type import in_float32
@@ -146,7 +147,17 @@ def choose(
             memory_limit_mb=memory_limit_mb,
         )
     question = Question(
-        loaded, in_float32(graph), name, grid, by, limits, known, dataset_size, grams, region
+        loaded,
+        in_float32(graph),
+        name,
+        grid,
+        by,
+        limits,
+        known,
+        dataset_size,
+        grams,
+        region,
+        Asked.of(source, input, trust=trust, checkpoint=checkpoint),
     )
     choice = Choice.of(
         [*question.contenders(), *(question.unlisted() if slices else ())],

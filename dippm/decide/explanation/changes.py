@@ -103,7 +103,7 @@ def _changes(baseline: Prediction, loaded: LoadedPredictor) -> Iterator[Change]:
                 continue
             point = replace(baseline.conditions, **asked)
             (found,) = loaded.predict_points(
-                baseline.source_graph, [point], baseline.provenance.source
+                baseline.source_graph, [point], baseline.provenance.source, baseline.asked
             )
         except DippmError as error:
             yield Change(name, label, None, error.message)

@@ -190,7 +190,8 @@ def _again(first: Prediction, arguments: dict[str, Any]) -> Prediction:
     asked = {k: v for k, v in arguments.items() if k not in (*SINGLE, "device")}
     conditions = conditions_of(arguments.get("device", DEFAULT_DEVICE), **{**DEFAULTS, **asked})
     loaded = load(arguments.get("checkpoint"), device=conditions.device)
-    return loaded.predict_at(first.source_graph, conditions, name=first.provenance.source)
+    name = first.provenance.source
+    return loaded.predict_at(first.source_graph, conditions, name=name, asked=first.asked)
 
 
 def _cut(path: str, depth: int | None) -> str:

@@ -207,6 +207,7 @@ class Explanation(Shown):
             "absent": {**first["absent"], **self.absent},
             "warnings": first["warnings"],
             "provenance": first["provenance"],
+            "verify": first["verify"],
         }
 
 

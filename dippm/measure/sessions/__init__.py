@@ -21,9 +21,6 @@ OPENERS = {
     "paddle": "dippm.measure.sessions.paddle",
 }
 
-RUNTIMES = {"onnx": "onnxruntime"}
-"""How a measurement names the framework of a frontend, where that is another word."""
-
 
 def entry_of(source: object) -> Entry | None:
     """Return the frontend of a file that another framework than PyTorch runs, else None.
@@ -44,7 +41,7 @@ def runtime_of(source: object) -> str:
         ModelFileError: if the path is no file of a known framework.
     """
     entry = entry_of(source)
-    return "torch" if entry is None else RUNTIMES.get(entry.framework, entry.framework)
+    return "torch" if entry is None else registry.RUNTIMES.get(entry.framework, entry.framework)
 
 
 def open_session(

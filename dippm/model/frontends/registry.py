@@ -102,6 +102,10 @@ def warn_of_untested_torch() -> None:
         warnings.warn(UntestedVersionWarning(said), stacklevel=2)
 
 
+RUNTIMES = {"onnx": "onnxruntime"}
+"""How a measurement names the framework of a frontend, where that is another word."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One frontend, not yet imported.

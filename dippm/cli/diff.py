@@ -8,7 +8,7 @@ import typer
 
 from dippm.base.written import whole_number
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.pages import ready_to_plot
 from dippm.cli.progress import progress_shown
 
@@ -101,6 +101,8 @@ def diff(
 
     console().print(difference_table(found, depth, rows))
     print_warnings(w for side in (found.before, found.after) for w in side.prediction.warnings)
+    for side in (found.before, found.after):
+        print_verify(side.prediction)
 
 
 def _one_or_two(values: list[Any]) -> Any:

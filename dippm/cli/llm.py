@@ -81,9 +81,11 @@ def llm(
     if json:
         print_json("llm", found.to_dict())
         return
-    from dippm.show.report.console import console
+    from dippm.decide.language.answer import UNVERIFIED
+    from dippm.show.report.console import console, print_text
     from dippm.show.report.language import figures_table, steps_table
 
     console().print(figures_table(found))
     console().print(steps_table(found))
     print_warnings(found.warnings)
+    print_text(f" verify        no command: {UNVERIFIED}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -92,3 +92,4 @@ def parallel(
 
     console().print(parallel_table(found))
     print_warnings(found.warnings)
+    print_verify(found.prediction)

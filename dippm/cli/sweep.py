@@ -113,6 +113,7 @@ def _show_limits(found: PowerSweep) -> None:
 
     console().print(power_table(found))
     print_warnings(found.warnings)
+    print_verify(found.prediction)
 
 
 def _one(batch: str) -> int:

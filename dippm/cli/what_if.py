@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.cli import options
-from dippm.cli.output import errors_reported, print_json, print_warnings
+from dippm.cli.output import errors_reported, print_json, print_verify, print_warnings
 from dippm.cli.progress import progress_shown
 
 
@@ -51,3 +51,4 @@ def what_if(
 
     console().print(what_if_table(found))
     print_warnings(found.baseline.warnings)
+    print_verify(found.baseline)

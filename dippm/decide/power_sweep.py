@@ -72,6 +72,7 @@ class PowerSweep(Shown):
             "law": {"gpus": list(fitted().gpus), "bands": [asdict(b) for b in fitted().bands]},
             "warnings": list(self.warnings),
             "provenance": first["provenance"],
+            "verify": first["verify"],
         }
 
 

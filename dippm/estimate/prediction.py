@@ -328,10 +328,11 @@ class Prediction:
         )
         verify, unverified = self._check
         check = f"<code>{escape(printable(verify))}</code>" if verify else escape(unverified)
+        check = f"<p>verify: {check}</p>" if titled else ""  # a page says it by itself, last
         return (
             f"<table>{caption}{head}{rows}</table>{memory}"
             f"{f'<ul>{notes}</ul>' if notes else ''}<small>{escape(self.footer)}</small>"
-            f"<p>verify: {check}</p>"
+            f"{check}"
         )
 
     @property

@@ -7,15 +7,19 @@ from collections import defaultdict
 GROUPS = {
     "predict": (
         "Predict",
-        "One model under some conditions.",
-        ("api", "conditions", "prediction", "graph", "devices"),
+        "One model under some conditions; whether it fits; budgets that it is held to.",
+        ("api", "conditions", "prediction", "graph", "devices", "memory_fit"),
     ),
     "many": (
         "Compare and sweep",
         "Many models, batches, precisions, devices and power limits.",
         ("model_list", "comparison", "batch_sweep", "power_sweep"),
     ),
-    "choose": ("Choose", "GPUs and MIG slices, ranked under limits and prices.", ("choice",)),
+    "choose": (
+        "Choose",
+        "GPUs and MIG slices, ranked under limits and prices; what running a model costs.",
+        ("choice", "costs"),
+    ),
     "explain": (
         "Explain",
         "Where time, energy and memory go; differences, what-ifs, many GPUs.",
@@ -36,7 +40,12 @@ GROUPS = {
 }
 """Page → title, what it is about, parts of wings. A new part has a page of its own."""
 
-EXTRA = {"errors": ["dippm.errors"], "explore": ["dippm.decide.exploration"]}
+EXTRA = {
+    "choose": ["dippm.carbon"],
+    "errors": ["dippm.errors"],
+    "explore": ["dippm.decide.exploration"],
+    "predict": ["dippm.runs.memory_guards", "dippm.budgets"],
+}
 """Modules that are shown whole beside the public names, with what they offer."""
 
 

@@ -70,7 +70,7 @@ class WhatIf(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         first = self.baseline.to_dict()
-        kept = ("source", "conditions", *TARGETS, "warnings", "provenance")
+        kept = ("source", "conditions", *TARGETS, "warnings", "provenance", "verify")
         return {"baseline": {key: first[key] for key in kept}, "changes": self.rows()}
 
 

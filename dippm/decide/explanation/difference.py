@@ -112,7 +112,7 @@ class Difference(Shown):
     def to_dict(self, depth: int | None = None) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         sides = [side.prediction.to_dict() for side in (self.before, self.after)]
-        kept = ("source", "conditions", "latency_ms", "energy_j", "memory_mb", "warnings")
+        kept = ("source", "conditions", "latency_ms", "energy_j", "memory_mb", "warnings", "verify")
         return {
             "before": {key: sides[0][key] for key in kept},
             "after": {key: sides[1][key] for key in kept},

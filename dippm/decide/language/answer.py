@@ -19,6 +19,10 @@ from dippm.estimate.models.targets import Estimate, HostUse
 HEADER = ("context", "step ms", "90 % interval", "tokens/s", "J/token", "memory MB")
 
 
+UNVERIFIED = "dippm measure serves no language model: the engine's own benchmark would check it"
+"""Why no command of ours checks an answer about a language model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A decode step at one context.
@@ -223,9 +227,10 @@ class LanguagePrediction:
             "largest_context": self.largest_context,
             "memory_context": self.memory_context,
             "host": asdict(self.host),
-            "absent": dict(self.absent),
+            "absent": {**self.absent, "verify": UNVERIFIED},
             "warnings": list(self.warnings),
             "provenance": {"checkpoint": self.checkpoint, "sha256": self.sha256},
+            "verify": None,
         }
 
 

@@ -96,7 +96,8 @@ class ParallelEstimate(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
         one, plan = self.prediction.to_dict(), self.plan
-        kept = ("source", "conditions", "latency_ms", "memory_mb", "energy_j", "provenance")
+        figures = ("latency_ms", "memory_mb", "energy_j")
+        kept = ("source", "conditions", *figures, "provenance", "verify")
         return {
             "one_gpu": {key: one[key] for key in kept},
             "plan": {

@@ -6,7 +6,7 @@ A page is one file that opens without a network; a script runs on it only if it 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -96,9 +96,22 @@ def page(title: str, body: str, document: Any = None, *, script: str = "") -> st
         policy=POLICY.format(script="script-src 'unsafe-inline'; " if script else ""),
         style=STYLE,
         script=script,
-        body=body,
+        body=body + _checked(document),
         everything="" if document is None else EVERYTHING.format(escape(json_text(document))),
     )
+
+
+def _checked(document: Any) -> str:
+    """Return the lines that check an answer as markup, or why there is none; "" of other pages."""
+    parts = document[:1] if isinstance(document, list) else [document]
+    whole = next((part for part in parts if isinstance(part, Mapping)), {})
+    inner = [part for part in whole.values() if isinstance(part, Mapping)]
+    lines = dict.fromkeys(part["verify"] for part in (whole, *inner) if part.get("verify"))
+    if lines:
+        return "".join(f"<p>verify: <code>{escape(printable(line))}</code></p>" for line in lines)
+    absent = whole.get("absent")
+    reason = absent.get("verify") if isinstance(absent, Mapping) else None
+    return f"<p>verify: no command: {escape(printable(reason))}</p>" if reason else ""
 
 
 def listed(notes: Iterable[str]) -> str:

@@ -144,6 +144,8 @@ def test_objects_and_files_of_other_runtimes_have_no_line_and_a_reason(tmp_path)
 @pytest.mark.parametrize(
     "words",
     ["predict {} --tree", "explain {}", "compare {}", "sweep {} --batch 1,2", "cost {}",
+     "diff {} --device A100,H100", "what-if {}", "parallel {} --gpus 2",
+     "sweep {} --batch 4 --power-limit 200:300",
      "choose {} --devices A100 --no-slices", "mig {} --device A100"],
 )  # fmt: skip
 def test_it_is_printed_last_and_stands_in_the_document(words):
@@ -153,16 +155,33 @@ def test_it_is_printed_last_and_stands_in_the_document(words):
     last = shown.stdout.rstrip().splitlines()[-1]
     assert re.match(r" verify +dippm measure timm:resnet18 .* --compare$", last), last
     document = json.loads(answered([*words, "--json"]).stdout)
-    told = document["rows"][0] if words[0] == "compare" else document
+    inner = {"compare": ("rows", 0), "diff": ("after",), "what-if": ("baseline",)}
+    told = document
+    for key in {**inner, "parallel": ("one_gpu",)}.get(words[0], ()):
+        told = told[key]
     assert told["verify"] == last.split(maxsplit=1)[1]
 
 
-def test_pages_and_notebooks_have_it():
+@pytest.mark.parametrize(
+    "words",
+    ["predict {}", "explain {}", "compare {}", "sweep {} --batch 1,2", "what-if {}",
+     "choose {} --devices A100 --no-slices", "parallel {} --gpus 2"],
+)  # fmt: skip
+def test_pages_have_it_once(words, tmp_path):
+    words = words.format(f"{MODEL[0]} --input {MODEL[1]}").split()
+    page = tmp_path / "page.html"
+    shown = answered([*words, "--quiet", "--html", str(page)])
+    assert shown.exit_code == 0, shown.output
+    line = shown.stdout.rstrip().splitlines()[-1].split(maxsplit=1)[1]
+    assert page.read_text().count(f"<p>verify: <code>{line}</code></p>") == 1
+
+
+def test_notebooks_and_pages_say_why_there_is_none():
     found = dippm.predict(MODEL[0], input=MODEL[1])
-    assert f"<code>{found.verify}</code>" in found._repr_html_()
-    assert found.verify in render_report(found)
+    assert f"<p>verify: <code>{found.verify}</code></p>" in found._repr_html_()
     without = dippm.predict(MODEL[0], input=MODEL[1], timer="kernel")
     assert "verify: dippm measure times" in without._repr_html_()
+    assert "verify: no command: dippm measure times" in render_report(without)
 
 
 def test_host_and_context_are_of_the_prediction_alone():

@@ -89,10 +89,14 @@ def check_fit(predictions: Sequence[Prediction]) -> None:
 
 def print_verify(prediction: Prediction | None) -> None:
     """Show last what would check an answer; the line is whole, whatever the width, for copying."""
-    from dippm.show.report.console import console
+    from dippm.show.report.console import console, print_text
 
-    if prediction is not None:
+    if prediction is None:
+        return
+    if prediction.verify:
         console().print(f" {prediction.verify_line}", markup=False, soft_wrap=True)
+    else:
+        print_text(f" {prediction.verify_line}")
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

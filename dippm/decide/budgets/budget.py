@@ -106,7 +106,7 @@ def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
         content = beginning(file, MOST_BYTES + 1)
     except ModelFileError as error:
         raise BudgetError(
-            error.message, "`dippm check FILE --write MODEL` makes a first one."
+            error.message, "`dippm check` makes a first one, of models, with write=True."
         ) from error
     if len(content) > MOST_BYTES:
         raise BudgetError(f"{what} is larger than {MOST_BYTES >> 20} MiB", EXAMPLE)

@@ -364,7 +364,7 @@ def _baseline(given: Any) -> tuple[dict[str, dict[str, Any]], str]:
         return _values(given, "the baseline"), "the baseline"
     file = Path(given).expanduser()
     what = shown(file.name, 80)
-    hint = "`dippm check budgets.toml --json > main.json` makes one."
+    hint = "The document of an earlier `dippm check` is one: json=True."
     try:
         content = beginning(file, MOST_BYTES + 1)
     except ModelFileError as error:
@@ -391,7 +391,7 @@ def _values(document: Any, what: str) -> dict[str, dict[str, Any]]:
     except (KeyError, TypeError, AttributeError) as error:
         raise BudgetError(
             f"{what} is no document of `dippm check`",
-            "`dippm check budgets.toml --json > main.json` makes one.",
+            "The document of an earlier `dippm check` is one: json=True.",
         ) from error
     return found
 

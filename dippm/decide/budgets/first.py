@@ -57,7 +57,7 @@ def first_budgets(
             limits["slice"] = p.mig.name
         found[_name(model, found)] = {"model": _written(model, folder), "limits": limits}
     if not found:
-        raise BudgetError("no model was given", "Name the models: --write MODEL ...")
+        raise BudgetError("no model was given", "Name files or models after the file of budgets.")
     return {"defaults": {**asked, "tolerance": "5%"}, "models": found}
 
 

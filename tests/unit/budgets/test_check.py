@@ -211,7 +211,7 @@ def test_files_that_are_none_are_refused(tmp_path, text, said):
 def test_files_that_are_missing_too_large_or_binary_are_refused(tmp_path):
     with pytest.raises(BudgetError, match="no such file") as refused:
         read_budgets(tmp_path / "none.toml")
-    assert "--write" in refused.value.hint
+    assert "write=True" in refused.value.hint
     path = tmp_path / "budgets.toml"
     path.write_bytes(b"#" * (2 << 20))
     with pytest.raises(BudgetError, match="larger than 1 MiB"):

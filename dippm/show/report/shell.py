@@ -105,8 +105,8 @@ def _checked(document: Any) -> str:
     """Return the lines that check an answer as markup, or why there is none; "" of other pages."""
     parts = document[:1] if isinstance(document, list) else [document]
     whole = next((part for part in parts if isinstance(part, Mapping)), {})
-    inner = [part for part in whole.values() if isinstance(part, Mapping)]
-    lines = dict.fromkeys(part["verify"] for part in (whole, *inner) if part.get("verify"))
+    sides = [p for key, p in whole.items() if key != "absent" and isinstance(p, Mapping)]
+    lines = dict.fromkeys(part["verify"] for part in (whole, *sides) if part.get("verify"))
     if lines:
         return "".join(f"<p>verify: <code>{escape(printable(line))}</code></p>" for line in lines)
     absent = whole.get("absent")

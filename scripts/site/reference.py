@@ -41,10 +41,10 @@ GROUPS = {
 """Page → title, what it is about, parts of wings. A new part has a page of its own."""
 
 EXTRA = {
-    "choose": ["dippm.carbon"],
+    "choose": ["dippm.estimate.carbon"],
     "errors": ["dippm.errors"],
     "explore": ["dippm.decide.exploration"],
-    "predict": ["dippm.runs.memory_guards", "dippm.budgets"],
+    "predict": ["dippm.runs.memory_guards", "dippm.decide.budgets"],
 }
 """Modules that are shown whole beside the public names, with what they offer."""
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.devices import all_hosts
+from dippm.base import files
+from dippm.devices import all_cpus, all_devices, all_hosts
 from dippm.errors import DippmError
 from dippm.estimate.conditions import Conditions
 from dippm.model.frontends import InputSpec, registry
@@ -44,7 +45,7 @@ class Asked:
             return cls("")
         model = os.fspath(source)
         try:
-            framework = registry.find(model).framework
+            framework = registry.find(files.expanded(model)).framework
         except DippmError:  # the file went away meanwhile, or only `framework=` knows it
             framework = ""
         runtime = TORCH if framework == "pytorch" else registry.RUNTIMES.get(framework, framework)
@@ -95,7 +96,11 @@ def _cannot(asked: Asked, c: Conditions, frameworks: Sequence[str]) -> str:
             f"the file runs in {ran}, and the prediction is for {' or '.join(frameworks)}: measure "
             "the model that it was exported from"
         )
+    catalogue = {known.name: known for known in (*all_devices(), *all_cpus())}
     cannot = {
+        "predicts for a device of the catalogue, and this is of a device file, or changed": (
+            catalogue.get(c.device.name) != c.device
+        ),
         f"times a whole call, wall, and the prediction is for timer {c.timer}": c.timer != "wall",
         f"cannot ask for {c.attention} attention": c.attention != "fused",
         "runs without autograd": c.autograd,

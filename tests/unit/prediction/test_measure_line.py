@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from itertools import pairwise
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -21,6 +22,7 @@ from dippm.measure.subject import load_subject
 from dippm.show.report.html import render_report
 from tests import cuda_stand_in
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUICK = "--repeat 2 --warm-up 1 --energy-window-s 0 --json".split()
 MODEL = ("timm:resnet18", "3,64,64")
 
@@ -111,10 +113,20 @@ def test_names_with_spaces_quotes_and_dashes_come_through(tmp_path, monkeypatch)
         assert json.loads(answer.stdout)["schema"] == "dippm.measure-compare/1"
 
 
+def test_a_home_folder_is_expanded_where_the_line_is_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    torch.save(torch.nn.Linear(8, 4), tmp_path / "net.pt")
+    words = shlex.split(dippm.predict("~/net.pt", input="8").verify)
+    assert words[2] == "~/net.pt"
+    answer = answered([*words[1:], *QUICK, "--device", "cpu"])
+    assert json.loads(answer.stdout)["schema"] == "dippm.measure-compare/1"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"timer": "kernel"}, "timer kernel"),
+        ({"device": str(EXAMPLES / "my_gpu.toml")}, "a device file"),
         ({"attention": "unfused"}, "unfused attention"),
         ({"autograd": True}, "autograd"),
         ({"phase": "train", "optimizer": "adam"}, "trains with sgd"),

@@ -2,8 +2,8 @@
 
     python -m dippm.runs.tracking.run_cost WORDS...
 
-runs a command and says it of all that the command started, also of what outlives it: who keeps the
-run, and then attaches it.
+runs a command and prints what it cost with all that it started, also with what outlives it: the
+process that keeps the run, and then attaches it.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def application(service: Service, access: Access) -> FastAPI:
             methods=["POST"],
             name=name,
             summary=SUMMARIES[name],
-            responses=_responses("mig" if name == "slice" else name),
+            responses=_responses(name),
             openapi_extra=_body_of(QUESTIONS[name]),
             response_class=Response,
         )
@@ -518,7 +518,7 @@ def _add_rest(app: FastAPI, service: Service) -> None:
 
     @app.get("/healthz", summary="Whether the service answers; needs no token")
     async def health(request: Request) -> Response:
-        ready = bool(service.worker_pids)
+        ready = service.metrics.value("dippm_workers_started_total") > 0
         return JSONResponse({"status": "ok" if ready else "starting", "version": __version__})
 
     @app.get("/metrics", summary="Counts and times, as Prometheus reads them")
@@ -605,9 +605,7 @@ def _body_of(question: type[Conditions]) -> dict[str, Any]:
 
 
 def _responses(name: str) -> dict[int | str, dict[str, Any]]:
-    ours = {"predict", "compare", "choose", "request"}
-    document = {"mig": "choose"}.get(name, name)
-    schema = {"$ref": f"#/components/schemas/{document}"} if document in ours else {}
+    schema = {"$ref": f"#/components/schemas/{'choose' if name == 'slice' else name}"}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
     told = {
         401: "No token", 403: "Not allowed", 404: "Not here", 408: "Too slow", 413: "Too large",
@@ -617,7 +615,10 @@ def _responses(name: str) -> dict[int | str, dict[str, Any]]:
     }  # fmt: skip
     return {
         200: {"description": "The answer", "content": {"application/json": {"schema": schema}}},
-        202: {"description": "A job; see Location"},
+        202: {
+            "description": "A job; see Location",
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/job"}}},
+        },
         **{code: {"description": words, "content": error} for code, words in told.items()},
     }
 

@@ -31,7 +31,6 @@ ATTEMPTS = 2
 START_S = 120.0
 OWN_MEMORY_MB = 1024
 """That a process may use beside what the conversions may, of which each has a process itself."""
-AS_TOLD = "DippmError"
 
 
 class ToldError(DippmError):
@@ -80,9 +79,9 @@ class Answerer:
             raise
 
     @property
-    def pid(self) -> int:
-        """The process."""
-        return self._pipes.pid
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._pipes.alive
 
     def wait_until_ready(self, remaining: Callable[[], float]) -> None:
         """Wait until it has its libraries."""
@@ -148,7 +147,6 @@ class AnswerPool:
         self._metrics, self._ended = metrics, ended
         self._closing = threading.Event()
         self.running: dict[int, Job] = {}
-        self.pids: dict[int, int] = {}
         self._threads = [
             threading.Thread(target=self._serve, args=(n,), name=f"dippm-answers-{n}", daemon=True)
             for n in range(workers)
@@ -196,7 +194,7 @@ class AnswerPool:
         job.start()
         began = time.monotonic()
         try:
-            if answerer is None or not answerer._pipes.alive:
+            if answerer is None or not answerer.alive:
                 _stop(answerer)
                 answerer = None
                 job.tell("starting a worker")
@@ -265,7 +263,6 @@ class AnswerPool:
         answerer = None
         try:
             answerer = Answerer(folder, self._memory_limit_mb)
-            self.pids[number] = answerer.pid
             answerer.wait_until_ready(remaining)
         except (OSError, TimedOutError, WorkerDiedError) as error:
             words = answerer.last_words()[-500:] if answerer else ""

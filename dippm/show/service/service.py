@@ -119,11 +119,6 @@ class Service:
         waiting = len(self._queue) + len(self._pool.running)
         return max(1.0, round(self._mean_s * waiting / self.settings.workers))
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Processes that answer."""
-        return tuple(self._pool.pids.values())
-
     def check_room(self, client: str) -> None:
         """Refuse a client before its file is read.
 

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -126,10 +125,9 @@ def test_a_full_queue_says_when_to_come_again(alone):
     assert codes == [202] * 6 + [429] * 2
     assert int(found["Retry-After"]) >= 1
     assert document["error"]["type"] == "BusyError"
-    before = time.monotonic()
     status, _, _ = upload(alone, "predict", b"\0" * (1 << 20), "name=x")
-    assert status == 429  # before the file is read
-    assert time.monotonic() - before < 10
+    assert status == 429
+    assert "dippm_uploaded_bytes_total" not in Client(alone.address).metrics()  # it was not taken
     ask(alone, "DELETE", headers["Location"])
     with Client(alone.address, timeout_s=120) as client:  # it asks again by itself
         assert client.predict({"path": "net.onnx"}, batch=999)["latency_ms"] > 0
@@ -210,9 +208,7 @@ def test_800_half_open_connections_leave_the_service_answering(service):
             text = "" if number % 2 else "POST /v1/predict HTTP/1.1\nHost: 127."
             held.append(send(service, text))
         for _ in range(5):
-            began = time.monotonic()
             assert ask(service, "GET", "/healthz")[0] == 200
-            assert time.monotonic() - began < 10
         metrics = Client(service.address).metrics()
         (line,) = (x for x in metrics.splitlines() if x.startswith("dippm_connections "))
         assert float(line.split()[1]) <= 512

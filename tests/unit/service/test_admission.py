@@ -12,6 +12,7 @@ import ssl
 
 import pytest
 
+from dippm.client import Client, ClientError
 from tests.unit.service.served import Process, wait_for
 
 POD = {
@@ -333,6 +334,14 @@ def test_the_api_server_gets_an_answer_before_it_gives_up(tmp_path, root, certif
         wait_for(lambda: "patch" in post(service, REVIEW, "timeout=1s")[1]["response"])
     finally:
         service.end()
+
+
+def test_the_client_speaks_tls_and_knows_whom_to_trust(webhook, certificate):
+    address = f"https://127.0.0.1:{webhook.port}"
+    trusting = Client(address, token=webhook.token, certificates=certificate / "cert.pem")
+    assert trusting.predict({"path": "net.onnx"})["latency_ms"] > 0
+    with pytest.raises(ClientError, match="certificate"):
+        Client(address, token=webhook.token).health()
 
 
 def test_plain_http_is_no_way_in(webhook):

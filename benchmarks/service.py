@@ -100,6 +100,17 @@ def cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_s(pid: int | str) -> float:
+    """Return seconds that the threads of a process were ready to run and had no processor."""
+    waited = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            waited += int((thread / "schedstat").read_text().split()[1])
+        except (OSError, IndexError):
+            continue
+    return waited / 1e9
+
+
 def resident_mb(pid: int) -> float:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -137,7 +148,8 @@ def cached(service: Served, model: Path, given: argparse.Namespace) -> None:
     total = int(given.rate * min(given.seconds, given.limit_s))
     times: list[float] = []
     failed: list[str] = []
-    lock, began, used_s = threading.Lock(), time.perf_counter() + 0.5, cpu_s(service.pid)
+    lock, began = threading.Lock(), time.perf_counter() + 0.5
+    used_s, waited = cpu_s(service.pid), waited_s(service.pid)
 
     def run(first: int) -> None:
         with Client(service.address) as client:
@@ -160,6 +172,7 @@ def cached(service: Served, model: Path, given: argparse.Namespace) -> None:
     for thread in threads:
         thread.join()
     took_s = time.perf_counter() - began
+    waited = waited_s(service.pid) - waited
     used_ms = 1e3 * (cpu_s(service.pid) - used_s) / max(len(times), 1)
     times.sort()
     p50, p95, p99 = (1e3 * times[int(q * (len(times) - 1))] for q in (0.5, 0.95, 0.99))
@@ -167,7 +180,8 @@ def cached(service: Served, model: Path, given: argparse.Namespace) -> None:
         f"cached: {len(times):,} of {total:,} answered, {len(failed)} failed, "
         f"{len(times) / took_s:.0f}/s (asked for {given.rate:g}); "
         f"median {p50:.1f} ms, p95 {p95:.1f}, p99 {p99:.1f} (goal {GOAL_P99_MS:g}), "
-        f"most {1e3 * times[-1]:.1f}; {used_ms:.2f} ms of the processor each"
+        f"most {1e3 * times[-1]:.1f}; {used_ms:.2f} ms of the processor each, "
+        f"for which the service waited {waited:.1f} s of {took_s:.0f}"
     )
 
 

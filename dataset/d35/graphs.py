@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ def make(
     batches: Sequence[int] = BATCHES,
     *,
     models_per_part: int = MODELS_PER_PART,
+    models: Callable[[str], Sequence[str]] = models_of,
 ) -> Iterator[Part]:
     """Write what is missing in a folder; yields each part as it is done or was found done.
 
@@ -72,24 +73,25 @@ def make(
         graphs: wanted by family.
         batches: of each model.
         models_per_part: that are converted together, at most.
+        models: of a family, in the order in which they are taken.
 
     Raises:
         DippmError: if the folder has parts of other versions, or a family has too few models.
     """
-    shipped_graphs.unpack([m for name in graphs for m in models_of(name)], folder / RAW)
+    shipped_graphs.unpack([m for name in graphs for m in models(name)], folder / RAW)
     for name, wanted in graphs.items():
         done = parts(folder, name)
         yield from done
-        models, have = models_of(name), sum(part.rows for part in done)
+        candidates, have = models(name), sum(part.rows for part in done)
         begin = done[-1].following if done else 0
         while have < wanted:
-            if begin >= len(models):
+            if begin >= len(candidates):
                 raise DippmError(
                     f"{name} has {have:,} of {wanted:,} graphs, and no further model",
                     "Give dataset/d35/table1.py more sizes or batches.",
                 )
             needed = math.ceil((wanted - have) / len(batches))
-            chosen = models[begin : begin + min(needed, models_per_part)]
+            chosen = candidates[begin : begin + min(needed, models_per_part)]
             begin += len(chosen)
             part = _write(folder, name, len(done), chosen, begin, batches, wanted - have)
             done.append(part)

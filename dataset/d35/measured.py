@@ -48,8 +48,8 @@ def measured_rows(data: Path | None = None) -> pd.DataFrame:
     rows = pd.concat(tables, ignore_index=True)
     rows = rows.assign(model=rows["model"].replace(NAMES), energy_j=float("nan"))
     alone = rows["n_gpus"].fillna(1) == 1
-    if "processes" in rows:
-        alone &= rows["processes"].fillna(1) == 1
+    if "processes_mps" in rows:
+        alone &= rows["processes_mps"].fillna(1) == 1
     return rows[
         rows["gpu"].fillna("").str.startswith("A100")
         & rows["precision"].isin(PRECISIONS)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from dippm.estimate.features import GraphTensors, collate
@@ -24,6 +25,7 @@ from dippm.estimate.models.pmgns_network import Pmgns
 from training.pmgns.lr_finder import LearningRateRange, find_learning_rate
 
 D35_LEARNING_RATE = 2.754e-5
+STATE = "state"
 Part = tuple[Sequence[GraphTensors], torch.Tensor]
 
 
@@ -101,7 +103,8 @@ def train(
         training: graphs and targets (G, T), NaN where unlabelled.
         validation: decides which weights are kept and when to stop.
         config: how.
-        folder: of `log.csv`, `state.json`, `last.safetensors`, `best.safetensors`.
+        folder: of `log.csv`, `last.safetensors` (with the state of the run as its metadata), and
+            `best.safetensors`.
         experiment: also log to this MLflow experiment, if MLflow is installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +127,7 @@ def train(
             row = {"epoch": epoch, "loss": loss, "validation_mape": mape(network, validation)}
             log.append(row)
             if row["validation_mape"] <= min(r["validation_mape"] for r in log):
-                save_file(network.state_dict(), folder / "best.safetensors")
+                _save_whole(network.state_dict(), folder / "best.safetensors")
             _save(folder, network, optimizer, {**identity, "learning_rate": rate, "log": log})
             progress.update(task, advance=1, note=f"validation {row['validation_mape']:.3f}")
     _to_mlflow(experiment, network, config, log)
@@ -217,12 +220,21 @@ def _save(
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
-    save_file(tensors, folder / "last.safetensors")
-    (folder / "state.json").write_text(json.dumps(state, indent=1))
+    # The state travels with the weights: a run that is killed between two files mixes nothing.
+    _save_whole(tensors, folder / "last.safetensors", {STATE: json.dumps(state)})
     with (folder / "log.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, state["log"][0])
         writer.writeheader()
         writer.writerows(state["log"])
+
+
+def _save_whole(
+    tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write under another name and rename, so that a file is whole or the one before."""
+    unfinished = path.with_suffix(".part")
+    save_file(dict(tensors), unfinished, metadata)
+    unfinished.replace(path)
 
 
 def _identity(network: Pmgns, config: TrainingConfig, parts: Sequence[Part]) -> dict[str, Any]:
@@ -240,14 +252,15 @@ def _identity(network: Pmgns, config: TrainingConfig, parts: Sequence[Part]) -> 
 
 def _resumed(folder: Path, network: Pmgns, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of an interrupted run and load its weights; {} if there is none."""
-    path = folder / "state.json"
+    path = folder / "last.safetensors"
     if not path.is_file():
         return {}
-    state: dict[str, Any] = json.loads(path.read_text())
+    with safe_open(path, "pt") as file:
+        state: dict[str, Any] = json.loads((file.metadata() or {}).get(STATE, "{}"))
     if any(state.get(name) != value for name, value in json.loads(json.dumps(identity)).items()):
         return {}
     prefix = "network."
-    tensors = load_file(folder / "last.safetensors")
+    tensors = load_file(path)
     network.load_state_dict(
         {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     )

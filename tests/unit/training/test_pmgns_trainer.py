@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from dippm.estimate.features import GraphTensors
 from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
 from training.pmgns.lr_finder import find_learning_rate
-from training.pmgns.trainer import Part, TrainingConfig, find_rate, mape, train
+from training.pmgns.trainer import STATE, Part, TrainingConfig, find_rate, mape, train
 
 CONFIG = TrainingConfig(epochs=4, batch_size=4, learning_rate=1e-3, bfloat16=False)
 
@@ -48,9 +49,11 @@ def test_an_interrupted_run_ends_like_one_that_was_not(part: Part, tmp_path: Pat
     whole = train(network(), part, part, CONFIG, folder=tmp_path / "whole")
     cut = tmp_path / "cut"
     train(network(), part, part, replace(CONFIG, epochs=2), folder=cut)
-    state = json.loads((cut / "state.json").read_text())
+    last_of_cut = cut / "last.safetensors"
+    with safe_open(last_of_cut, "pt") as file:
+        state = json.loads(file.metadata()[STATE])
     state["training"]["epochs"] = CONFIG.epochs
-    (cut / "state.json").write_text(json.dumps(state))
+    save_file(load_file(last_of_cut), last_of_cut, {STATE: json.dumps(state)})
     torch.manual_seed(7)
     resumed = train(Pmgns(PmgnsConfig(hidden=8)), part, part, CONFIG, folder=cut)
     assert resumed.log == whole.log

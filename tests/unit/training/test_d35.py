@@ -1,0 +1,115 @@
+"""D3.5's experiment with a dozen graphs: it trains, resumes, and says what it imitates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dataset.d35.graphs import make
+from dataset.d35.labels import PROVENANCE, label, labels_folder
+from dippm.errors import DippmError
+from dippm.estimate.pretrained import find
+from training.d35.examples import about_labels, load_examples
+from training.d35.experiment import CONFIG, fold_of, jobs_of, run, started, write_results
+from training.d35.report import errors_by_target
+from training.pmgns.examples import Examples
+
+MODELS = {
+    "vit": ["timm:test_vit2@160", "timm:test_vit3@160"],
+    "resnet": ["timm:test_resnet@160"],
+    "efficientnet": ["timm:test_efficientnet@160", "timm:test_efficientnet_gn@160"],
+}
+WANTED = {"vit": 6, "resnet": 3, "efficientnet": 5}
+JOBS = """
+narrow:
+  gnn: [sage]
+  splits: {S0: [0], S2: [1]}
+  network: {hidden: 8}
+  training: {epochs: 2, batch_size: 4, learning_rate: 1.0e-3, bfloat16: false}
+finder:
+  gnn: [mlp]
+  splits: {all: [0]}
+  network: {hidden: 8}
+  training: {epochs: 1, batch_size: 4, learning_rate: finder, bfloat16: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("d35")
+    list(make(folder, WANTED, (1, 2, 4), models=MODELS.__getitem__))
+    list(label(folder, find()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def examples(folder: Path) -> Examples:
+    return load_examples(folder, labels_folder(folder, find()))
+
+
+def test_examples_have_the_graphs_and_labels_in_order(folder: Path, examples: Examples) -> None:
+    assert len(examples) == sum(WANTED.values())
+    assert set(examples.families) == set(WANTED)
+    assert examples.targets.isfinite().all()
+    batches = [int(row.rpartition("/")[2]) for row in examples.rows]
+    assert [int(graph.static[0, 1]) for graph in examples.graphs] == batches
+    few = load_examples(folder, labels_folder(folder, find()), most=2)
+    assert len(few) == 2 * len(WANTED)
+
+
+def test_no_labels_is_an_error_that_names_the_command(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DippmError) as error:
+        load_examples(folder, tmp_path)
+    assert "dataset.d35.labels" in error.value.hint
+
+
+def test_shipped_configuration_has_tables_2_and_3() -> None:
+    jobs = list(jobs_of(yaml.safe_load(CONFIG.read_text(encoding="utf-8"))))
+    table3 = [job for job in jobs if job.name == "table3"]
+    assert {job.network.gnn for job in table3} == {"sage", "gat", "gcn", "gin", "mlp"}
+    assert all(job.network.hidden == 512 and job.network.dropout == 0.05 for job in table3)
+    assert all(job.training.epochs == 10 for job in table3)
+    assert len({job.key for job in jobs}) == len(jobs)
+
+
+def test_jobs_run_and_results_say_what_is_imitated(
+    folder: Path, examples: Examples, tmp_path: Path
+) -> None:
+    about = about_labels(labels_folder(folder, find()))
+    document = started(tmp_path, examples, about)
+    jobs = list(jobs_of(yaml.safe_load(JOBS)))
+    for job in jobs:
+        document["results"][job.key] = run(job, examples, tmp_path)
+        write_results(tmp_path, document)
+    first = document["results"]["narrow/S0/0/sage"]
+    assert first["epochs"] == 2
+    assert first["graphs_per_s"] > 0
+    assert first["test"]["mape"] > 0
+    assert first["test"]["energy_j"]["mape"] > 0
+    assert "test" not in document["results"]["finder/all/0/mlp"]
+    losses = json.loads((tmp_path / "finder/all/0/mlp/range_test.json").read_text())["losses"]
+    assert len(losses) > 10
+    assert started(tmp_path, examples, about)["results"] == document["results"]
+    assert PROVENANCE in (tmp_path / "results.md").read_text()
+    resumed = run(jobs[0], examples, tmp_path)
+    assert resumed["graphs_per_s"] is None
+    assert resumed["test"] == first["test"]
+
+
+def test_a_family_held_out_trains_nowhere(examples: Examples) -> None:
+    job = next(job for job in jobs_of(yaml.safe_load(JOBS)) if job.split == "S2")
+    split, fold = fold_of(job, examples)
+    family = dict(zip(examples.rows, examples.families, strict=True))
+    assert {family[row] for row in fold.test} == {fold.name}
+    assert fold.name not in {family[row] for row in split.train(fold)}
+
+
+def test_errors_leave_out_what_has_no_label() -> None:
+    labels = torch.tensor([[1.0, float("nan")], [2.0, 4.0]])
+    errors = errors_by_target(torch.tensor([[1.1, 9.0], [2.0, 5.0]]), labels, ("a", "b"))
+    assert errors["mape"] == pytest.approx((0.1 + 0 + 0.25) / 3, abs=1e-5)
+    assert errors["b"] == {"mape": 0.25, "median_ape": 0.25}

@@ -292,6 +292,7 @@ class PmgnsConditions(Schema):
     mode: list[Mode]
     timer: list[Timer]
     channels_last: list[bool]
+    autograd: Annotated[list[bool], Field(min_length=1)] = [False]
 
 
 class Residual(Schema):

@@ -14,7 +14,7 @@ import torch
 
 from dippm.errors import CheckpointError, ConditionsError
 from dippm.estimate.conditions import Conditions
-from dippm.estimate.features import FEATURE_VERSION, collate
+from dippm.estimate.features import FEATURE_VERSION, GraphTensors, collate
 from dippm.estimate.models.checkpoint_schemas import PmgnsSchema, check
 from dippm.estimate.models.pmgns_inputs import network_inputs
 from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
@@ -23,6 +23,10 @@ from dippm.estimate.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estim
 from dippm.model.graph.model_graph import ModelGraph
 
 KIND = "pmgns"
+WITHOUT_AUTOGRAD = (False,)
+NODES_AT_ONCE = 1 << 16
+"""Nodes that `estimate_many` sends through the network together: at width 128 a layer takes 32 MiB
+for them, which two cores' caches and memory bear better than all at once."""
 
 
 @predictor(KIND)
@@ -32,7 +36,8 @@ class PmgnsPredictor:
     Args:
         network: weights and scales.
         config: of the checkpoint; the keys read here are "graph_version", "conditions" (what was
-            measured: lists under "devices", "precision", "mode", "timer", "channels_last"),
+            measured: lists under "devices", "precision", "mode", "timer", "channels_last", and
+            "autograd", which is [False] where it is not given),
             "residuals" (per target the quantiles of log(measured / predicted) on held-out data:
             "coverage", "low", "high", "upper_99"), "seen" ("operators", "batch", "nodes") and,
             where given, "absent" (reason by target that was not trained).
@@ -110,6 +115,35 @@ class PmgnsPredictor:
         }
         return [answers[_key(point)] for point in conditions]
 
+    def estimate(self, graphs: GraphTensors) -> torch.Tensor:
+        """Return (G, T) in physical units, T as `targets` of the network's configuration.
+
+        Nothing is checked: the tensors are those of `network_inputs` under the conditions of the
+        training. Gradients reach `x` and `static` if they ask for them.
+        """
+        return self.network.decode(self.network(graphs))
+
+    def estimate_many(
+        self, graphs: Sequence[GraphTensors], *, nodes_at_once: int = NODES_AT_ONCE
+    ) -> torch.Tensor:
+        """Return `estimate` of any number of graphs, (G, T), in pieces that memory holds.
+
+        Args:
+            graphs: of one model each, or of several.
+            nodes_at_once: a piece has at most that many nodes, or one of `graphs`.
+        """
+        if not graphs:
+            return torch.zeros(0, len(self.network.config.targets))
+        pieces: list[list[GraphTensors]] = [[]]
+        nodes = 0
+        for graph in graphs:
+            nodes += graph.x.shape[0]
+            if pieces[-1] and nodes > nodes_at_once:
+                pieces.append([])
+                nodes = graph.x.shape[0]
+            pieces[-1].append(graph)
+        return torch.cat([self.estimate(collate(piece)) for piece in pieces])
+
     def _refuse_untrained(self, conditions: Conditions) -> None:
         refuse_phase(self.config, conditions)
         trained = self.config["conditions"]
@@ -129,11 +163,17 @@ class PmgnsPredictor:
                 "this checkpoint knows the host that it was trained on, and no other",
                 "Leave the host out, or use the kind `hybrid`.",
             )
-        if conditions.context_mb is not None or conditions.autograd:
-            asked = "autograd" if conditions.autograd else "context_mb"
+        if conditions.context_mb is not None:
             raise ConditionsError(
-                f"this checkpoint predicts the memory as one number, and knows no {asked}",
-                f"Leave {asked} out, or use the kind `hybrid`.",
+                "this checkpoint predicts the memory as one number, and knows no context_mb",
+                "Leave context_mb out, or use the kind `hybrid`.",
+            )
+        if conditions.autograd not in trained.get("autograd", WITHOUT_AUTOGRAD):
+            told = "without" if conditions.autograd else "with"
+            remedy = "Leave autograd out" if conditions.autograd else "Ask for autograd=True"
+            raise ConditionsError(
+                f"this checkpoint was trained on passes {told} autograd",
+                f"{remedy}, or use the kind `hybrid`.",
             )
         if conditions.attention != "fused":
             raise ConditionsError(

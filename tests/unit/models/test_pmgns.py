@@ -258,3 +258,36 @@ def test_many_points_equal_single_points(graph: ModelGraph, conditions: Conditio
     assert many[1].values["latency_ms"].value == pytest.approx(single, rel=1e-5)
     assert single != many[0].values["latency_ms"].value
     assert predictor.predict_many(graph, []) == []
+
+
+def test_many_graphs_in_pieces_are_the_graphs_one_by_one(graph: ModelGraph) -> None:
+    predictor = predictor_of(config())
+    tensors = [encode(graph.at_batch(batch)) for batch in (1, 2, 4, 8, 16)]
+    alone = torch.cat([predictor.estimate(one) for one in tensors])
+    for nodes_at_once in (1, 9, 1000):
+        many = predictor.estimate_many(tensors, nodes_at_once=nodes_at_once)
+        assert torch.allclose(many, alone, rtol=1e-4)
+    assert predictor.estimate_many([]).shape == (0, 3)
+
+
+def test_estimates_can_be_differentiated_in_their_inputs(graph: ModelGraph) -> None:
+    tensors = encode(graph)
+    tensors.x.requires_grad_()
+    tensors.static.requires_grad_()
+    predictor_of(config()).estimate(tensors)[:, 1].log().sum().backward()
+    assert tensors.x.grad is not None
+    assert tensors.static.grad is not None
+    assert tensors.x.grad.abs().sum() > 0
+    assert tensors.static.grad.abs().sum() > 0
+
+
+def test_a_network_of_passes_with_autograd_answers_for_those_alone(graph: ModelGraph) -> None:
+    trained = {**config()["conditions"], "devices": ["A100-40GB"], "precision": ["fp32"]}
+    predictor = predictor_of(config(conditions={**trained, "autograd": [True]}))
+    asked = Conditions(find("A100-40GB"), batch=2, autograd=True)
+    assert "latency_ms" in predictor.predict(graph, asked).values
+    with pytest.raises(ConditionsError, match="with autograd") as caught:
+        predictor.predict(graph, replace(asked, autograd=False))
+    assert "autograd=True" in caught.value.hint
+    with pytest.raises(ConditionsError, match="without autograd"):
+        predictor_of(config(conditions=trained)).predict(graph, asked)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 import yaml
+from typer.testing import CliRunner
 
-from dataset.d35.graphs import make
+import dippm
+from dataset.d35.graphs import RAW, graphs_of, make
 from dataset.d35.labels import PROVENANCE, label, labels_folder
-from dippm.errors import DippmError
+from dippm.errors import ConditionsError, DippmError
 from dippm.estimate.pretrained import find
+from training.d35 import experiment
 from training.d35.examples import about_labels, load_examples
 from training.d35.experiment import CONFIG, fold_of, jobs_of, run, started, write_results
+from training.d35.publish import publish
 from training.d35.report import errors_by_target
 from training.pmgns.examples import Examples
 
@@ -27,7 +33,7 @@ WANTED = {"vit": 6, "resnet": 3, "efficientnet": 5}
 JOBS = """
 narrow:
   gnn: [sage]
-  splits: {S0: [0], S2: [1]}
+  splits: {S0: [0], S2: [1], all: [0]}
   network: {hidden: 8}
   training: {epochs: 2, batch_size: 4, learning_rate: 1.0e-3, bfloat16: false}
 finder:
@@ -98,6 +104,35 @@ def test_jobs_run_and_results_say_what_is_imitated(
     resumed = run(jobs[0], examples, tmp_path)
     assert resumed["graphs_per_s"] is None
     assert resumed["test"] == first["test"]
+
+
+def test_the_checkpoint_says_first_that_it_imitates(
+    folder: Path, examples: Examples, tmp_path: Path
+) -> None:
+    labels = labels_folder(folder, find())
+    config, out = tmp_path / "jobs.yaml", tmp_path / "pmgns-a100" / "0.1.0"
+    config.write_text(JOBS, encoding="utf-8")
+    with pytest.raises(DippmError, match="nothing of narrow/all/0/sage"):
+        publish(folder, out, tmp_path, examples, list(jobs_of(yaml.safe_load(JOBS))), labels)
+    asked = ["--runs", str(tmp_path), "--config", str(config), "--labels", str(labels)]
+    done = CliRunner().invoke(app_of(experiment.main), [str(folder), *asked])
+    assert done.exit_code == 0, done.output
+    publish(folder, out, tmp_path, examples, list(jobs_of(yaml.safe_load(JOBS))), labels)
+    assert (out / "README.md").read_text().splitlines()[2].startswith("It imitates hybrid-gpu")
+    graph = next(graphs_of("timm:test_vit3@160", folder / RAW, (2,)))
+    loaded = dippm.load(out)
+    found = loaded.predict(graph, batch=2, device="A100-40GB", autograd=True)
+    assert found.memory_mb > 0
+    assert found.energy_j > 0
+    assert found.seed_profile.name in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
+    with pytest.raises(ConditionsError, match="autograd"):
+        loaded.predict(graph, batch=2, device="A100-40GB")
+
+
+def app_of(command: Callable[..., None]) -> typer.Typer:
+    app = typer.Typer()
+    app.command()(command)
+    return app
 
 
 def test_a_family_held_out_trains_nowhere(examples: Examples) -> None:

@@ -47,6 +47,13 @@ def explore(
         bool, typer.Option("--take-over", help="Go on with a search of another machine.")
     ] = False,
     checkpoint: options.CheckpointName = None,
+    surrogate: Annotated[
+        str | None,
+        typer.Option("--surrogate", help="Checkpoint that screens all designs, as pmgns-a100."),
+    ] = None,
+    confirm: Annotated[
+        int, typer.Option("--confirm", help="Best of a screening to predict in full.", min=1)
+    ] = 32,
     trust: options.Trust = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="Also write all rows as CSV.")] = None,
     html: options.Html = None,
@@ -77,6 +84,8 @@ def explore(
                 workers=workers,
                 cluster=cluster,
                 take_over=take_over,
+                surrogate=surrogate,
+                confirm=confirm,
                 **arguments,
             )
         except NoFeasibleDesignError as error:

@@ -65,11 +65,13 @@ class Exploration:
         question: what was searched, and what for.
         tried: every design.
         name: of the study.
+        screening: who chose these designs among more; empty if nobody did.
     """
 
     question: Question
     tried: tuple[Tried, ...]
     name: str = "dippm"
+    screening: str = ""
 
     @cached_property
     def feasible(self) -> tuple[Tried, ...]:
@@ -190,7 +192,8 @@ class Exploration:
 
     def notes(self) -> list[str]:
         """Return what a reader must know: notes on objectives, warnings with their counts."""
-        found = [f"{o.name}: {o.note}" for o in self.question.objectives if o.note]
+        found = [self.screening] if self.screening else []
+        found += [f"{o.name}: {o.note}" for o in self.question.objectives if o.note]
         warned = Counter(w for t in self.feasible for w in t.outcome.warnings)
         return [*found, *(f"{text} ({count} designs)" for text, count in warned.most_common(8))]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ from dippm.decide.exploration.local import HereEngine, LocalEngine, can_fork
 from dippm.decide.exploration.objectives import Objective, objectives_of
 from dippm.decide.exploration.question import Outcome, Question, Task
 from dippm.decide.exploration.results import Exploration, Tried
+from dippm.decide.exploration.screening import (
+    CONFIRMED,
+    most_promising,
+    refuse_what_it_cannot_screen,
+    screening_note,
+)
 from dippm.decide.exploration.space import Space
 from dippm.decide.exploration.study import Chosen, Study, key_of
 from dippm.errors import ConditionsError
@@ -49,6 +56,8 @@ def explore(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
     take_over: bool = False,
+    surrogate: str | Path | None = None,
+    confirm: int = CONFIRMED,
 ) -> Exploration:
     """Search a design space.
 
@@ -81,6 +90,10 @@ def explore(
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
         take_over: go on with a study that was searched on another machine.
+        surrogate: checkpoint that screens: it answers for all trials, and the best of them are
+            asked of `checkpoint`, whose answers are what is returned. In a storage the screening
+            has a study of its own.
+        confirm: designs that are asked of `checkpoint` after a screening.
 
     Raises:
         ExploreError: if objectives, constraints or arguments are wrong; among these
@@ -104,9 +117,14 @@ def explore(
         limits.timeout_s,
         limits.memory_limit_mb,
     )
+    asked = question
+    if surrogate is not None:
+        asked = replace(question, predictor=_predictor(surrogate, space))
+        refuse_what_it_cannot_screen(asked, confirm)
+        name = f"{name}, screened by {asked.predictor.checkpoint.name}"
     whole = space.size is not None and total >= space.size
     study = Study(
-        question,
+        asked,
         storage=storage,
         name=name,
         sampler="grid" if whole else sampler,
@@ -118,15 +136,39 @@ def explore(
         known = {key_of(chosen): outcome for _, chosen, outcome in study.tried()}
         left = total - len(study.tried())
         if left > 0:
-            with _crew(question, workers, cluster) as crew:
+            with _crew(asked, workers, cluster) as crew:
                 _search(study, crew, known, left, total)
-        tried = tuple(Tried(n, space.design(c), o) for n, c, o in study.tried())
+        entries = study.tried()
     finally:
         study.release()
-    found = Exploration(question, tried, study.name)
+    found = Exploration(asked, tuple(Tried(n, space.design(c), o) for n, c, o in entries), name)
+    if surrogate is not None:
+        chosen = {number: labels for number, labels, _ in entries}
+        found = _confirmed(
+            found, question, chosen, confirm, lambda: _crew(question, workers, cluster)
+        )
     if not found.feasible:
         raise _nothing(found)
     return found
+
+
+def _confirmed(
+    screened: Exploration,
+    question: Question,
+    chosen: Mapping[int, Chosen],
+    most: int,
+    crew_of: Callable[[], AbstractContextManager[Crew]],
+) -> Exploration:
+    """Return what the question's own predictor says of the best that were screened."""
+    space = question.space
+    best = {tried.number: chosen[tried.number] for tried in most_promising(screened, most)}
+    outcomes: dict[int, Outcome] = {}
+    with crew_of() as crew:
+        for answered in crew.answer(_tasks(space, best)):
+            outcomes |= answered
+            tell(f"design {len(outcomes):,} of {len(best):,} to confirm")
+    tried = tuple(Tried(n, space.design(best[n]), outcomes[n]) for n in best)
+    return Exploration(question, tried, screened.name, screening_note(screened, question, tried))
 
 
 def _search(
@@ -147,7 +189,7 @@ def _search(
                 study.tell(number, known[key])
         fresh = {numbers[0]: asked[numbers[0]] for numbers in alike.values()}
         repeated = 0 if fresh else repeated + len(asked)
-        for answered in crew.answer(_tasks(study, fresh)):
+        for answered in crew.answer(_tasks(study.space, fresh)):
             for first, outcome in answered.items():
                 key = key_of(asked[first])
                 known[key] = outcome
@@ -157,11 +199,11 @@ def _search(
             tell(f"design {total - left:,} of {total:,}")
 
 
-def _tasks(study: Study, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], Task]:
+def _tasks(space: Space, chosen: Mapping[int, Chosen]) -> dict[tuple[Any, ...], Task]:
     """Return the designs in tasks of equal graphs."""
     tasks: dict[tuple[Any, ...], dict[int, Chosen]] = {}
     for number, labels in chosen.items():
-        tasks.setdefault(study.space.design(labels).built, {})[number] = labels
+        tasks.setdefault(space.design(labels).built, {})[number] = labels
     return {built: Task(designs) for built, designs in tasks.items()}
 
 

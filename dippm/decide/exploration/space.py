@@ -7,7 +7,8 @@ their own and never cost a conversion.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from dippm.decide.exploration.design import (
 )
 from dippm.decide.exploration.errors import ExploreError
 from dippm.devices import Device, MigProfile, host_of
+from dippm.errors import UnsupportedPrecisionError
 from dippm.estimate.conditions import Attention, Conditions, Mode, Timer, precision_of
 from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, Grid, HostLike
 from dippm.model.convert import Input
@@ -97,12 +99,12 @@ class Space:
         }
         grid = Grid.of(device, mig, precision, 1, **self._rest)
         self._places = {place_name(d.name, m.name if m else None): (d, m) for d, m in grid.places}
-        precisions = dict.fromkeys(map(precision_of, grid.precisions))
+        self._precisions = tuple(dict.fromkeys(map(precision_of, grid.precisions)))
         self._roots: dict[str, Axis] = {
             ARCHITECTURE: Choices(tuple(self.architectures)),
             PLACE: Choices(tuple(self._places)),
             BATCH: axis_of(BATCH, batch),
-            PRECISION: Choices(tuple(precisions)),
+            PRECISION: Choices(self._precisions),
         }
         self._check_batches()
         grid.points([1], supported=lambda _: ())  # no place has any of the precisions: an error
@@ -198,6 +200,13 @@ class Space:
             mig=profile,
             **self._rest,
         )
+
+    def every_condition(self) -> Iterator[Conditions]:
+        """Yield the conditions of each place and precision that go together, at the least batch."""
+        for device, profile in self._places.values():
+            for precision in self._precisions:
+                with suppress(UnsupportedPrecisionError):
+                    yield Conditions(device, self.batches[0], precision, mig=profile, **self._rest)
 
     def input_of(self, design: Design) -> Input:
         """Return the sizes of a design's input."""

@@ -96,7 +96,7 @@ class PmgnsPredictor:
                 "Take a checkpoint of this version of DIPPM (`dippm models`), or train again.",
             )
         for point in conditions:
-            self._refuse_untrained(point)
+            self.refuse_untrained(point)
         if not conditions:
             return []
         if graph.runs_nothing:
@@ -144,7 +144,12 @@ class PmgnsPredictor:
             pieces[-1].append(graph)
         return torch.cat([self.estimate(collate(piece)) for piece in pieces])
 
-    def _refuse_untrained(self, conditions: Conditions) -> None:
+    def refuse_untrained(self, conditions: Conditions) -> None:
+        """Refuse conditions that were not trained for.
+
+        Raises:
+            ConditionsError: that names the first of them.
+        """
         refuse_phase(self.config, conditions)
         trained = self.config["conditions"]
         if conditions.device.name not in trained["devices"]:

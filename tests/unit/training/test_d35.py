@@ -124,7 +124,7 @@ def test_the_checkpoint_says_first_that_it_imitates(
     found = loaded.predict(graph, batch=2, device="A100-40GB", autograd=True)
     assert found.memory_mb > 0
     assert found.energy_j > 0
-    assert found.seed_profile.name in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
+    assert found.seed_mig.name in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
     with pytest.raises(ConditionsError, match="autograd"):
         loaded.predict(graph, batch=2, device="A100-40GB")
 

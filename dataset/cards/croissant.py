@@ -111,15 +111,22 @@ def describe(data: Path = DATA, base: Path = FILE.parent) -> dict[str, Any]:
         "version": __version__,
         "isLiveDataset": True,
         "distribution": [
-            *(_file(path, base, "Measured rows") for path in rows),
-            *(_file(path, base, "Kernels of the measured rows") for path in kernels),
+            *(file_object(path, base, "Measured rows") for path in rows),
+            *(file_object(path, base, "Kernels of the measured rows") for path in kernels),
         ],
         "recordSet": [*map(_rows, rows), *map(_kernels, kernels)],
     }
     return {**document, "datePublished": max(days)} if days else document
 
 
-def _file(path: Path, base: Path, what: str) -> dict[str, Any]:
+def file_object(path: Path, base: Path, what: str) -> dict[str, Any]:
+    """Return a file of a distribution, named by its folder and itself.
+
+    Args:
+        path: of the file.
+        base: folder that the document will lie in.
+        what: it holds, in a few words.
+    """
     relative = path.relative_to(base).as_posix()
     return {
         "@type": "cr:FileObject",
@@ -139,7 +146,7 @@ def _rows(path: Path) -> dict[str, Any]:
     names = set(read_schema(path).names)  # of an older schema, it lacks newer columns
     name = f"rows:{_id(path)}"
     return {
-        **_records(name, path, [column for column in COLUMNS if column.name in names]),
+        **record_set(name, path, [column for column in COLUMNS if column.name in names]),
         "description": "One configuration measured once, or why it could not be.",
         "key": {"@id": f"{name}/row_id"},
     }
@@ -147,12 +154,19 @@ def _rows(path: Path) -> dict[str, Any]:
 
 def _kernels(path: Path) -> dict[str, Any]:
     return {
-        **_records(f"kernels:{_id(path)}", path, KERNEL),
+        **record_set(f"kernels:{_id(path)}", path, KERNEL),
         "description": "One kernel of a profiled step; row_id is that of its measured row.",
     }
 
 
-def _records(name: str, path: Path, columns: Iterable[Column]) -> dict[str, Any]:
+def record_set(name: str, path: Path, columns: Iterable[Column]) -> dict[str, Any]:
+    """Return the columns of a file.
+
+    Args:
+        name: of the set of records.
+        path: of the file, as given to `file_object`.
+        columns: with type and meaning.
+    """
     return {
         "@type": "cr:RecordSet",
         "@id": name,

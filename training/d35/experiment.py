@@ -14,11 +14,12 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
 import typer
 import yaml
@@ -38,7 +39,11 @@ from training.pmgns.trainer import Training, TrainingConfig, find_rate, predicti
 
 CONFIG = Path(__file__).parents[1] / "configs" / "d35.yaml"
 ALL = "all"
-SPLITS = {"S0": random_split, "S1": by_architecture, "S2": family_out}
+SPLITS: dict[str, Callable[[pd.DataFrame], Split]] = {
+    "S0": random_split,
+    "S1": by_architecture,
+    "S2": family_out,
+}
 console = Console(stderr=True)
 
 
@@ -167,7 +172,7 @@ def trained(job: Job, examples: Examples, runs: Path) -> Training | None:
     return Training(network.eval(), 0.0, _epochs_done(runs / job.key), ())
 
 
-def keep_range_test(job: Job, examples: Examples, rows: list[str], folder: Path) -> None:
+def keep_range_test(job: Job, examples: Examples, rows: Sequence[str], folder: Path) -> None:
     """Write the rates and losses of the range test, once."""
     path = folder / "range_test.json"
     if path.is_file():

@@ -10,8 +10,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from dataset.d35 import graphs, labels, table1
+from dataset.d35 import graphs, labels, publish, table1
 from dataset.d35.graphs import make, parts
+from dataset.join.manifest import sha256_of_file
 from dippm.errors import DippmError
 from dippm.estimate.features import NODE_FEATURES
 from dippm.estimate.pretrained import find
@@ -107,3 +108,18 @@ def test_no_graphs_is_an_error_that_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(DippmError) as error:
         list(labels.label(tmp_path, find()))
     assert "python -m dataset.d35.graphs" in error.value.hint
+
+
+def test_datasheet_and_croissant_describe_every_file(folder: Path) -> None:
+    list(labels.label(folder, find()))
+    text, document = publish.datasheet(folder), publish.croissant(folder)
+    assert "predicted, not measured" in text
+    assert "6 of 10,508 graphs" in text
+    described = {file["contentUrl"]: file["sha256"] for file in document["distribution"]}
+    on_disk = {
+        p.relative_to(folder).as_posix(): sha256_of_file(p) for p in folder.rglob("*.parquet")
+    }
+    assert described == on_disk
+    assert len(document["recordSet"]) == len(on_disk)
+    names = {field["name"].rpartition("/")[2] for field in document["recordSet"][0]["field"]}
+    assert names == set(graphs.schema().names)

@@ -123,8 +123,8 @@ def schema() -> Any:
 
     about = {
         "memory_mb": f"MiB that nvidia-smi would show, CUDA context included; {PROVENANCE}",
-        "latency_ms": f"of a forward pass, wall time; {PROVENANCE}",
-        "energy_j": f"of a forward pass, of the board; {PROVENANCE}",
+        "latency_ms": f"of a forward pass under torch.no_grad, wall time; {PROVENANCE}",
+        "energy_j": f"of the board, in that pass; {PROVENANCE}",
     }
     named = pa.field("graph_id", pa.string(), nullable=False, metadata={"about": "of the graph"})
     return pa.schema(

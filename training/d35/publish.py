@@ -34,6 +34,7 @@ from dippm.model.graph import build
 from training.d35.examples import about_labels, graph_tensors, load_examples
 from training.d35.experiment import ALL, CONFIG, Job, fold_of, jobs_of, trained
 from training.d35.report import SPLITS
+from training.d35.table4 import table4
 from training.evaluation.intervals import residuals
 from training.evaluation.metrics import bootstrap, card_columns, grouped_errors
 from training.pmgns.examples import Examples
@@ -144,6 +145,7 @@ def publish(
         "splits": {name: SPLITS[name] for name in sorted(set(held["split"]))},
         "beside measured passes, percent": measured
         or "No measured pass: see dataset.d35.measured.",
+        "D3.5's Table 4, memory in MB": table4(folder, done.network, teacher),
         "by family, held out, percent": by_family(strictest, targets),
         "training": [{"run": key, **_flat(result)} for key, result in results.items()],
     }
@@ -275,6 +277,8 @@ def card(examples: Examples, about: Mapping[str, Any], strictest: pd.DataFrame) 
             "top. Errors against measured passes stand in a table of their own.",
             f"{DEVICE}, eager float32, whole GPU, and the memory of a forward pass without "
             "`torch.no_grad` (autograd), as D3.5 measured; other conditions are refused.",
+            "Latency and energy are those of a pass under `torch.no_grad`, launched by the host that "
+            "the teacher assumes where nobody names one.",
             f"Intervals are the 90 % range of errors on {split} ({SPLITS[split]}), against the "
             "same labels. They know nothing of the labels' own errors.",
             "The ten families of D3.5: convolutional networks and vision transformers.",

@@ -17,6 +17,7 @@ from dataset.d35.graphs import RAW, graphs_of, make
 from dataset.d35.labels import PROVENANCE, label, labels_folder
 from dippm.errors import ConditionsError, DippmError
 from dippm.estimate.pretrained import find
+from dippm.estimate.pretrained.store import read_metrics
 from training.d35 import experiment
 from training.d35.examples import about_labels, load_examples
 from training.d35.experiment import CONFIG, fold_of, jobs_of, run, started, write_results
@@ -119,6 +120,9 @@ def test_the_checkpoint_says_first_that_it_imitates(
     assert done.exit_code == 0, done.output
     publish(folder, out, tmp_path, examples, list(jobs_of(yaml.safe_load(JOBS))), labels)
     assert (out / "README.md").read_text().splitlines()[2].startswith("It imitates hybrid-gpu")
+    table4 = read_metrics(out)["D3.5's Table 4, memory in MB"]
+    assert [row["slice, measured"] for row in table4[:2]] == ["1g.5gb", "2g.10gb"]
+    assert all(0.5 < row["teacher"] / row["measured"] < 2 for row in table4)
     graph = next(graphs_of("timm:test_vit3@160", folder / RAW, (2,)))
     loaded = dippm.load(out)
     found = loaded.predict(graph, batch=2, device="A100-40GB", autograd=True)

@@ -277,8 +277,8 @@ def card(examples: Examples, about: Mapping[str, Any], strictest: pd.DataFrame) 
             "top. Errors against measured passes stand in a table of their own.",
             f"{DEVICE}, eager float32, whole GPU, and the memory of a forward pass without "
             "`torch.no_grad` (autograd), as D3.5 measured; other conditions are refused.",
-            "Latency and energy are those of a pass under `torch.no_grad`, launched by the host that "
-            "the teacher assumes where nobody names one.",
+            "Latency and energy are those of a pass under `torch.no_grad`, launched by the host "
+            "that the teacher assumes where nobody names one.",
             f"Intervals are the 90 % range of errors on {split} ({SPLITS[split]}), against the "
             "same labels. They know nothing of the labels' own errors.",
             "The ten families of D3.5: convolutional networks and vision transformers.",

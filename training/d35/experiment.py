@@ -4,8 +4,9 @@
 
 Every epoch is kept: the command may be killed at any time and goes on where it was, and finished
 jobs are passed over. `results.json` and `results.md` in the folder of the runs are written after
-each job; `log.csv` of a run is its curve. Labels are predictions of the default checkpoint, so
-every error here says how well a network imitates it.
+each job; `log.csv` of a run is its curve. Two processes may share the folder if each does other
+entries (`--only wide` beside the rest, one core each). Labels are predictions of the default
+checkpoint, so every error here says how well a network imitates it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Entry to do; may be given again.")] = None,
     most: Annotated[int | None, typer.Option(help="Graphs of each family, for a trial.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the configuration's.")] = None,
-    threads: Annotated[int, typer.Option(help="Of torch.")] = 2,
+    threads: Annotated[
+        int, typer.Option(help="Of torch; two on a busy machine are many times slower than one.")
+    ] = 1,
 ) -> None:
     """Train what is not finished, in the order of the configuration."""
     torch.set_num_threads(threads)
@@ -102,7 +105,9 @@ def main(
         if document["results"].get(job.key, {}).get("identity") == job.identity:
             continue
         console.print(f"{job.key}: {job.training.epochs} epochs")
-        document["results"][job.key] = run(job, examples, runs)
+        result = run(job, examples, runs)
+        document = started(runs, examples, about)  # another process may have added to it
+        document["results"][job.key] = result
         write_results(runs, document)
 
 
@@ -229,5 +234,5 @@ def _epochs_done(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     typer.run(main)

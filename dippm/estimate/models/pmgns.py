@@ -25,8 +25,8 @@ from dippm.model.graph.model_graph import ModelGraph
 KIND = "pmgns"
 WITHOUT_AUTOGRAD = (False,)
 NODES_AT_ONCE = 1 << 12
-"""Nodes that `estimate_many` sends through the network together. What a layer of width 128 gives for
-them is 2 MiB and stays in a core's cache; sixteen times as many take more than twice the time."""
+"""Nodes that `estimate_many` sends through the network together. What a layer of width 128 gives
+for them is 2 MiB and stays in a core's cache; sixteen times as many take over twice the time."""
 
 
 @predictor(KIND)

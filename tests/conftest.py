@@ -43,6 +43,7 @@ for _number in (signal.SIGHUP, signal.SIGINT):
 settings.load_profile("ci")
 
 DURATIONS = durations.read()
+QUICK = durations.quick_files(DURATIONS)
 
 GARBAGE = (50_000, 50, 50)
 """Allocations between collections: graphs are many small objects, and what was imported stays."""
@@ -64,7 +65,7 @@ def pytest_ignore_collect(collection_path, config):
     """Import no file that has none of the quick tier: imports cost more than it does."""
     if config.getoption("markexpr") == "quick" and collection_path.suffix == ".py":
         path = collection_path.relative_to(config.rootpath).as_posix()
-        return None if durations.is_quick(DURATIONS, path) else True
+        return None if path in QUICK else True
     return None
 
 
@@ -80,7 +81,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: durations.order(DURATIONS, _file(item)))
     for item in items:
         is_marked = {"slow", "nightly"}.intersection(mark.name for mark in item.iter_markers())
-        if durations.is_quick(DURATIONS, _file(item)) and not is_marked:
+        if _file(item) in QUICK and not is_marked:
             item.add_marker("quick")
     missing = {
         marker

@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import psutil
 import pytest
 
 FILE = Path(__file__).with_name("durations.json")
-QUICK_S = 2.0
-"""Files whose unmarked tests take no longer are the quick tier."""
+QUICK_S = 40.0
+"""What the quick tier may cost; imports and collection take the rest of its minute."""
 
 Durations = Mapping[str, Mapping[str, float]]
 """Path of a file → "unmarked" and "marked" → processor seconds."""
@@ -34,9 +35,15 @@ def order(durations: Durations, path: str) -> float:
     return -sum(durations[path].values()) if path in durations else -float("inf")
 
 
-def is_quick(durations: Durations, path: str) -> bool:
-    """Return whether a file's unmarked tests belong to the quick tier; unknown ones do not."""
-    return 0 < durations.get(path, {}).get("unmarked", 0.0) <= QUICK_S
+def quick_files(durations: Durations) -> frozenset[str]:
+    """Return the cheapest files whose unmarked tests cost `QUICK_S` together, of those known."""
+    costs = sorted(
+        (tiers["unmarked"], path) for path, tiers in durations.items() if "unmarked" in tiers
+    )
+    totals = accumulate(seconds for seconds, _ in costs)
+    return frozenset(
+        path for total, (_, path) in zip(totals, costs, strict=True) if total <= QUICK_S
+    )
 
 
 class Recorder:

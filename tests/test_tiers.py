@@ -67,13 +67,15 @@ def test_unknown_files_begin_then_the_longest():
     assert ordered == ["new", "long", "short"]
 
 
-def test_the_quick_tier_is_what_is_known_to_cost_little():
+def test_the_quick_tier_is_what_costs_least_and_fits_its_minute():
+    most = durations.QUICK_S
     known = {
-        "a": {"unmarked": durations.QUICK_S, "marked": 60.0},
-        "b": {"unmarked": durations.QUICK_S + 0.1},
-        "c": {"marked": 1.0},
+        "a": {"unmarked": 0.6 * most, "marked": 60.0},
+        "b": {"unmarked": 0.5 * most},
+        "c": {"unmarked": 0.4 * most},
+        "d": {"marked": 1.0},
     }
-    assert [durations.is_quick(known, path) for path in "abcd"] == [True, False, False, False]
+    assert durations.quick_files(known) == {"b", "c"}
 
 
 def test_a_record_keeps_what_was_not_run(tmp_path):

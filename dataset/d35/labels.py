@@ -52,6 +52,11 @@ class Labelled:
     seconds: float = 0.0
 
 
+def fits(memory_mb: Any) -> Any:
+    """Return whether a pass of this memory would have run, of one number or of an array."""
+    return memory_mb <= find_device(str(CONDITIONS["device"])).memory_mb
+
+
 def labels_folder(folder: Path, checkpoint: CheckpointInfo) -> Path:
     """Return where the labels of a checkpoint lie, named by all that it answers with."""
     digest = hashlib.sha256((checkpoint.path / CONFIG).read_bytes()).hexdigest()

@@ -25,6 +25,7 @@ from dataset.cards.croissant import (
 from dataset.d35 import labels, measured
 from dataset.d35.graphs import VERSIONS, parts
 from dataset.d35.graphs import schema as graph_schema
+from dataset.d35.labels import fits
 from dataset.d35.table1 import BATCHES, GRAPHS
 from dataset.join.shipped_graphs import made_with
 from dippm import __version__
@@ -183,9 +184,11 @@ def _about_labels(paths: list[Path]) -> str:
         about = json.loads(pq.read_schema(of_folder[0]).metadata[b"d35"])
         asked = ", ".join(f"{name} {value}" for name, value in about["conditions"].items())
         count = sum(pq.read_metadata(path).num_rows for path in of_folder)
+        memory = pd.concat(pd.read_parquet(path, columns=["memory_mb"]) for path in of_folder)
         lines.append(
             f"* `{folder.name}`: {count:,} graphs, **{about['provenance']}**, by "
-            f"{about['checkpoint']} ({asked})"
+            f"{about['checkpoint']} ({asked}). By their label {(~fits(memory)).sum().iloc[0]:,} of "
+            "them would not fit the GPU; training leaves those out"
         )
     return "\n".join(lines)
 

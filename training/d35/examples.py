@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dataset.d35.graphs import parts
-from dataset.d35.labels import TARGETS
+from dataset.d35.labels import TARGETS, fits
 from dippm.errors import DippmError
 from dippm.estimate.features import NODE_FEATURES, GraphTensors
 from dippm.estimate.features.feature_spec import STATIC_COLUMNS
@@ -18,7 +18,7 @@ from training.pmgns.examples import Examples
 
 
 def load_examples(folder: Path, labels: Path, *, most: int | None = None) -> Examples:
-    """Return the graphs that have labels.
+    """Return the graphs that have labels, without those that by their label would not have run.
 
     Args:
         folder: that `dataset.d35.graphs` wrote.
@@ -42,6 +42,8 @@ def load_examples(folder: Path, labels: Path, *, most: int | None = None) -> Exa
         table, of_part = pq.read_table(part.path)[:room], pq.read_table(path)[:room]
         if table["graph_id"].to_pylist() != of_part["graph_id"].to_pylist():
             raise DippmError(f"{path} labels other graphs", "Delete it and label again.")
+        runs = pa.array(fits(of_part["memory_mb"].to_numpy()))
+        table, of_part = table.filter(runs), of_part.filter(runs)
         taken[part.family] = taken.get(part.family, 0) + len(table)
         graphs += graph_tensors(table)
         operators |= set(table["operators"].combine_chunks().flatten().unique().to_pylist())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import typer
@@ -66,6 +69,18 @@ def test_examples_have_the_graphs_and_labels_in_order(folder: Path, examples: Ex
     assert [int(graph.static[0, 1]) for graph in examples.graphs] == batches
     few = load_examples(folder, labels_folder(folder, find()), most=2)
     assert len(few) == 2 * len(WANTED)
+
+
+def test_passes_that_would_not_have_run_do_not_train(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels"
+    shutil.copytree(labels_folder(folder, find()), labels)
+    path = labels / "resnet-0000.parquet"
+    table = pq.read_table(path)
+    too_much = pa.array([1e5, *table["memory_mb"].to_pylist()[1:]])
+    pq.write_table(table.set_column(1, table.schema.field(1), too_much), path)
+    found = load_examples(folder, labels)
+    assert len(found) == sum(WANTED.values()) - 1
+    assert len(found.graphs) == len(found.targets) == len(found.rows)
 
 
 def test_no_labels_is_an_error_that_names_the_command(folder: Path, tmp_path: Path) -> None:

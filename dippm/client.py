@@ -437,7 +437,11 @@ def _error_of(response: http.client.HTTPResponse, content: bytes) -> DippmError:
         kind, message, hint = (str(told[name]) for name in ("type", "message", "hint"))
     except (ValueError, LookupError, TypeError):
         text = content[:200].decode(errors="replace")
-        return ClientError(f"{response.status} {response.reason}: {text}", status=response.status)
+        return ClientError(
+            f"{response.status} {response.reason}: {text}",
+            "Is this the address of `dippm serve`? A proxy before it may have answered.",
+            status=response.status,
+        )
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, DippmError):
         return found(message, hint)

@@ -47,7 +47,7 @@ def parts_of(name: str) -> Parts:
         able = ", ".join(n for n, one in all_formats().items() if hasattr(one, "parts"))
         raise ConditionsError(
             f"a request in the format {name} does not stand in a pod alone",
-            f"Take one of {able}, or write the file with `dippm request --format {name}`.",
+            f"Take one of {able}; `dippm request` writes the others to a file.",
         )
     return cast(Parts, found)
 

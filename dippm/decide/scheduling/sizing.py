@@ -190,7 +190,11 @@ def _nothing_meets(
     nearest = max(holding, key=lambda c: probability_within(c, slo_ms), default=None)
     latency = nearest.estimate("latency_ms") if nearest is not None else None
     if nearest is None or latency is None:
-        return NothingFeasibleError("no place holds the model and has a latency", "", choice)
+        return NothingFeasibleError(
+            "no place holds the model and has a latency",
+            "Leave out slo_ms=..., or take a checkpoint that predicts latency.",
+            choice,
+        )
     bound_ms = latency.value * math.exp(
         NormalDist().inv_cdf(probability) * log_sd(latency.interval)
     )

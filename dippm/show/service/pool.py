@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.base.process import BadFrameError, TimedOutError, WorkerDiedError, WorkerPipes
-from dippm.errors import DippmError
+from dippm.errors import DippmError, UnexpectedError
 from dippm.show.service.errors import (
     ClosingError,
     JobCancelledError,
@@ -41,9 +41,9 @@ class ToldError(DippmError):
         status: code of HTTP.
     """
 
-    def __init__(self, told: dict[str, str]) -> None:
-        super().__init__(told["message"], told["hint"])
-        self.kind = told["type"]
+    def __init__(self, message: str, hint: str, kind: str) -> None:
+        super().__init__(message, hint)
+        self.kind = kind
         self.status = status_of(type(self.kind, (DippmError,), {})(""))
 
     def to_dict(self) -> dict[str, str]:
@@ -174,7 +174,11 @@ class AnswerPool:
                     log("failed", "error", job=job.id, reason=f"{type(error).__name__}: {error}")
                     _stop(answerer)
                     answerer = None
-                    self._end(job, None, DippmError(f"unexpected {type(error).__name__}: {error}"))
+                    failed = UnexpectedError(
+                        f"unexpected {type(error).__name__}: {error}",
+                        "This is a fault of DIPPM: report it with the model.",
+                    )
+                    self._end(job, None, failed)
                 finally:
                     self.running.pop(number, None)
                 if answerer is None:  # the next one shall not wait for a start
@@ -216,7 +220,8 @@ class AnswerPool:
         else:
             self._metrics.time("dippm_job_seconds", time.monotonic() - began, question=job.kind)
             told = frame.get("error")
-            self._end(job, frame.get("text"), ToldError(told) if told else None)
+            failed = ToldError(told["message"], told["hint"], told["type"]) if told else None
+            self._end(job, frame.get("text"), failed)
             assert answerer is not None
             if answerer.answers >= ANSWERS_PER_PROCESS:
                 _stop(answerer)

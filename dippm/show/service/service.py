@@ -303,7 +303,7 @@ class Service:
         if not self._roots:
             raise ForbiddenError(
                 "this service reads no paths",
-                "Upload the file as the body, or ask whoever runs it for `dippm serve --root`.",
+                "Upload the file as the body, or ask whoever runs it for root=... .",
             )
         if "\x00" in given:
             raise BadQuestionError("the path holds a zero byte", "Give a path.")

@@ -269,7 +269,7 @@ class Uploads:
 def _no_room(error: OSError) -> NoRoomError:
     return NoRoomError(
         f"the service cannot write the file: {error.strerror or error}",
-        "Tell whoever runs it; `dippm serve --folder` chooses where uploads lie.",
+        "Tell whoever runs it: folder=... chooses where uploads lie.",
         retry_after_s=30,
     )
 

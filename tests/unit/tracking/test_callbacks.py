@@ -122,7 +122,7 @@ def test_of_two_names_of_a_framework_the_imported_one_counts(monkeypatch, packag
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(Callback=type(name, (), {})))
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, SimpleNamespace())
-    assert callbacks._base("Callback", *callbacks.LIGHTNING).__name__ == package
+    assert callbacks.callback_class("Callback", *callbacks.LIGHTNING).__name__ == package
 
 
 def test_a_framework_that_is_missing_is_named(monkeypatch):

@@ -193,7 +193,7 @@ def test_programs_of_both_names_are_installed() -> None:
 
 
 def test_radt_is_track(here: Path) -> None:
-    command = [sys.executable, "-m", "dippm.cli.radt", "-e", "night", "-w", "first", "true"]
+    command = [sys.executable, "-m", "dippm.radt", "-e", "night", "-w", "first", "true"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

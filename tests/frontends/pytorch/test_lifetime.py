@@ -210,9 +210,7 @@ def test_a_command_that_is_ended_says_so(home, start, number):
     package = home / "lingering-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: lingering\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(
-        "[dippm.frontends]\nx = lingering_frontend:NAME\n"
-    )
+    (package / "entry_points.txt").write_text("[dippm.frontends]\nx = lingering_frontend:NAME\n")
     model = home / "lingering sleeps child"
     model.write_text("a model")
     caller, noted = start("predict", str(model), script=COMMAND)

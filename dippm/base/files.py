@@ -16,12 +16,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tomllib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from dippm.errors import ModelFileError, ModelNotFoundError, UnknownFormatError
+from dippm.errors import (
+    DippmError,
+    ModelFileError,
+    ModelNotFoundError,
+    UnknownFormatError,
+    shortened,
+)
 
 MOST_ENTRIES = 10_000
 """A model's folder has a few files; a folder with more than this is something else."""
@@ -97,6 +104,60 @@ def beginning(path: Path, size: int) -> bytes:
             return file.read(size) or b""
         except OSError as error:
             raise refused(path, error) from error
+
+
+class TomlFile(NamedTuple):
+    """A small TOML file of a user.
+
+    Attributes:
+        table: its content.
+        name: of the file, for messages.
+        text: as it stands there.
+    """
+
+    table: dict[str, Any]
+    name: str
+    text: str
+
+
+def read_toml(
+    path: str | os.PathLike[str],
+    error: type[DippmError],
+    *,
+    most_bytes: int,
+    unreadable: str,
+    too_large: str,
+    malformed: str,
+) -> TomlFile:
+    """Read a small TOML file of a user.
+
+    Args:
+        path: of the file; "~" stands for the home folder.
+        error: what is raised.
+        most_bytes: that the file may have.
+        unreadable: hint if it cannot be read.
+        too_large: hint if it has more bytes.
+        malformed: hint if it is not TOML.
+
+    Raises:
+        DippmError: `error`, with the hint of what is wrong.
+    """
+    file = Path(path).expanduser()
+    what = shown(file.name, 80)
+    try:
+        content = beginning(file, most_bytes + 1)
+    except ModelFileError as cause:
+        raise error(cause.message, unreadable) from cause
+    if len(content) > most_bytes:
+        in_kib = most_bytes < 1 << 20
+        size = f"{most_bytes >> 10} KiB" if in_kib else f"{most_bytes >> 20} MiB"
+        raise error(f"{what} is larger than {size}", too_large)
+    try:
+        text = content.decode("utf-8-sig")
+        return TomlFile(tomllib.loads(text), what, text)
+    except (ValueError, RecursionError) as cause:
+        reason = str(cause) if isinstance(cause, ValueError) else "it is nested too deeply"
+        raise error(f"{what} is not TOML: {shortened(reason)}", malformed) from cause
 
 
 def is_regular(path: Path) -> bool:

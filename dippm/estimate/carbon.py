@@ -17,17 +17,15 @@ of it by that of its machines.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dippm import devices
-from dippm.base.files import beginning, shown
+from dippm.base.files import read_toml
 from dippm.base.written import is_finite
 from dippm.devices import Device
-from dippm.errors import CarbonError, ModelFileError, UnknownNameError, shortened
+from dippm.errors import CarbonError, UnknownNameError, shortened
 
 MOST_BYTES = 256 << 10
 TABLES = ("as_of", "pue", "regions", "where")
@@ -123,19 +121,14 @@ def read_carbon(path: str | os.PathLike[str]) -> Carbon:
         CarbonError: if the file cannot be read or is no small TOML file, or a table, region, device
             or number in it is none.
     """
-    file = Path(path).expanduser()
-    what = shown(file.name, 80)
-    try:
-        content = beginning(file, MOST_BYTES + 1)
-    except ModelFileError as error:
-        raise CarbonError(error.message, f"Give the path of a TOML file. {EXAMPLE}") from error
-    if len(content) > MOST_BYTES:
-        raise CarbonError(f"{what} is larger than {MOST_BYTES >> 10} KiB", EXAMPLE)
-    try:
-        table = tomllib.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise CarbonError(f"{what} is not TOML: {shortened(reason)}", EXAMPLE) from error
+    table, what, _ = read_toml(
+        path,
+        CarbonError,
+        most_bytes=MOST_BYTES,
+        unreadable=f"Give the path of a TOML file. {EXAMPLE}",
+        too_large=EXAMPLE,
+        malformed=EXAMPLE,
+    )
     return _carbon(table, what)
 
 

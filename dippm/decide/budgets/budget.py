@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dippm.base.files import beginning, shown
+from dippm.base.files import read_toml
 from dippm.base.printable import printable
 from dippm.base.written import is_finite
 from dippm.decide.budgets.tolerance import Tolerance
-from dippm.errors import BudgetError, ModelFileError, UnknownNameError, shortened
+from dippm.errors import BudgetError, UnknownNameError, shortened
 from dippm.model.frontends.named import is_name
 
 MOST_BYTES = 1 << 20
@@ -100,22 +99,14 @@ def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
         BudgetError: if the file cannot be read or is no small TOML file, or a table, key, quantity
             or value in it is none.
     """
-    file = Path(path).expanduser()
-    what = shown(file.name, 80)
-    try:
-        content = beginning(file, MOST_BYTES + 1)
-    except ModelFileError as error:
-        raise BudgetError(
-            error.message, "`dippm check` makes a first one, of models, with write=True."
-        ) from error
-    if len(content) > MOST_BYTES:
-        raise BudgetError(f"{what} is larger than {MOST_BYTES >> 20} MiB", EXAMPLE)
-    try:
-        text = content.decode("utf-8-sig")
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise BudgetError(f"{what} is not TOML: {shortened(reason)}", EXAMPLE) from error
+    table, what, text = read_toml(
+        path,
+        BudgetError,
+        most_bytes=MOST_BYTES,
+        unreadable="`dippm check` makes a first one, of models, with write=True.",
+        too_large=EXAMPLE,
+        malformed=EXAMPLE,
+    )
     _known(table, TABLES, what)
     defaults = _table(table, "defaults", what)
     _known(defaults, (*CONDITIONS, "at", "tolerance"), f"{what}: [defaults]")
@@ -124,8 +115,9 @@ def read_budgets(path: str | os.PathLike[str]) -> tuple[Budget, ...]:
         raise BudgetError(f"{what} names no model", f"Write [models.NAME]. {EXAMPLE}")
     if len(models) > MOST_MODELS:
         raise BudgetError(f"{what} names {len(models):,} models", f"At most {MOST_MODELS:,} work.")
+    folder = Path(path).expanduser().parent
     return tuple(
-        _budget(name, _table(models, name, f"{what}: models"), defaults, what, file.parent, text)
+        _budget(name, _table(models, name, f"{what}: models"), defaults, what, folder, text)
         for name in models
     )
 

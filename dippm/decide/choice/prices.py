@@ -16,16 +16,14 @@ that it takes, see `taken_fraction`. Devices are named as everywhere (`dippm dev
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dippm import devices
-from dippm.base.files import beginning, shown
+from dippm.base.files import read_toml
 from dippm.devices import Device, MigProfile, taken_fraction
-from dippm.errors import ModelFileError, PriceError, UnknownNameError, shortened
+from dippm.errors import PriceError, UnknownNameError, shortened
 from dippm.estimate.grid import slice_of
 
 MOST_BYTES = 64 << 10
@@ -100,21 +98,14 @@ def read_prices(path: str | os.PathLike[str], given: Iterable[Device] = ()) -> P
         PriceError: if the file cannot be read or is no small TOML file, or a device, slice or
             table in it is not known or stands there twice, or a price is no number above 0.
     """
-    file = Path(path).expanduser()
-    what = shown(file.name, 80)
-    try:
-        content = beginning(file, MOST_BYTES + 1)
-    except ModelFileError as error:
-        raise PriceError(error.message, f"Give the path of a TOML file. {EXAMPLE}") from error
-    if len(content) > MOST_BYTES:
-        raise PriceError(
-            f"{what} is larger than {MOST_BYTES >> 10} KiB", f"Is it a file of prices? {EXAMPLE}"
-        )
-    try:
-        table = tomllib.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise PriceError(f"{what} is not TOML: {shortened(reason)}", EXAMPLE) from error
+    table, what, _ = read_toml(
+        path,
+        PriceError,
+        most_bytes=MOST_BYTES,
+        unreadable=f"Give the path of a TOML file. {EXAMPLE}",
+        too_large=f"Is it a file of prices? {EXAMPLE}",
+        malformed=EXAMPLE,
+    )
     return _prices(table, what, tuple(given))
 
 

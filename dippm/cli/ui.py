@@ -25,7 +25,10 @@ def ui(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Show runs on a page: compare, smooth, zoom, beside what was predicted, and take it along.
+    """Open a page with two doors: Predict takes a model file, Runs shows what was tracked.
+
+    Predict answers with charts, two models or GPUs side by side. Runs are compared, smoothed and
+    zoomed beside what was predicted. Nothing leaves the machine.
 
     The token of a page that others reach is that of $DIPPM_UI_TOKEN, or of $DIPPM_TOKEN as that of
     `dippm serve`, else it is made and printed.
@@ -42,9 +45,10 @@ def ui(
         if served.is_shared:
             print_warnings([UNENCRYPTED])
         say(f"runs at {served.address}")
+        say(f"predict at {served.predict_address}")
         sys.stdout.flush()
         if browser:
-            typer.launch(served.shown)  # a token on a command line could be seen by others
+            typer.launch(served.predict_shown)  # a token on a command line could be seen by others
         try:
             served.answer()
         finally:

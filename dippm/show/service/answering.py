@@ -111,10 +111,16 @@ def _predict(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     from dippm import api
 
     arguments = dict(question["arguments"])
-    with_tree = arguments.pop("tree")
+    with_tree, with_html = arguments.pop("tree"), arguments.pop("html")
     prediction = api.predict(_source(question["sources"][0]), **arguments, **question["limits"])
-    tree = {"tree": prediction.tree.to_dict()} if with_tree else {}
-    return "predict", prediction.to_dict() | tree
+    document = prediction.to_dict()
+    if with_tree:
+        document["tree"] = prediction.tree.to_dict()
+    if with_html:
+        from dippm.show.report.html import render_report
+
+        document["html"] = render_report(prediction)
+    return "predict", document
 
 
 def _fit(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -43,8 +43,15 @@ from dippm.show.service.errors import (
 from dippm.show.service.jobs import Job
 from dippm.show.service.log import log
 from dippm.show.service.metrics import CONTENT_TYPE
-from dippm.show.service.questions import QUESTIONS, SHA256, Compare, Conditions, KeptModel
-from dippm.show.service.service import Found, Service, devices_text, options_document
+from dippm.show.service.questions import (
+    QUESTIONS,
+    SHA256,
+    Compare,
+    Conditions,
+    KeptModel,
+    read_question,
+)
+from dippm.show.service.service import Service, devices_text, options_document
 from dippm.show.service.uploads import DEFAULT_NAME, Model
 
 Scope = MutableMapping[str, Any]
@@ -269,8 +276,8 @@ async def _ask(service: Service, name: str, request: Request) -> Response:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
     if content_type == "application/json":
         text = await _small_body(request, JSON_BYTES)
-        question = _checked(lambda: kind.model_validate_json(text))
-        found = await run_in_threadpool(_find_models, service, question)
+        question = read_question(kind, text)
+        found = await run_in_threadpool(service.find_models, question)
     elif content_type in FILE_TYPES and name != "compare":
         question = _in_address(kind, request)
         service.check_room(client)
@@ -377,25 +384,6 @@ async def _received(service: Service, request: Request, *, keep: bool = False) -
     return model
 
 
-def _find_models(service: Service, question: Conditions) -> list[Found]:
-    """Return the models that a question names, all or none of them in use."""
-    names: Sequence[Any] = getattr(question, "models", [getattr(question, "model", None)])
-    if None in names:
-        raise BadQuestionError(
-            "the question names no model",
-            'Give "model": "timm:resnet50", {"path": ...} or {"sha256": ...}; or send the file as'
-            " the body.",
-        )
-    found: list[Found] = []
-    try:
-        for name in names:
-            found.append(service.find_model(name))
-    except BaseException:
-        service.release(found)
-        raise
-    return found
-
-
 def _in_address(kind: type[Conditions], request: Request) -> Conditions:
     """Return the question that stands in an address."""
     given: dict[str, Any] = {}
@@ -409,20 +397,7 @@ def _in_address(kind: type[Conditions], request: Request) -> Conditions:
             "the address names a model, and the body is one",
             "Leave out model=..., or send the question as JSON.",
         )
-    return _checked(lambda: kind.model_validate(given))
-
-
-def _checked(read: Callable[[], Conditions]) -> Conditions:
-    try:
-        return read()
-    except ValidationError as error:
-        parts = []
-        for one in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
-            place = ".".join(str(part) for part in one["loc"]) or "the question"
-            parts.append(f"{place}: {one['msg']}")
-        raise BadQuestionError("; ".join(parts), "GET /openapi.json has every field.") from error
-    except RecursionError as error:
-        raise BadQuestionError("the question is nested too deeply", "Ask plainly.") from error
+    return read_question(kind, given)
 
 
 def _seconds(text: str | None) -> float:
@@ -569,7 +544,7 @@ async def _in_time(service: Service, question: Conditions, request: Request) -> 
     """
     given = request.query_params.get("timeout", "10s").removesuffix("s")
     limit_s = float(given) if given.isdecimal() else 10.0
-    found = await run_in_threadpool(_find_models, service, question)
+    found = await run_in_threadpool(service.find_models, question)
     answer = service.answer(question, found, "admission")
     if isinstance(answer, str):
         return answer

@@ -7,9 +7,20 @@ here, but for a model's path, which `service.py` looks up under its root.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+
+from dippm.show.service.errors import BadQuestionError
 
 Number = float
 MOST_POINTS = 2000
@@ -102,6 +113,7 @@ class Predict(OneModel):
     device: Name = "A100"
     mig: Name | None = None
     tree: bool = Field(False, description="also what each module costs")
+    html: bool = Field(False, description="also the answer as one page")
 
 
 class Fit(OneModel):
@@ -188,3 +200,27 @@ Kind = Literal["predict", "fit", "choose", "slice", "request", "compare"]
 QUESTIONS: dict[str, type[Conditions]] = {
     question.NAME: question for question in (Predict, Fit, Choose, Slice, ForScheduler, Compare)
 }
+
+
+def read_question(kind: type[Conditions], given: str | bytes | Mapping[str, Any]) -> Conditions:
+    """Return a question, checked.
+
+    Args:
+        kind: of the question.
+        given: JSON, or the fields by name.
+
+    Raises:
+        BadQuestionError: if a field is missing, wrong or unknown.
+    """
+    try:
+        if isinstance(given, Mapping):
+            return kind.model_validate(given)
+        return kind.model_validate_json(given)
+    except ValidationError as error:
+        parts = []
+        for one in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
+            place = ".".join(str(part) for part in one["loc"]) or "the question"
+            parts.append(f"{place}: {one['msg']}")
+        raise BadQuestionError("; ".join(parts), "GET /openapi.json has every field.") from error
+    except RecursionError as error:
+        raise BadQuestionError("the question is nested too deeply", "Ask plainly.") from error

@@ -158,6 +158,28 @@ class Service:
             )
         return Found(f"name:{given}", _source(name=given, shown=given))
 
+    def find_models(self, question: Conditions) -> list[Found]:
+        """Return the models that a question names, all or none of them in use.
+
+        Raises:
+            BadQuestionError: if it names none; else as `find_model`.
+        """
+        names: Sequence[Any] = getattr(question, "models", [getattr(question, "model", None)])
+        if None in names:
+            raise BadQuestionError(
+                "the question names no model",
+                'Give "model": "timm:resnet50", {"path": ...} or {"sha256": ...}; or send the file'
+                " as the body.",
+            )
+        found: list[Found] = []
+        try:
+            for name in names:
+                found.append(self.find_model(name))
+        except BaseException:
+            self.release(found)
+            raise
+        return found
+
     def uploaded(self, model: Model) -> Found:
         """Return an upload as what a question is about."""
         source = _source(

@@ -12,6 +12,7 @@ from flask import Flask, Response, make_response, redirect, request
 from dippm.show.service.access import COOKIE, Access, TokenError, is_loopback
 
 FIELD = "token"
+DOORS = ("/", "/predict")
 __all__ = ["COOKIE", "Gate", "TokenError", "is_loopback"]
 FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM runs</title>
 <meta name="viewport" content="width=device-width"></head>
@@ -79,14 +80,14 @@ class Gate:
             return None
         if request.path == "/token" and request.method == "POST":
             return self._let_in(request.form.get(FIELD, ""))
-        if request.path == "/" and request.method == "GET" and FIELD in request.args:
-            return self._let_in(request.args[FIELD])
+        if request.path in DOORS and request.method == "GET" and FIELD in request.args:
+            return self._let_in(request.args[FIELD], request.path)
         return _form()
 
-    def _let_in(self, given: str) -> Response:
+    def _let_in(self, given: str, to: str = "/") -> Response:
         if not self._access.knows(given):
             return _form()
-        response = make_response(redirect("/", 303))
+        response = make_response(redirect(to, 303))
         response.set_cookie(
             COOKIE, given, httponly=True, samesite="Strict", secure=request.is_secure
         )

@@ -33,6 +33,8 @@ class Served:
     Attributes:
         address: to open, with the token if one is needed.
         shown: the same without it.
+        predict_address: the same of the Predict door.
+        predict_shown: that without the token.
         is_shared: whether other machines reach it.
     """
 
@@ -52,6 +54,7 @@ class Served:
         try:
             from dippm.show.ui.connections import Listener
             from dippm.show.ui.page.app import application
+            from dippm.show.ui.predicting import Predicting
         except ImportError as error:
             raise PageNotInstalledError(
                 f"the page needs {error.name}", "Install it: pip install 'dippm[ui]'."
@@ -59,7 +62,9 @@ class Served:
         self.is_shared = not is_loopback(host)
         gate = Gate((token or secrets.token_urlsafe(32)) if self.is_shared or token else "")
         try:
-            self._listener = Listener(application(library, gate), host, port)
+            self._predicting = Predicting()
+            page = application(library, gate, self._predicting)
+            self._listener = Listener(page, host, port)
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "this is no address"
             raise PageError(
@@ -68,11 +73,17 @@ class Served:
             ) from error
         name = f"[{host}]" if ":" in host else host
         self.shown = f"http://{name}:{self._listener.port}/"
-        self.address = self.shown + (f"?token={quote(gate.token)}" if gate.token else "")
+        token = f"?token={quote(gate.token)}" if gate.token else ""
+        self.address = self.shown + token
+        self.predict_shown = f"{self.shown}predict"
+        self.predict_address = self.predict_shown + token
 
     def answer(self) -> None:
-        """Answer visitors until `close`."""
-        self._listener.answer()
+        """Answer visitors until `close`; then end what answers the Predict door."""
+        try:
+            self._listener.answer()
+        finally:
+            self._predicting.close()
 
     def close(self) -> None:
         """Stop; may be called from another thread."""

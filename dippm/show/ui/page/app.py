@@ -14,17 +14,20 @@ from dippm.show.ui.page.charts import answer_charts
 from dippm.show.ui.page.files import answer_files
 from dippm.show.ui.page.layout import INDEX, layout
 from dippm.show.ui.page.lists import answer_lists
+from dippm.show.ui.page.predict import answer_predict
 from dippm.show.ui.page.run import answer_run
 from dippm.show.ui.page.together import answer_comparison
 from dippm.show.ui.page.visits import answer_errors
+from dippm.show.ui.predicting import Predicting
 
 
-def application(library: Library, gate: Gate) -> Flask:
+def application(library: Library, gate: Gate, predicting: Predicting | None = None) -> Flask:
     """Return the application; nothing of it comes from a network.
 
     Args:
         library: what it shows.
         gate: asks who comes.
+        predicting: answers the Predict door; None makes one.
     """
     server = Flask("dippm")
     server.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST_BYTES
@@ -32,6 +35,7 @@ def application(library: Library, gate: Gate) -> Flask:
         "dippm",
         server=server,
         assets_folder=str(Path(__file__).with_name("assets")),
+        assets_ignore=r"predict\..*",  # of the other door, which is no page of Dash
         serve_locally=True,
         index_string=INDEX,
         title="DIPPM runs",
@@ -47,5 +51,6 @@ def application(library: Library, gate: Gate) -> Flask:
     answer_run(app, library)
     answer_comparison(app, library)
     answer_errors(server)
+    answer_predict(server, predicting or Predicting())
     gate.stand_before(server, tuple(app.csp_hashes()))
     return server

@@ -164,7 +164,7 @@
       at("list-details").open = view.name === "runs" || (view.name === "charts" && !narrow);
       window.dispatchEvent(new Event("resize"));
     }
-    for (const link of document.querySelectorAll("nav a")) {
+    for (const link of document.querySelectorAll("nav a[data-go]")) {
       link.href = address({ name: link.dataset.go, run: "" });
       if (link.dataset.go === view.name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");

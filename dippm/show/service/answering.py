@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -25,6 +26,8 @@ from dippm.errors import DippmError, NothingFeasibleError, UnexpectedError, Unkn
 
 LEEWAY_S = 10.0
 MOST_MEMBERS = 1000
+UNPACKED = ".unpacked-"
+"""Before the number of the process whose folder it is; no upload has such a name."""
 WARM_KINDS = 2
 """Workers of so many frontends stay warm; each has its libraries in memory."""
 MARKS = ("saved_model.pb", "__model__", ".pdmodel", ".pdiparams", ".onnx", "model.json")
@@ -90,9 +93,10 @@ def _answered(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]
         with listening(tell):
             name, content = VERBS[question["kind"]](question)
         document = {"schema": f"dippm.{name}/1", **content}
-        return {"text": json.dumps(document, ensure_ascii=False, allow_nan=False)}
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        return {"text": _as_sent(text, question)}
     except DippmError as error:
-        return {"error": error.to_dict()}
+        return {"error": json.loads(_as_sent(json.dumps(error.to_dict()), question))}
     except MemoryError:
         return {
             "error": DippmError(
@@ -105,6 +109,21 @@ def _answered(question: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]
         words = f"unexpected {type(error).__name__}: {error}"
         hint = "This is a fault of DIPPM: report it with the model."
         return {"error": UnexpectedError(words, hint).to_dict()}
+    finally:
+        for one in question["sources"]:
+            if one["unpack_mb"] is not None:
+                _remove_unpacked(Path(one["path"]))
+
+
+def _as_sent(text: str, question: Mapping[str, Any]) -> str:
+    """Return an answer that names uploads as their senders do, not by where they lie here."""
+    for one in question["sources"]:
+        if one["unpack_mb"] is not None:
+            path = Path(one["path"])
+            unpacked = f"{path.parent}/{UNPACKED}{os.getpid()}/{path.name}.d"
+            text = text.replace(unpacked, path.name.removesuffix(".zip"))
+            text = text.replace(f"{path.parent}/", "")
+    return text
 
 
 def _predict(question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -225,12 +244,28 @@ def _source(given: Mapping[str, Any]) -> str | Path:
     path = Path(given["path"])
     if given["unpack_mb"] is None or not _is_packed_folder(path):
         return path
-    return unpack(path, path.with_name(path.name + ".d"), given["unpack_mb"] << 20)
+    _remove_unpacked(path)
+    own = path.with_name(f"{UNPACKED}{os.getpid()}")
+    own.mkdir()
+    return unpack(path, own / f"{path.name}.d", given["unpack_mb"] << 20)
+
+
+def _remove_unpacked(path: Path) -> None:
+    """Remove what this process unpacked of a zip, and what processes did that have ended.
+
+    A zip that is kept may stay for long, and what it holds is counted nowhere.
+    """
+    for folder in path.parent.glob(f"{UNPACKED}*"):
+        pid = int(folder.name.removeprefix(UNPACKED))
+        if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_packed_folder(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
+    from dippm.model.frontends import keras, pytorch
+
+    if not zipfile.is_zipfile(path) or pytorch.accepts(path) or keras.accepts(path):
+        return False  # an exported program has a "model.json", too
     try:
         with zipfile.ZipFile(path) as packed:
             return any(name.endswith(MARKS) for name in packed.namelist()[:MOST_MEMBERS])
@@ -260,7 +295,10 @@ def unpack(path: Path, folder: Path, most: int) -> Path:
                 _unpack_members(packed, made, most)
         except _DAMAGED as error:
             raise _refused(f"cannot be unpacked: {error}") from error
-        made.rename(folder)
+        else:
+            made.rename(folder)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
     inner = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
     if len(inner) == 1 and inner[0].is_dir():
         folder = inner[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import subprocess
 import threading
 import zipfile
 
@@ -10,7 +12,7 @@ import pytest
 
 from dippm.errors import DippmError, UnknownFormatError
 from dippm.show.service.access import Access, TokenError
-from dippm.show.service.answering import unpack
+from dippm.show.service.answering import UNPACKED, _answered, unpack
 from dippm.show.service.errors import (
     BadQuestionError,
     BusyError,
@@ -22,8 +24,11 @@ from dippm.show.service.errors import (
 )
 from dippm.show.service.jobs import MOST_STAGES, FairQueue, Job
 from dippm.show.service.metrics import Metrics
+from dippm.show.service.questions import Predict
 from dippm.show.service.service import Results
 from dippm.show.service.uploads import Uploads
+
+PREDICT = Predict().arguments()
 
 
 def job(client: str, key: str = "k") -> Job:
@@ -210,7 +215,19 @@ def test_a_zip_that_cannot_be_a_folder_is_refused(tmp_path, members):
     path = packed(tmp_path / "a.zip", *members)
     with pytest.raises(UnknownFormatError):
         unpack(path, tmp_path / "out", 1 << 20)
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_was_unpacked_goes_with_the_answer(tmp_path):
+    path = packed(tmp_path / "a.zip", ("m/saved_model.pb", b"x"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / f"{UNPACKED}{ended.pid}").mkdir()  # of a process that was killed
+    (tmp_path / f"{UNPACKED}1").mkdir()  # of another that works
+    given = {"name": None, "path": str(path), "unpack_mb": 1}
+    question = {"kind": "predict", "sources": [given], "limits": {}, "arguments": PREDICT}
+    assert "error" in _answered(question, io.BytesIO())
+    assert {one.name for one in tmp_path.iterdir()} == {"a.zip", f"{UNPACKED}1"}
 
 
 def test_the_token_is_the_one_or_none():

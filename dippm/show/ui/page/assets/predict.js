@@ -106,7 +106,14 @@
     }
     for (; told < job.stages.length; told += 1) stage(job.stages[told].stage);
     going.jobs.delete(job.id);
-    found.answer = await call("GET", `jobs/${job.id}/result`, signal);
+    try {
+      found.answer = await call("GET", `jobs/${job.id}/result`, signal);
+    } catch (error) {
+      if (error.type === "UnsafeModelError" && found.command) {
+        error.hint = `The page runs no code of a file. Export the model to ONNX, or, if you know where the file comes from, ask in a terminal:\n${found.command} --trust`;
+      }
+      throw error;
+    }
     return found;
   }
 
@@ -243,7 +250,7 @@
   function values(found) {
     const table = make("table", null, "values");
     const head = table.createTHead().insertRow();
-    head.append(make("th"), ...found.map((one) => {
+    head.append(make("td"), ...found.map((one) => {
       const cell = make("th", called(one));
       cell.scope = "col";
       return cell;
@@ -282,10 +289,15 @@
       return cell;
     }), "");
     const scroll = make("div", null, "scroll");
+    scroll.tabIndex = 0;
     scroll.append(table);
-    const notes = make("ul");
+    const notes = make("ul", null, "notes");
     for (const one of found) {
-      for (const words of one.answer.warnings) notes.append(make("li", `${found.length > 1 ? `${one.given.device}: ` : ""}${words}`, "warning"));
+      for (const words of one.answer.warnings) {
+        const row = make("li", found.length > 1 ? `${called(one).replace(/ · batch.*/, "")}: ` : "");
+        words.split("`").forEach((part, place) => row.append(place % 2 ? make("code", part) : part));
+        notes.append(row);
+      }
     }
     return panel("Answer", scroll, notes.childElementCount ? notes : null);
   }
@@ -298,9 +310,11 @@
       const kept = PARTS.filter(([key]) => answer.memory_parts[key] > 0);
       const box = make("div");
       if (found.length > 1) box.append(make("h3", called(one)));
-      const rows = [["the whole capacity", most], ["nearer", Math.max(answer.memory_bound_mb || 0, answer.memory_mb)]];
-      for (const [words, whole] of rows) {
+      const nearest = Math.max(answer.memory_bound_mb || 0, answer.memory_mb);
+      const capacity = Math.max(answer.capacity_mb || 0, nearest);
+      for (const [words, whole, width] of [["whole", capacity, capacity / most], ["nearer", nearest, 1]]) {
         const bar = make("div", null, "bar-of");
+        bar.style.width = `calc(${100 * width}% - 2px)`;
         bar.setAttribute("role", "img");
         bar.setAttribute("aria-label", `memory by part, ${words}: ${kept.map(([key, name]) => `${name} ${show(answer.memory_parts[key])} MB`).join(", ")}`);
         for (const [key, name] of kept) {
@@ -310,12 +324,13 @@
           part.title = `${name} ${show(answer.memory_parts[key])} MB`;
           bar.append(part);
         }
-        if (answer.memory_bound_mb && answer.memory_bound_mb < whole) {
-          const bound = make("i", null, "bound");
-          bound.style.left = `${100 * answer.memory_bound_mb / whole}%`;
-          bar.append(bound);
+        for (const [name, value] of [["bound", answer.memory_bound_mb], ["limit", answer.capacity_mb]]) {
+          if (!value || value >= whole) continue;
+          const mark = make("i", null, name);
+          mark.style.left = `${100 * value / whole}%`;
+          bar.append(mark);
         }
-        box.append(bar, make("p", words === "nearer" ? `the same, up to the 99 % bound, ${show(whole)} MB` : `of ${show(whole)} MB; dashed: the 99 % bound`, "note"));
+        box.append(bar, make("p", words === "nearer" ? `the same, up to the 99 % bound, ${show(whole)} MB` : `${one.mig || one.given.device} has ${show(answer.capacity_mb)} MB; dashed: the 99 % bound`, "note"));
       }
       box.append(keys(kept.map(([key, name]) => [colour(PARTS.findIndex((o) => o[0] === key)), `${name} ${show(answer.memory_parts[key])} MB`])));
       return box;
@@ -383,7 +398,7 @@
 
   // Both axes are logarithmic: batches are doubled.
   function lines(title, unit, series, asked, width) {
-    const height = 260, left = 52, right = 10, top = 10, bottom = 34;
+    const height = 260, left = 52, right = 20, top = 10, bottom = 34;
     const all = series.flatMap((one) => one.points.flatMap((p) => (one.band ? [p.y, p.low || p.y, p.high || p.y] : [p.y])));
     const xs = series.flatMap((one) => one.points.map((p) => p.x));
     const span = (list) => {
@@ -474,12 +489,13 @@
         deepest = Math.max(deepest, depth);
         const box = make("button", node.name || node.path);
         box.type = "button";
+        box.tabIndex = depth ? -1 : 0;
         box.style.left = `${100 * x}%`;
         box.style.width = `calc(${100 * width}% - 1px)`;
         box.style.top = `${depth * ROW_REM}rem`;
         box.style.setProperty("--heat", `${Math.round(4 + 40 * node.time_ms / tree.time_ms)}%`);
         box.title = words(node);
-        box.setAttribute("aria-label", words(node));
+        box.setAttribute("aria-label", `${box.textContent}, ${words(node)}`);
         for (const event of ["focus", "mouseenter"]) box.addEventListener(event, () => { said.textContent = words(node); });
         box.addEventListener("click", () => { top = node === top ? tree : node; fill(true); });
         frame.append(box);
@@ -494,8 +510,18 @@
       frame.style.height = `${(deepest + 1) * ROW_REM}rem`;
       if (focus) frame.querySelector("button").focus();
     }
+    frame.setAttribute("role", "group");
+    frame.setAttribute("aria-label", "modules; arrow keys go from one to the next");
+    frame.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const boxes = [...frame.children];
+      const next = boxes[boxes.indexOf(document.activeElement) + step];
+      if (next) next.focus();
+    });
     fill(false);
-    said.textContent = "A box is a module, as wide as its share of the time. Press one to look into it, and once more to go back.";
+    said.textContent = "A box is a module, as wide as its share of the time. Press one to look into it, and once more to go back; arrow keys go from one to the next.";
     const leaves = [];
     const walk = (node) => (node.children.length ? node.children.forEach(walk) : leaves.push(node));
     walk(tree);

@@ -1,6 +1,6 @@
-"""Pictures of the page of runs for the documentation, taken in headless Chromium.
+"""Pictures of both doors of `dippm ui` for the documentation, taken in headless Chromium.
 
-    python -m scripts.page_pictures [--into docs/tracking] [--all FOLDER]
+    python -m scripts.page_pictures [--into docs/tracking] [--predict-into docs] [--all FOLDER]
 
 `--all` takes both widths in both schemes, to look at.
 """
@@ -30,6 +30,14 @@ SHOTS = {
     "page-narrow-dark.png": (390, 900, "dark"),
 }
 KEPT = ("page-wide-light.png", "page-narrow-dark.png")
+PREDICT_SHOTS = {
+    "predict-wide-light.png": (1280, 1200, "light"),
+    "predict-wide-dark.png": (1280, 1200, "dark"),
+    "predict-narrow-light.png": (390, 900, "light"),
+    "predict-narrow-dark.png": (390, 900, "dark"),
+}
+PREDICT_KEPT = ("predict-wide-light.png", "predict-narrow-dark.png")
+MODEL = "timm:resnet50"
 LARGEST_BYTES = 150 * 1024
 STREAMS = {"tree.rss_mb": 9, "calls: forward": 9}
 RUNS = 6
@@ -38,10 +46,43 @@ RUNS = 6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=Path("docs/tracking"))
+    parser.add_argument("--predict-into", type=Path, default=Path("docs"))
     parser.add_argument("--all", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
+        names = tuple(PREDICT_SHOTS) if given.all else PREDICT_KEPT
+        take_predict(Path(place), given.all or given.predict_into, names)
+    with tempfile.TemporaryDirectory() as place:
         take(Path(place), given.all or given.into, tuple(SHOTS) if given.all else KEPT)
+
+
+def take_predict(place: Path, into: Path, names: tuple[str, ...]) -> None:
+    """Take pictures of the Predict door, one narrow and alone, one wide with two GPUs."""
+    from dippm.show.ui.library import Library
+    from dippm.show.ui.serving import Served
+
+    page = Served(Library(str(place / "runs.db"), place / "spool"), "127.0.0.1", 0)
+    answers = threading.Thread(target=page.answer)
+    answers.start()
+    try:
+        with chromium(place) as tab:
+            for name in names:
+                width, height, scheme = PREDICT_SHOTS[name]
+                tab.size(width, height, scheme=scheme)
+                asked = {"name-a": MODEL, "device-a": "A100-40GB", "batch": 8}
+                tab.open("about:blank")
+                tab.open(f"{page.predict_shown}#{urlencode(asked)}")
+                tab.wait("!!document.body && 'ready' in document.body.dataset")
+                tab.click("#ask")
+                tab.wait("document.querySelectorAll('.plot svg').length == 2")
+                where = ".plot" if width < 760 else "header"
+                tab.run(f"document.querySelector('{where}').closest('section, header')"
+                        ".scrollIntoView()")  # fmt: skip
+                tab.run("document.activeElement.blur()")
+                save(tab, into / name, (width, height))
+    finally:
+        page.close()
+        answers.join()
 
 
 def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
@@ -62,14 +103,19 @@ def take(place: Path, into: Path, names: tuple[str, ...]) -> None:
             tab.size(width, height, scheme=scheme)
             prepare(tab, page, library)
             tab.run("document.querySelector('#place').style.visibility = 'hidden'")
-            path = tab.picture(into / name)
-            Image.open(path).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
-            size = path.stat().st_size
-            print(f"{path}: {width} × {height}, {size:,} bytes")
-            if size > LARGEST_BYTES:
-                raise SystemExit(f"{path} is larger than {LARGEST_BYTES:,} bytes")
+            save(tab, into / name, (width, height))
     page.close()
     library.close()
+
+
+def save(tab: Chromium, path: Path, size: tuple[int, int]) -> None:
+    """Take a picture with few colours, which is small."""
+    tab.picture(path)
+    Image.open(path).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    count = path.stat().st_size
+    print(f"{path}: {size[0]} × {size[1]}, {count:,} bytes")
+    if count > LARGEST_BYTES:
+        raise SystemExit(f"{path} is larger than {LARGEST_BYTES:,} bytes")
 
 
 def prepare(tab: Chromium, page: Served, library: Library) -> None:

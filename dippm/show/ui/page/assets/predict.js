@@ -257,7 +257,16 @@
     }));
     if (found.length > 1) head.append(make("th", "second to first"));
     const body = table.createTBody();
+    const cards = make("dl", null, "cards");
     function line(name, cells, ratio) {
+      if (found.length === 1) {
+        const card = make("div");
+        const value = make("dd");
+        value.append(...cells[0].childNodes);
+        card.append(make("dt", name), value);
+        cards.append(card);
+        return;
+      }
       const row = body.insertRow();
       const first = make("th", name);
       first.scope = "row";
@@ -299,7 +308,8 @@
         notes.append(row);
       }
     }
-    return panel("Answer", scroll, notes.childElementCount ? notes : null);
+    const one = found.length === 1;
+    return panel(one ? called(found[0]) : "Answer", one ? cards : scroll, notes.childElementCount ? notes : null);
   }
 
   function memory(found) {

@@ -14,11 +14,11 @@ from dippm.show.service.access import COOKIE, Access, TokenError, is_loopback
 FIELD = "token"
 DOORS = ("/", "/predict")
 __all__ = ["COOKIE", "Gate", "TokenError", "is_loopback"]
-FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM runs</title>
+FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DIPPM</title>
 <meta name="viewport" content="width=device-width"></head>
 <body><form method="post" action="token"><label>Token, as <code>dippm ui</code> printed it:
 <input type="password" name="token" autocomplete="current-password" autofocus></label>
-<button>Open</button></form></body></html>
+<button name="door" value="{door}">Open</button></form></body></html>
 """
 
 
@@ -79,7 +79,8 @@ class Gate:
         if self._access.lets_in(authorization, request.cookies.get(COOKIE, "")):
             return None
         if request.path == "/token" and request.method == "POST":
-            return self._let_in(request.form.get(FIELD, ""))
+            door = request.form.get("door", "/")
+            return self._let_in(request.form.get(FIELD, ""), door if door in DOORS else "/")
         if request.path in DOORS and request.method == "GET" and FIELD in request.args:
             return self._let_in(request.args[FIELD], request.path)
         return _form()
@@ -99,4 +100,5 @@ def _refused(reason: str, status: int) -> Response:
 
 
 def _form() -> Response:
-    return Response(FORM, 401, mimetype="text/html")
+    door = request.path if request.path in DOORS else "/"
+    return Response(FORM.format(door=door), 401, mimetype="text/html")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 import threading
+import urllib.request
 import zipfile
 
+import psutil
 import pytest
 
 pytest.importorskip("dash", reason="the page needs the extra ui")
@@ -289,6 +295,11 @@ def test_one_token_opens_both_doors(library, asked):
         ("POST", "/ask/predict"), ("GET", "/jobs/x"), ("DELETE", "/models/x"),
     ):  # fmt: skip
         assert stranger.open(f"/predict{path}", method=method).status_code == 401
+    assert b'value="/predict"' in stranger.get("/predict").data
+    for door in ("/predict", "//evil.example"):
+        given = {"token": TOKEN, "door": door}
+        answer = server.test_client().post("/token", data=given)
+        assert answer.headers["Location"] == ("/predict" if door == "/predict" else "/")
     visitor = server.test_client()
     answer = visitor.get(f"/predict?token={TOKEN}")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/predict")
@@ -296,6 +307,69 @@ def test_one_token_opens_both_doors(library, asked):
     assert visitor.get("/_dash-layout").status_code == 200
     other = visitor.post("/predict/uploads?name=a", headers={"Origin": "https://evil.example"})
     assert other.status_code == 403
+
+
+def test_a_packed_folder_is_read_and_named_as_a_folder(visitor, asked, net, tmp_path):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("folder/net.onnx", net)
+    sha256 = send(visitor, packed.getvalue(), "net.zip")
+    found = ask(visitor, asked, name="net.zip", model={"sha256": sha256}, batch=11)
+    assert found["answer"]["latency_ms"] > 0
+    assert found["command"] == "dippm predict net --batch 11 --device A100"
+    both = [{"sha256": sha256}, {"sha256": send(visitor, net)}]
+    rows = ask(visitor, asked, "compare", models=both, batch=11)["answer"]["rows"]
+    assert rows[0]["latency_ms"] == rows[1]["latency_ms"] == found["answer"]["latency_ms"]
+
+
+def test_a_process_that_is_killed_amid_an_answer_loses_nothing(visitor, asked, net):
+    sha256 = send(visitor, net)
+    assert ask(visitor, asked, model={"sha256": sha256}, batch=21)["answer"]
+    children = psutil.Process().children(recursive=True)
+    answerers = [one for one in children if "answering" in " ".join(one.cmdline())]
+    assert answerers
+    for one in answerers:
+        one.kill()
+    assert ask(visitor, asked, model={"sha256": sha256}, batch=22)["answer"]["latency_ms"] > 0
+
+
+def test_the_door_is_opened_in_a_process_of_its_own(tmp_path, net):
+    words = [sys.executable, "-m", "dippm", "ui", "--store", str(tmp_path / "runs.db")]
+    process = subprocess.Popen(
+        [*words, "--port", "0", "--no-browser"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "DIPPM_SPOOL": str(tmp_path / "spool"), "TMPDIR": str(tmp_path)},
+    )
+    try:
+        assert process.stdout
+        assert process.stdout.readline().startswith("runs at http://")
+        address = process.stdout.readline().removeprefix("predict at ").strip()
+
+        def call(method, path, body=None):
+            request = urllib.request.Request(f"{address}/{path}", body, method=method)
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return json.loads(answer.read())
+
+        assert call("GET", "options")["devices"]
+        key = call("POST", "uploads?name=net.onnx")["id"]
+        call("PUT", f"uploads/{key}?at=0", net)
+        sha256 = call("POST", f"uploads/{key}/end")["sha256"]
+        question = json.dumps({"model": {"sha256": sha256}, "batch": 8}).encode()
+        found = call("POST", "ask/predict?name=net.onnx", question)
+        while found["answer"] is None:
+            found = call("POST", "ask/predict?name=net.onnx", question)
+        assert found["answer"]["latency_ms"] > 0
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert below
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        _, alive = psutil.wait_procs(below, 60)
+        assert alive == []
+        assert not list(tmp_path.glob("dippm-serve-*"))
+    finally:
+        process.kill()
+        process.stdout.close()
 
 
 def test_the_door_loads_nothing_from_elsewhere(visitor):

@@ -44,6 +44,10 @@ PATHS = (
     "/_dash-component-suites/dash/../../../x.js", "/_dash-component-suites/<script>/x.js",
     "/_dash-component-suites/dash/%00.js", "/_dash-layout", "/_dash-dependencies", "/_reload-hash",
     "/_favicon.ico", "/token", "/?token=%ff", "/?token=x&token=y", "/_dash-update-component?x=%ff",
+    "/predict", "/predict/", "/predict?token=%ff", "/predict/options", "/predict/jobs/%00",
+    "/predict/jobs/x/result", "/predict/uploads", "/predict/uploads?name=%ff", "/predict/uploads/x",
+    "/predict/uploads/x?at=1e9", "/predict/uploads/%2e%2e/end", "/predict/models/..%2f..%2fetc",
+    "/predict/ask/%3Cscript%3E", "/predict/ask/predict", "/predict/ask/predict?name=%00",
     "*", "http://[", "/?" + "&".join(f"a{n}=1" for n in range(3000)), "/;x=y", "/%2f%2e%2e%2f",
 )  # fmt: skip
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "get", "X-Y")

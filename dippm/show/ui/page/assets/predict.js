@@ -134,6 +134,7 @@
       mode: at("mode").value, phase: at("phase").value, precision: at("precision").value,
       device: at(`device-${side}`).value,
     };
+    if (!at("optimizer").disabled) given.optimizer = at("optimizer").value;
     if (at("input").value.trim()) given.input = at("input").value.trim();
     const batch = Number(at("batch").value);
     const mig = at(`mig-${side}`).value || null;
@@ -629,12 +630,12 @@
     at("beside").textContent = on ? "Ask about one alone" : "Hold another beside it";
   }
 
-  const KEPT = ["name-a", "device-a", "mig-a", "name-b", "device-b", "mig-b", "batch", "precision", "phase", "mode", "input"];
+  const KEPT = ["name-a", "device-a", "mig-a", "name-b", "device-b", "mig-b", "batch", "precision", "phase", "optimizer", "mode", "input"];
 
   function write() {
     const found = new URLSearchParams();
     const two = at("beside").getAttribute("aria-expanded") === "true";
-    for (const id of KEPT) if (at(id).value && (two || !id.endsWith("-b"))) found.set(id, at(id).value);
+    for (const id of KEPT) if (at(id).value && !at(id).disabled && (two || !id.endsWith("-b"))) found.set(id, at(id).value);
     if (two) found.set("beside", "1");
     history.replaceState(null, "", `#${found}`);
   }
@@ -681,7 +682,11 @@
     fill("precision", plain(options.precisions), "fp32");
     fill("phase", plain(options.phases), "inference");
     fill("mode", plain(options.modes), "eager");
+    fill("optimizer", plain(options.optimizers), "sgd");
+    const phase = () => { at("optimizer").disabled = at("phase").value === "inference"; };
+    at("phase").addEventListener("change", phase);
     read();
+    phase();
     document.body.dataset.ready = "";
   }
 

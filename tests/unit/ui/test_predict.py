@@ -179,9 +179,9 @@ def test_a_command_is_one_whatever_a_file_is_called(name, command):
 
 
 def test_training_says_its_optimizer():
-    question = predicting.Predict(model="timm:resnet18", phase="training", optimizer="adam")
+    question = predicting.Predict(model="timm:resnet18", phase="train", optimizer="adam")
     line = predicting.as_command(question, "")
-    assert line.endswith("--phase training --optimizer adam")
+    assert line.endswith("--phase train --optimizer adam")
 
 
 @pytest.mark.parametrize(

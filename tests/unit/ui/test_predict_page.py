@@ -230,14 +230,14 @@ def test_an_address_brings_the_question_back(tab, served):
 
 def test_a_training_step_has_an_optimizer(tab, served):
     assert tab.run("document.querySelector('#optimizer').disabled")
-    asked = "#name-a=timm:resnet18&phase=training&optimizer=adam&batch=16"
+    asked = "#name-a=timm:resnet18&phase=train&optimizer=adam&batch=16"
     open_page(tab, served.predict_shown + asked)
     tab.click("#ask")
     answered(tab)
     said = text_of(tab)
     assert "gradients" in said
     assert "optimizer" in said
-    assert "--phase training --optimizer adam" in said
+    assert "--phase train --optimizer adam" in said
 
 
 @pytest.mark.parametrize("width", [1280, 390])

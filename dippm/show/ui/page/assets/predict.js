@@ -462,7 +462,7 @@
     if (!slices.length) return null;
     const table = make("table");
     const head = table.createTHead().insertRow();
-    for (const words of ["slice", "memory, MB", "holds a batch of", "latency there, ms", "per second"]) head.append(make("th", words));
+    for (const words of ["slice", "batch", "memory, MB", "latency there, ms", "per second"]) head.append(make("th", words));
     const body = table.createTBody();
     const largest = Math.max(...one.rows.map((row) => row.batch));
     for (const slice of slices) {
@@ -471,13 +471,13 @@
       const any = one.rows.find((row) => row.slice === slice);
       const words = best ? `${best.batch.toLocaleString("en")}${best.batch === largest ? " or more" : ""}` : "none";
       const row = body.insertRow();
-      row.append(make("th", slice || `the whole ${one.given.device}`), make("td", show(any.capacity_mb), "number"), make("td", words, "number"),
+      row.append(make("th", slice || `the whole ${one.given.device}`), make("td", words, "number"), make("td", show(any.capacity_mb), "number"),
         make("td", best ? show(best.latency_ms) : "–", "number"), make("td", best ? show(1000 * best.batch / best.latency_ms) : "–", "number"));
     }
     const scroll = make("div", null, "scroll");
     scroll.tabIndex = 0;
     scroll.append(table);
-    return panel(`What each slice holds, of the batches drawn: ${called(one).replace(/ · batch.*/, "")}`, scroll);
+    return panel(`The largest batch drawn that each slice holds: ${called(one).replace(/ · batch.*/, "")}`, scroll);
   }
 
   // Modules as boxes whose width is their share of the time; below a box is what it consists of.

@@ -36,6 +36,19 @@ def fuse(kernels: Sequence[Kernel], graph_breaks: Sequence[range] = ()) -> list[
                 groups[other] = []
         groups[joined].append(position)
         group_of.append(joined)
+    return joined_groups(kernels, groups, group_of)
+
+
+def joined_groups(
+    kernels: Sequence[Kernel], groups: Sequence[list[int]], group_of: Sequence[int]
+) -> list[Kernel]:
+    """Return one kernel for each group that is not empty, in the order in which they end.
+
+    Args:
+        kernels: in execution order, with their sources.
+        groups: positions of kernels, in order.
+        group_of: group of each kernel.
+    """
     order = sorted((g for g in range(len(groups)) if groups[g]), key=lambda g: groups[g][-1])
     rank = {g: i for i, g in enumerate(order)}
     read_outside = _read_outside(kernels, group_of)
@@ -147,7 +160,7 @@ def _is_anchor(kernel: Kernel) -> bool:
     return KERNEL_CLASSES[kernel.kind].anchor
 
 
-def _read_outside(kernels: Sequence[Kernel], group_of: list[int]) -> list[bool]:
+def _read_outside(kernels: Sequence[Kernel], group_of: Sequence[int]) -> list[bool]:
     """Tell of each kernel whether another group reads its result, or nobody does."""
     outside, inside = [False] * len(kernels), [False] * len(kernels)
     for position, kernel in enumerate(kernels):
@@ -163,8 +176,8 @@ def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool
     members = [kernels[at] for at in group]
     if len(members) == 1:
         return members[0]
-    anchors = [k for k in members if _is_anchor(k)]
-    body = anchors[0] if anchors else members[-1]
+    leading = [k for k in members if _is_anchor(k) or KERNEL_CLASSES[k.kind].matrix]
+    body = leading[0] if leading else members[-1]
     own = set(group)
     read = 0.0
     for kernel in members:

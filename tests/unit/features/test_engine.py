@@ -1,0 +1,67 @@
+"""Which kernels an engine makes one."""
+
+from __future__ import annotations
+
+import pytest
+
+from dippm.estimate.features.engine import engine_kernels
+from dippm.estimate.features.kernel import Kernel
+
+SIZE = 1024.0
+
+
+def stream(kind: str, *sources: int, size: float = SIZE) -> Kernel:
+    kernel = Kernel.stream(0, kind, size, 2)
+    return kernel._replace(sources=sources, read_bytes=2 * size * max(1, len(sources)))
+
+
+def conv(*sources: int) -> Kernel:
+    return stream("conv_spatial", *sources)._replace(unit="half", weight_bytes=100.0)
+
+
+def kinds(kernels: list[Kernel]) -> list[str]:
+    return [kernel.kind for kernel in engine_kernels(kernels)]
+
+
+def test_norm_and_activation_become_the_end_of_their_convolution() -> None:
+    fused = engine_kernels([conv(), stream("batch_norm", 0), stream("activation", 1), conv(2)])
+    assert [(k.kind, k.unit, k.sources) for k in fused] == [
+        ("conv_spatial", "half", ()),
+        ("conv_spatial", "half", (0,)),
+    ]
+    assert (fused[0].read_bytes, fused[0].write_bytes) == (2 * SIZE, 2 * SIZE)
+
+
+def test_a_residual_is_added_by_the_convolution_that_runs_last() -> None:
+    block = [conv(), conv(0), stream("batch_norm", 1), stream("elementwise", 0, 2)]
+    fused = engine_kernels([*block, stream("activation", 3)])
+    assert [k.kind for k in fused] == ["conv_spatial"] * 2
+    assert fused[1].sources == (0,)
+    assert fused[1].read_bytes == 2 * 2 * SIZE
+
+
+def test_a_sum_that_waits_for_a_later_kernel_is_no_end_of_the_convolution() -> None:
+    kernels = [conv(), conv(), stream("pool", 0), stream("elementwise", 1, 2)]
+    assert kinds(kernels) == ["conv_spatial", "conv_spatial", "pool", "elementwise"]
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "softmax", "pool", "copy"])
+def test_what_sees_more_than_one_element_stays_a_kernel(kind: str) -> None:
+    assert kinds([conv(), stream(kind, 0)]) == ["conv_spatial", kind]
+
+
+def test_a_result_that_two_read_is_written() -> None:
+    kernels = [conv(), stream("activation", 0), conv(0), conv(1)]
+    assert kinds(kernels) == ["conv_spatial", "activation", "conv_spatial", "conv_spatial"]
+
+
+def test_parts_are_written_where_the_whole_will_lie() -> None:
+    whole = stream("concat", 0, 1, size=2 * SIZE)._replace(read_bytes=4 * SIZE)
+    fused = engine_kernels([conv(), conv(), whole, conv(2)])
+    assert [k.kind for k in fused] == ["conv_spatial"] * 3
+    assert fused[2].sources == (0, 1)
+
+
+def test_a_part_that_somebody_else_reads_is_copied_into_the_whole() -> None:
+    whole = stream("concat", 0, 1, size=2 * SIZE)._replace(read_bytes=4 * SIZE)
+    assert kinds([conv(), conv(), whole, conv(0, 2)]).count("concat") == 1

@@ -32,6 +32,7 @@ from dataset.join import raw_graphs
 from dataset.measured.location import data_dir
 from dippm.devices import find
 from dippm.errors import DippmError
+from dippm.estimate.conditions import Precision
 from dippm.estimate.features.engine import engine_kernels
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_features import DeviceView, roofline_parts_ms
@@ -43,7 +44,8 @@ from training.studies.kernel_tables import markdown
 from training.studies.options import Results
 
 Floats = NDArray[np.float64]
-DEVICE, PRECISION = "T4", "fp16"
+DEVICE = "T4"
+PRECISION: Precision = "fp16"
 SAME_PARAMETERS, SAME_MACS = 0.1, 0.2
 """How far a twin may be from its Keras model, relative."""
 MORE_TWINS = {

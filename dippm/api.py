@@ -23,6 +23,7 @@ from dippm.estimate.conditions import (
     Optimizer,
     Phase,
     Precision,
+    Runtime,
     Timer,
     phase_of,
 )
@@ -81,6 +82,7 @@ def predict(
     checkpointing: bool = False,
     autograd: bool = False,
     context_mb: ContextLike = None,
+    runtime: Runtime = "pytorch",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -117,6 +119,7 @@ def predict(
         context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
             `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
             `Conditions`; None assumes one, and the answer says which.
+        runtime: "pytorch", or the engine "tensorrt", see `docs/method/engines.md`.
         trust: allow a file that can run code when it is read.
         timeout_s: wall time that conversion, graph and features may take.
         memory_limit_mb: private memory that the conversion may use.
@@ -143,6 +146,7 @@ def predict(
         checkpointing=checkpointing,
         autograd=autograd,
         context_mb=context_mb,
+        runtime=runtime,
     )
     model = _one_source(source, path)
     began = time.monotonic()
@@ -221,6 +225,7 @@ def compare(
     checkpointing: bool = False,
     autograd: bool = False,
     context_mb: ContextLike = None,
+    runtime: Runtime = "pytorch",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -251,6 +256,7 @@ def compare(
         checkpointing: see `predict`.
         autograd: see `predict`.
         context_mb: see `predict`.
+        runtime: see `predict`.
         trust: see `predict`.
         timeout_s: of each conversion.
         memory_limit_mb: of each conversion.
@@ -276,6 +282,7 @@ def compare(
         checkpointing=checkpointing,
         autograd=autograd,
         context_mb=context_mb,
+        runtime=runtime,
     )
     loaded = load(checkpoint, device=grid.places[0][0], phase=phase)
     loaded.points(grid)  # what holds for no model is raised, not repeated

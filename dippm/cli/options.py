@@ -173,6 +173,10 @@ ContextMb = Annotated[
         autocompletion=_completing(_software_classes),
     ),
 ]
+Runtime = Annotated[
+    str,
+    typer.Option("--runtime", help="pytorch, or tensorrt: an engine, launched as a CUDA graph."),
+]
 Framework = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="pytorch, onnx, tensorflow, keras or paddle; inferred."),
@@ -218,7 +222,7 @@ RunStore = Annotated[
 PASSED_ON = (
     *("input", "batch", "device", "checkpoint", "precision", "mode", "timer", "mig"),
     *("channels_last", "host", "attention", "phase", "optimizer", "checkpointing"),
-    *("autograd", "context_mb"),
+    *("autograd", "context_mb", "runtime"),
     *("trust", "timeout_s", "memory_limit_mb"),
 )
 """Options that commands and the verbs of the package name alike."""

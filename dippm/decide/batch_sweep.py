@@ -12,7 +12,7 @@ from dippm.base.progress import stage, tell
 from dippm.devices import MigProfile
 from dippm.estimate.batches import batches_of
 from dippm.estimate.comparison import Comparison
-from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer
+from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Runtime, Timer
 from dippm.estimate.grid import (
     DEFAULT_DEVICE,
     ContextLike,
@@ -134,6 +134,7 @@ def sweep(
     checkpointing: bool = False,
     autograd: bool = False,
     context_mb: ContextLike = None,
+    runtime: Runtime = "pytorch",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -159,6 +160,7 @@ def sweep(
         checkpointing: of a training step.
         autograd: the forward pass keeps what a backward pass would need.
         context_mb: memory of the process beside the allocator.
+        runtime: "pytorch", or the engine "tensorrt".
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -184,6 +186,7 @@ def sweep(
             checkpointing=checkpointing,
             autograd=autograd,
             context_mb=context_mb,
+            runtime=runtime,
         )
         for size in sizes
     ]

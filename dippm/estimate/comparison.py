@@ -21,7 +21,7 @@ SHOWN = (*WHERE, *LABELS, "fits", "mig", "error")
 """Columns of text and notebooks, where an interval stands beside its value."""
 CONDITIONS = (
     *("mode", "timer", "channels_last", "attention", "phase", "optimizer", "checkpointing"),
-    *("autograd", "context_mb"),
+    *("autograd", "context_mb", "runtime"),
 )
 FIT = ("memory_bound_mb", "capacity_mb", "headroom_mb", "fits")
 COLUMNS = (

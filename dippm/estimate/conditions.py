@@ -19,6 +19,7 @@ Timer = Literal["kernel", "event", "wall", "wall+copy"]
 Attention = Literal["fused", "unfused"]
 Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
+Runtime = Literal["pytorch", "tensorrt"]
 SoftwareClass = Literal["cuda-10", "cuda-11", "lazy"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -38,6 +39,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 TIMERS: tuple[Timer, ...] = get_args(Timer)
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 PHASES: tuple[Phase, ...] = get_args(Phase)
+RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 SOFTWARE_CLASSES: tuple[SoftwareClass, ...] = get_args(SoftwareClass)
 """Generations of CUDA and torch, by the memory that a process takes beside its tensors:
@@ -61,6 +63,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "attention": ATTENTIONS,
     "phase": PHASES,
     "optimizer": OPTIMIZERS,
+    "runtime": RUNTIMES,
 }
 MAX_BATCH = 1_000_000
 ENGINES = ("tensorrt", "trt", "onnxruntime", "openvino", "torchscript", "tvm", "vllm", "xla")
@@ -74,6 +77,8 @@ OTHER_NAMES = {
     "wall-copy": "wall+copy",
     "events": "event",
     "training": "train",
+    "torch": "pytorch",
+    "trt": "tensorrt",
 }
 """What frameworks call these; case does not matter, and "_" is "-"."""
 
@@ -108,10 +113,13 @@ class Conditions:
         context_mb: memory in MiB that the process takes beside PyTorch's allocator, or a class of
             `SOFTWARE_CLASSES` that says it; None if nobody said, then the predictor assumes a class
             and says which.
+        runtime: what runs the model: "pytorch", as `mode` says, or the engine "tensorrt", which
+            builds kernels of its own from it and launches them as a CUDA graph.
 
     Raises:
         ConditionsError: if the batch is not a positive integer of sane size, a name is unknown, the
-            context is no memory, or what belongs to a training step is asked for of inference.
+            context is no memory, what belongs to a training step is asked for of inference, or
+            what belongs to PyTorch of an engine.
         UnsupportedPrecisionError: if the device has no hardware for the precision.
     """
 
@@ -129,6 +137,7 @@ class Conditions:
     checkpointing: bool = False
     autograd: bool = False
     context_mb: float | str | None = None
+    runtime: Runtime = "pytorch"
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int):
@@ -152,6 +161,8 @@ class Conditions:
                 "Leave autograd out: a training step keeps all of it anyway, and what a compiled "
                 "pass keeps is not known.",
             )
+        if self.runtime != "pytorch":
+            _check_engine(self)
         object.__setattr__(self, "context_mb", context_of(self.context_mb))
         if self.precision not in supported_precisions(self.device):
             raise unsupported(self.device, self.precision)
@@ -160,6 +171,26 @@ class Conditions:
     def capacity_mb(self) -> int:
         """Memory of the GPU in MiB, or usable memory of the slice."""
         return self.mig.memory_mb if self.mig else self.device.memory_mb
+
+
+def _check_engine(c: Conditions) -> None:
+    """Refuse what an engine does not do.
+
+    Raises:
+        ConditionsError: if it is asked for.
+    """
+    asked = {
+        f"mode {c.mode}": (c.mode != "eager", "Leave the mode out: an engine has none."),
+        "a training step": (c.phase != "inference", "Ask for runtime=pytorch."),
+        "autograd": (c.autograd, "Leave it out: an engine keeps nothing for gradients."),
+        f"autocast ({c.precision})": (
+            c.precision.startswith("amp"),
+            "Ask for the format that its layers run in: precision=fp16 or bf16.",
+        ),
+    }
+    for what, (is_asked, hint) in asked.items():
+        if is_asked:
+            raise ConditionsError(f"{what} is of PyTorch, and {c.runtime} was asked for", hint)
 
 
 def context_of(context: Any) -> float | str | None:
@@ -258,8 +289,10 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
         return found
     close = get_close_matches(found, known, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
-    if kind == "mode" and any(engine in found for engine in ENGINES):
-        guess = f"Inference engines such as {shortened(str(name))} are not modelled. "
+    if kind == "mode" and found in RUNTIMES:
+        guess = f"{found} is a runtime: ask for runtime={found} (`--runtime {found}`). "
+    elif kind in ("mode", "runtime") and any(engine in found for engine in ENGINES):
+        guess = f"{shortened(str(name))} is not predicted: nothing that was measured taught it. "
     raise ConditionsError(
         f"unknown {kind} {shortened(str(name))!r}", f"{guess}Known: {', '.join(known)}"
     )

@@ -21,6 +21,7 @@ from dippm.estimate.conditions import (
     Optimizer,
     Phase,
     Precision,
+    Runtime,
     Timer,
     precision_of,
     supported_precisions,
@@ -72,6 +73,7 @@ class Grid:
         checkpointing: of training steps.
         autograd: see `Conditions`, as the next.
         context_mb: beside the allocator.
+        runtime: see `Conditions`.
     """
 
     places: Sequence[tuple[Device, MigProfile | None]]
@@ -87,6 +89,7 @@ class Grid:
     checkpointing: bool = False
     autograd: bool = False
     context_mb: ContextLike = None
+    runtime: Runtime = "pytorch"
 
     @classmethod
     def of(
@@ -148,6 +151,7 @@ class Grid:
                 self.checkpointing,
                 self.autograd,
                 self.context_mb,
+                self.runtime,
             )
             for gpu, mig in self.places
             for precision, batch in product(self._precisions(gpu, supported), sizes)
@@ -216,6 +220,7 @@ def conditions_of(
     checkpointing: bool = False,
     autograd: bool = False,
     context_mb: ContextLike = None,
+    runtime: Runtime = "pytorch",
 ) -> Conditions:
     """Return the conditions that names stand for.
 
@@ -240,6 +245,7 @@ def conditions_of(
         checkpointing,
         autograd,
         context_mb,
+        runtime,
     )
 
 

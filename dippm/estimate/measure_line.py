@@ -104,6 +104,7 @@ def _cannot(asked: Asked, c: Conditions, frameworks: Sequence[str]) -> str:
         f"times a whole call, wall, and the prediction is for timer {c.timer}": c.timer != "wall",
         f"cannot ask for {c.attention} attention": c.attention != "fused",
         "runs without autograd": c.autograd,
+        f"runs PyTorch, and the prediction is for {c.runtime}": c.runtime != "pytorch",
         f"trains with sgd, and the prediction is for {c.optimizer}": c.optimizer != "sgd",
         "does not checkpoint activations": c.checkpointing,
     }

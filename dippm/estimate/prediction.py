@@ -241,7 +241,8 @@ class Prediction:
         """Model and conditions in one printable line."""
         c = self.conditions
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
-        parts = [self.provenance.source, f"batch {c.batch}", place, c.precision, c.mode]
+        parts = [self.provenance.source, f"batch {c.batch}", place, c.precision]
+        parts.append(c.mode if c.runtime == "pytorch" else c.runtime)
         parts += [f"{c.attention} attention"] * (c.attention != "fused")
         parts += ["autograd"] * c.autograd
         if c.phase == "train":
@@ -279,6 +280,7 @@ class Prediction:
                 "checkpointing": c.checkpointing if c.phase == "train" else None,
                 "autograd": c.autograd,
                 "context_mb": c.context_mb,
+                "runtime": c.runtime,
             },
             "precision_settings": FLOAT32_SETTINGS.get(c.precision),
             "host": self.host and asdict(self.host),

@@ -22,6 +22,7 @@ from dippm.estimate.conditions import (
     Optimizer,
     Phase,
     Precision,
+    Runtime,
     Timer,
     phase_of,
     supported_precisions,
@@ -100,6 +101,7 @@ class LoadedPredictor:
         checkpointing: bool = False,
         autograd: bool = False,
         context_mb: ContextLike = None,
+        runtime: Runtime = "pytorch",
         trust: bool = False,
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
@@ -121,6 +123,7 @@ class LoadedPredictor:
             checkpointing=checkpointing,
             autograd=autograd,
             context_mb=context_mb,
+            runtime=runtime,
         )
         name = source_name(source)
         with stage(f"converting {name}"):
@@ -174,6 +177,7 @@ class LoadedPredictor:
         checkpointing: bool = False,
         autograd: bool = False,
         context_mb: ContextLike = None,
+        runtime: Runtime = "pytorch",
         trust: bool = False,
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
@@ -197,6 +201,7 @@ class LoadedPredictor:
             checkpointing: see `dippm.predict`.
             autograd: see `dippm.predict`.
             context_mb: see `dippm.predict`.
+            runtime: see `dippm.predict`.
             trust: see `dippm.predict`.
 
         Raises:
@@ -218,6 +223,7 @@ class LoadedPredictor:
             checkpointing=checkpointing,
             autograd=autograd,
             context_mb=context_mb,
+            runtime=runtime,
         )
         points = self.points(grid)
         name = source_name(source)

@@ -58,6 +58,7 @@ CONDITIONS: Mapping[str, tuple[type, ...]] = {
     "checkpointing": _FLAG,
     "autograd": _FLAG,
     "context_mb": (str, int, float),
+    "runtime": _TEXT,
 }
 """Arguments of `dippm.predict`, and what they may be here."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,80}")

@@ -19,7 +19,16 @@ from dippm.devices import Device, MigProfile, all_devices, host_of
 from dippm.errors import ConstraintError
 from dippm.estimate.batches import batches_of
 from dippm.estimate.carbon import Carbon, CarbonLike, carbon_of
-from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Timer, spelt
+from dippm.estimate.conditions import (
+    Attention,
+    Conditions,
+    Mode,
+    Optimizer,
+    Phase,
+    Runtime,
+    Timer,
+    spelt,
+)
 from dippm.estimate.grid import ContextLike, DeviceLike, Grid, HostLike, device_of
 from dippm.estimate.measure_line import Asked
 from dippm.model.convert import Input, read_graph, source_name
@@ -60,6 +69,7 @@ def choose(
     checkpointing: bool = False,
     autograd: bool = False,
     context_mb: ContextLike = None,
+    runtime: Runtime = "pytorch",
     trust: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
@@ -101,6 +111,7 @@ def choose(
         checkpointing: of a step of training.
         autograd: the forward pass keeps what a backward pass would need.
         context_mb: memory of the process beside the allocator.
+        runtime: "pytorch", or the engine "tensorrt".
         trust: allow a file that can run code when it is read.
         timeout_s: of the conversion.
         memory_limit_mb: of the conversion.
@@ -134,6 +145,7 @@ def choose(
         checkpointing,
         autograd,
         context_mb,
+        runtime,
     )
     loaded, name = load(checkpoint, device=gpus[0], phase=grid.phase), source_name(source)
     point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
@@ -244,7 +256,8 @@ def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
 
 def _in_words(c: Conditions, batches: Sequence[int]) -> str:
     several = f"batch {min(batches)} to {max(batches)}, the best of each place"
-    parts = [f"batch {batches[0]}" if len(batches) == 1 else several, c.precision, c.mode]
+    parts = [f"batch {batches[0]}" if len(batches) == 1 else several, c.precision]
+    parts.append(c.mode if c.runtime == "pytorch" else c.runtime)
     if c.phase == "train":
         parts.append(f"training step, {c.optimizer}{', checkpointing' * c.checkpointing}")
     parts += [f"{c.attention} attention"] * (c.attention != "fused")

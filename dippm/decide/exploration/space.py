@@ -26,14 +26,15 @@ from dippm.decide.exploration.design import (
 from dippm.decide.exploration.errors import ExploreError
 from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import UnsupportedPrecisionError
-from dippm.estimate.conditions import Attention, Conditions, Mode, Timer, precision_of
+from dippm.estimate.conditions import Attention, Conditions, Mode, Runtime, Timer, precision_of
 from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, Grid, HostLike
 from dippm.model.convert import Input
 from dippm.model.frontends.registry import object_framework
 from dippm.model.graph import ModelGraph
 
-LATER = ("autograd", "context_mb")
+LATER = ("autograd", "context_mb", "runtime")
 """Fields that a description has only where they are set: studies of before have none."""
+UNSET = (None, False, "pytorch")
 
 
 class Space:
@@ -57,6 +58,7 @@ class Space:
         attention: "fused" or "unfused".
         autograd: the forward pass keeps what a backward pass would need.
         context_mb: memory of the process beside the allocator.
+        runtime: "pytorch", or the engine "tensorrt".
 
     Attributes:
         architectures: by name.
@@ -85,6 +87,7 @@ class Space:
         attention: Attention = "fused",
         autograd: bool = False,
         context_mb: ContextLike = None,
+        runtime: Runtime = "pytorch",
     ) -> None:
         self.architectures = _architectures(architectures, parameters)
         self._input = input
@@ -96,6 +99,7 @@ class Space:
             "attention": attention,
             "autograd": autograd,
             "context_mb": context_mb,
+            "runtime": runtime,
         }
         grid = Grid.of(device, mig, precision, 1, **self._rest)
         self._places = {place_name(d.name, m.name if m else None): (d, m) for d, m in grid.places}
@@ -216,7 +220,7 @@ class Space:
         """Return what is searched as JSON-ready data, equal for equal spaces."""
         axes = {name: described(axis) for name, axis in self._roots.items()}
         rest = {name: str(value) for name, value in self._rest.items() if name not in LATER}
-        rest |= {name: str(self._rest[name]) for name in LATER if self._rest[name]}
+        rest |= {name: str(self._rest[name]) for name in LATER if self._rest[name] not in UNSET}
         own = {
             a.name: {name: described(axis) for name, axis in a.parameters.items()}
             for a in self.architectures.values()

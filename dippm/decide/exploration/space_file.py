@@ -43,6 +43,7 @@ class _File(BaseModel):
     attention: str = "fused"
     autograd: bool = False
     context_mb: str | float | None = None
+    runtime: str = "pytorch"
     objectives: list[str] | dict[str, Literal["min", "max"]] = ["latency_ms"]
     constraints: dict[str, float | str | list[float]] = {}
 
@@ -102,6 +103,7 @@ def read_space(path: str | os.PathLike[str]) -> Asked:
         attention=found.attention,  # type: ignore[arg-type]
         autograd=found.autograd,
         context_mb=found.context_mb,
+        runtime=found.runtime,  # type: ignore[arg-type]
     )
     limits = {name: _limit(value) for name, value in found.constraints.items()}
     goals: Any = found.objectives

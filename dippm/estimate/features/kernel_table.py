@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dippm.errors import ConversionError
 from dippm.estimate.conditions import Attention, Mode, Optimizer, Precision
+from dippm.estimate.features.engine import engine_kernels
 from dippm.estimate.features.kernel import PARTS, UNITS, Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernels import launched_by, sequence_of, training_step
@@ -107,6 +108,18 @@ class KernelTable:
                 half_scores=half_scores,
             ),
         )
+
+    @classmethod
+    def of_engine(
+        cls, graph: ModelGraph, precision: Precision = "fp16", *, attention: Attention = "fused"
+    ) -> KernelTable:
+        """Expand a graph into the kernels of an engine, which chooses its layouts itself."""
+
+        def kernels_of(sequence: CallSequence) -> list[Kernel]:
+            eager = launched_by(sequence, precision, channels_last=True, attention=attention)
+            return engine_kernels(eager)
+
+        return cls._expanded(graph, kernels_of)
 
     @classmethod
     def of_training(

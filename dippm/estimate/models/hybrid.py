@@ -43,6 +43,12 @@ from dippm.estimate.models.board_power import BoardPower, limit_warnings
 from dippm.estimate.models.calibration import time_shares
 from dippm.estimate.models.checkpoint_schemas import HybridSchema, check
 from dippm.estimate.models.energy_shares import energy_shares
+from dippm.estimate.models.engine_law import (
+    as_compiled,
+    engine_times,
+    engine_warnings,
+    refuse_untaken,
+)
 from dippm.estimate.models.host import Host, latency_ms, launch_share
 from dippm.estimate.models.intervals import (
     COVERAGE,
@@ -140,6 +146,9 @@ class Hybrid:
             ConditionsError: as `predict`.
         """
         self._refuse(c)
+        if c.runtime != "pytorch":
+            refuse_untaken(graph, c.runtime)
+            c = as_compiled(c)
         usage = self._usage(graph, c, _batch(self._kernels(graph, c)[0], c))
         return self._bound_mb(usage, c)
 
@@ -149,6 +158,8 @@ class Hybrid:
 
     def _estimate(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
         self._refuse(c)
+        if c.runtime != "pytorch":
+            return self._engine(graph, c, with_operators=with_operators)
         table, _ = self._kernels(graph, c)
         batch = _batch(table, c)
         view = DeviceView.of(c.device, c.mig)
@@ -226,6 +237,43 @@ class Hybrid:
             memory_parts=parts,
             host=used,
             interval_terms=terms,
+        )
+
+    def _engine(self, graph: ModelGraph, c: Conditions, *, with_operators: bool) -> Estimates:
+        """Return what an engine takes, held to what compiled PyTorch takes on the same device."""
+        refuse_untaken(graph, c.runtime)
+        compiled = as_compiled(c)
+        held, key = self._cached(graph), ("engine", c.precision, c.attention)
+        if key not in held:
+            held[key] = KernelTable.of_engine(graph, c.precision, attention=c.attention)
+        view = DeviceView.of(c.device, c.mig)
+        other = self._estimate(graph, compiled, with_operators=with_operators)
+        if "latency_ms" not in other.values:
+            return other
+        most_ms = self._times(graph, compiled, c.batch).device_ms
+        times, half = engine_times(held[key], c, view, most_ms)
+        work = float(times.sum()), 1.0, float(np.dot(held[key].input_bytes, (c.batch, 1.0)))
+        used, host = self._host(c.host, c.device)
+        total_ms = latency_ms(*work, c.timer, host)
+        used = replace(used, launches=1, share=launch_share(*work, c.timer, host))
+        values = {**other.values, "latency_ms": _with_interval(total_ms, half)}
+        if "power_w" in values:
+            shares = achieved_shares(held[key], c.batch, view, max(work[0], 1e-12))
+            power_w = self.power.power_w(c.device, work[0] / total_ms, shares)
+            values["power_w"] = _within(
+                _with_interval(power_w, Z90 * self.power.log_error),
+                idle_power_w(c.device),
+                c.device.power_limit_w or power_w,
+            )
+            values["energy_j"] = _energy(values["power_w"], values["latency_ms"])
+        rows = operator_rows(graph, held[key], c.batch, view, times, total_ms)
+        return replace(
+            other,
+            values=values,
+            operators=rows if with_operators else (),
+            warnings=engine_warnings(graph, c),
+            host=used,
+            interval_terms=None,
         )
 
     def class_ms(self, graph: ModelGraph, c: Conditions) -> tuple[Floats, float, float, float]:

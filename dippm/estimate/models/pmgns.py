@@ -18,7 +18,7 @@ from dippm.estimate.features import FEATURE_VERSION, GraphTensors, collate
 from dippm.estimate.models.checkpoint_schemas import PmgnsSchema, check
 from dippm.estimate.models.pmgns_inputs import network_inputs
 from dippm.estimate.models.pmgns_network import Pmgns, PmgnsConfig
-from dippm.estimate.models.predictor import predictor, refuse_phase
+from dippm.estimate.models.predictor import predictor, refuse_phase, refuse_runtime
 from dippm.estimate.models.targets import NOTHING_RUNS, TARGETS, Estimate, Estimates, Interval
 from dippm.model.graph.model_graph import ModelGraph
 
@@ -151,6 +151,7 @@ class PmgnsPredictor:
             ConditionsError: that names the first of them.
         """
         refuse_phase(self.config, conditions)
+        refuse_runtime(conditions)
         trained = self.config["conditions"]
         if conditions.device.name not in trained["devices"]:
             raise ConditionsError(

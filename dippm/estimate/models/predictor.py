@@ -70,6 +70,19 @@ def phases_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, listed)) if isinstance(listed, list) and listed else ("inference",)
 
 
+def refuse_runtime(conditions: Conditions) -> None:
+    """Refuse an engine, for a kind that knows no kernels.
+
+    Raises:
+        ConditionsError: if one is asked for.
+    """
+    if conditions.runtime != "pytorch":
+        raise ConditionsError(
+            f"this checkpoint predicts PyTorch, not {conditions.runtime}",
+            "Leave the checkpoint out, or ask for runtime=pytorch.",
+        )
+
+
 def refuse_phase(config: Mapping[str, Any], conditions: Conditions) -> None:
     """Refuse conditions of another phase than those of a checkpoint.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dippm.devices import find
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.features.kernel import Kernel
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
@@ -36,7 +39,7 @@ def test_layers_follow_the_clock() -> None:
 
 
 def test_a_gpu_without_measurements_has_a_wider_interval() -> None:
-    law = tensorrt()
-    assert law.log_half_width_on("T4", "fp16", 1.645) == law.log_half_width
-    assert law.log_half_width_on("H100", "fp16", 1.645) > 1.5 * law.log_half_width
-    assert law.log_half_width_on("T4", "fp32", 1.645) > 1.5 * law.log_half_width
+    law, here = tensorrt(), Conditions(find("T4"), precision="fp16", runtime="tensorrt")
+    assert law.half_width_at(here) == law.log_half_width
+    for there in ({"device": find("H100")}, {"precision": "fp32"}, {"batch": 8}):
+        assert law.half_width_at(replace(here, **there)) > 1.5 * law.log_half_width

@@ -1,0 +1,161 @@
+"""Answers for an engine, by the shipped checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import exp
+from typing import Any
+
+import pytest
+
+from dataset.measured.nodes import GraphBuilder
+from dippm.devices import find
+from dippm.errors import ConditionsError
+from dippm.estimate import pretrained
+from dippm.estimate.conditions import Conditions
+from dippm.estimate.features.kernel_features import DeviceView, roofline_ms
+from dippm.estimate.features.kernel_table import KernelTable
+from dippm.estimate.models.engine_law import tensorrt
+from dippm.estimate.models.targets import Estimates
+from dippm.model.graph import ModelGraph
+
+BATCH = 1009
+DEVICES = ("T4", "A100-40GB", "H100-SXM-80GB", "RTX-4090")
+T4 = Conditions(find("T4"), precision="fp16", runtime="tensorrt")
+
+
+@cache
+def convolutional() -> ModelGraph:
+    """Return convolutions with norm and activation."""
+    b = GraphBuilder(batch=BATCH)
+    x: Any = b.input((BATCH, 64, 56, 56))
+    shape = (BATCH, 64, 56, 56)
+    for _ in range(8):
+        attributes = {
+            "in_channels": 64,
+            "out_channels": 64,
+            "kernel": (3, 3),
+            "strides": (1, 1),
+            "groups": 1,
+        }
+        x = b.add("conv2d", [x], shape, attributes=attributes, weights=64 * 64 * 9)
+        x = b.add("batch_norm", [x], shape, weights=256)
+        x = b.add("relu", [x], shape)
+    return b.graph(batch_is_symbolic=True)
+
+
+@cache
+def attentive() -> ModelGraph:
+    """Return dense layers with norms, which are slow in what taught the engine."""
+    b = GraphBuilder(batch=BATCH)
+    x: Any = b.input((BATCH, 1369, 384))
+    for _ in range(6):
+        x = b.add("layer_norm", [x], (BATCH, 1369, 384), weights=768)
+        attributes = {"in_features": 384, "out_features": 384}
+        x = b.add("dense", [x], (BATCH, 1369, 384), attributes=attributes, weights=384 * 384)
+        x = b.add("gelu", [x], (BATCH, 1369, 384))
+    return b.graph(batch_is_symbolic=True)
+
+
+def with_operator(op: str) -> ModelGraph:
+    b = GraphBuilder(batch=BATCH)
+    b.add(op, [b.input((BATCH, 64))], (BATCH, 64))
+    return b.graph(batch_is_symbolic=True)
+
+
+def ask(graph: ModelGraph, c: Conditions) -> Estimates:
+    return pretrained.load().predictor.predict(graph, c)
+
+
+def latency_ms(graph: ModelGraph, c: Conditions) -> float:
+    return ask(graph, c).values["latency_ms"].value
+
+
+@pytest.mark.parametrize("graph", [convolutional, attentive])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [1, 32])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_an_engine_is_between_its_roofline_and_the_compiler(graph, device, batch, precision):
+    c = replace(T4, device=find(device), batch=batch, precision=precision, timer="kernel")
+    compiled = replace(c, runtime="pytorch", mode="compiled", channels_last=True)
+    found = ask(graph(), c).values["latency_ms"]
+    slack = 1.001 * exp(tensorrt().half_width_at(c))
+    assert found.value <= slack * latency_ms(graph(), compiled)
+    table = KernelTable.of_engine(graph(), c.precision)
+    assert found.value >= 0.999 * roofline_ms(table, batch, DeviceView.of(c.device)).sum()
+    assert found.interval.low < found.value < found.interval.high
+
+
+def test_no_launch_of_the_host_is_in_an_engine() -> None:
+    found = ask(convolutional(), T4)
+    assert found.host is not None
+    assert found.host.launches == 1
+    slow = replace(T4, timer="kernel")
+    assert latency_ms(convolutional(), slow) == pytest.approx(found.values["latency_ms"].value, 0.1)
+
+
+def test_norm_and_activation_run_in_their_convolution() -> None:
+    rows = [row for row in ask(convolutional(), T4).operators if row.kernels]
+    assert sum(row.kernels for row in rows) == 8
+    assert sum(row.time_ms for row in rows) <= ask(convolutional(), T4).values["latency_ms"].value
+
+
+def test_what_was_never_measured_is_said() -> None:
+    assert not any("never measured" in w for w in ask(convolutional(), T4).warnings)
+    for change in ({"batch": 8}, {"precision": "fp32"}, {"device": find("A100")}):
+        warnings = ask(convolutional(), replace(T4, **change)).warnings
+        assert any("never measured" in w and "assumption" in w for w in warnings)
+    assert any("memory is that of compiled PyTorch" in w for w in ask(convolutional(), T4).warnings)
+
+
+def test_more_samples_take_longer() -> None:
+    times = [latency_ms(attentive(), replace(T4, batch=n)) for n in (1, 2, 8, 64)]
+    assert times == sorted(times)
+
+
+def test_an_operator_that_no_layer_computes_is_named() -> None:
+    with pytest.raises(ConditionsError, match="tensorrt has no layer for fft ×1") as error:
+        ask(with_operator("fft"), T4)
+    assert "mode=compiled" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"mode": "compiled"}, "Leave the mode out"),
+        ({"phase": "train"}, "runtime=pytorch"),
+        ({"autograd": True}, "Leave it out"),
+        ({"precision": "amp"}, "precision=fp16"),
+    ],
+)
+def test_what_is_of_pytorch_is_refused(change: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ConditionsError, match="and tensorrt was asked for") as error:
+        replace(T4, **change)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("onnxruntime", "onnxruntime is not predicted"),
+        ("tensorflow", "Known: pytorch, tensorrt"),
+        ("tensort", "Did you mean tensorrt"),
+    ],
+)
+def test_an_unknown_runtime_names_the_next_step(name: str, hint: str) -> None:
+    with pytest.raises(ConditionsError, match="unknown runtime") as error:
+        replace(T4, runtime=name)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["trt", "TensorRT"])
+def test_an_engine_has_other_names(name: str) -> None:
+    assert replace(T4, runtime=name).runtime == "tensorrt"
+
+
+def test_a_checkpoint_without_kernels_refuses_an_engine() -> None:
+    predictor = pretrained.load("pmgns-timm-rtx3090").predictor
+    c = Conditions(find("RTX 3090"), 1, "fp16", runtime="tensorrt")
+    with pytest.raises(ConditionsError, match="predicts PyTorch, not tensorrt"):
+        predictor.predict(convolutional(), c)

@@ -121,10 +121,13 @@ def _questions(
     fused = c.attention == "fused"
     other = "unfused" if fused else "fused"
     yield f"{other} attention", measured, {"attention": other}
-    layout = "channels first" if c.channels_last else "channels last"
-    yield layout, measured, {"channels_last": not c.channels_last}
-    mode = "compiled" if c.mode == "eager" else "eager"
-    yield mode, measured, {"mode": mode}
+    if c.runtime == "pytorch":
+        layout = "channels first" if c.channels_last else "channels last"
+        yield layout, measured, {"channels_last": not c.channels_last}
+        mode = "compiled" if c.mode == "eager" else "eager"
+        yield mode, measured, {"mode": mode}
+    else:
+        yield "compiled PyTorch", measured, {"runtime": "pytorch", "mode": "compiled"}
     if c.phase == "train":
         how = "no checkpointing" if c.checkpointing else "checkpointing"
         yield how, measured, {"checkpointing": not c.checkpointing}
@@ -133,7 +136,7 @@ def _questions(
     if c.timer == "wall":
         yield "launches free", "estimated", {"timer": "kernel"}
     for precision in loaded.precisions_for(c.device, c.phase):
-        if precision != c.precision:
+        if precision != c.precision and (c.runtime == "pytorch" or not precision.startswith("amp")):
             yield precision, measured, {"precision": precision}
     yield f"batch {2 * c.batch:,}", measured, {"batch": 2 * c.batch}
 

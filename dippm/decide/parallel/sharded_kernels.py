@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dippm.decide.parallel.shards import Shard
+from dippm.errors import ConditionsError
 from dippm.estimate.conditions import Conditions, Precision, same_arithmetic
 from dippm.estimate.features.kernel_classes import KERNEL_CLASSES
 from dippm.estimate.features.kernel_graph import KernelGraph
@@ -50,7 +51,15 @@ def shard_times_ms(
     """Return the time of each operator's kernels on one GPU, in ms.
 
     None if the predictor has no law of kernels, or for a training step, whose kernels are others.
+
+    Raises:
+        ConditionsError: for an engine.
     """
+    if c.runtime != "pytorch":
+        raise ConditionsError(
+            f"products that GPUs share are not estimated for {c.runtime}",
+            "Ask for runtime=pytorch, or for another strategy: data or pipeline.",
+        )
     if not isinstance(predictor, Hybrid) or c.phase == "train":
         return None
     tables: dict[Precision, tuple[KernelTable, LawKernels]] = {}

@@ -176,7 +176,8 @@ def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool
     members = [kernels[at] for at in group]
     if len(members) == 1:
         return members[0]
-    leading = [k for k in members if _is_anchor(k) or KERNEL_CLASSES[k.kind].matrix]
+    products = [k for k in members if KERNEL_CLASSES[k.kind].matrix]
+    leading = products or [k for k in members if _is_anchor(k)]
     body = leading[0] if leading else members[-1]
     own = set(group)
     read = 0.0
@@ -185,7 +186,7 @@ def _merged(group: list[int], kernels: Sequence[Kernel], read_outside: list[bool
         read += max(0.0, kernel.read_bytes - inner)
     written = [k for at, k in zip(group, members, strict=True) if read_outside[at]]
     return body._replace(
-        node=members[-1].node,
+        node=body.node if products else members[-1].node,
         flops=sum(k.flops for k in members),
         read_bytes=read,
         write_bytes=sum(k.write_bytes for k in written),

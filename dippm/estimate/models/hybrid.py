@@ -254,7 +254,7 @@ class Hybrid:
         times, half = engine_times(held[key], c, view, most_ms)
         work = float(times.sum()), 1.0, float(np.dot(held[key].input_bytes, (c.batch, 1.0)))
         used, host = self._host(c.host, c.device)
-        total_ms = latency_ms(*work, c.timer, host)
+        total_ms, energy = latency_ms(*work, c.timer, host), None
         used = replace(used, launches=1, share=launch_share(*work, c.timer, host))
         values = {**other.values, "latency_ms": _with_interval(total_ms, half)}
         if "power_w" in values:
@@ -266,7 +266,15 @@ class Hybrid:
                 c.device.power_limit_w or power_w,
             )
             values["energy_j"] = _energy(values["power_w"], values["latency_ms"])
-        rows = operator_rows(graph, held[key], c.batch, view, times, total_ms)
+            energy = energy_shares(
+                self.power,
+                self.power.waiting_w(c.device),
+                values["energy_j"].value,
+                total_ms,
+                times,
+                work_ms(held[key], c.batch, view),
+            )
+        rows = operator_rows(graph, held[key], c.batch, view, times, total_ms, energy)
         return replace(
             other,
             values=values,

@@ -32,6 +32,11 @@ def test_norm_and_activation_become_the_end_of_their_convolution() -> None:
     assert (fused[0].read_bytes, fused[0].write_bytes) == (2 * SIZE, 2 * SIZE)
 
 
+def test_the_time_of_a_product_and_its_end_is_that_of_the_product() -> None:
+    kernels = [conv(), stream("activation", 0)._replace(node=1)]
+    assert [k.node for k in engine_kernels(kernels)] == [0]
+
+
 def test_a_residual_is_added_by_the_convolution_that_runs_last() -> None:
     block = [conv(), conv(0), stream("batch_norm", 1), stream("elementwise", 0, 2)]
     fused = engine_kernels([*block, stream("activation", 3)])

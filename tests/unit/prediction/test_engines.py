@@ -8,8 +8,11 @@ from math import exp
 from typing import Any
 
 import pytest
+import torch
 
+import dippm
 from dataset.measured.nodes import GraphBuilder
+from dippm.decide.exploration.space import Space
 from dippm.devices import find
 from dippm.errors import ConditionsError
 from dippm.estimate import pretrained
@@ -159,3 +162,42 @@ def test_a_checkpoint_without_kernels_refuses_an_engine() -> None:
     c = Conditions(find("RTX 3090"), 1, "fp16", runtime="tensorrt")
     with pytest.raises(ConditionsError, match="predicts PyTorch, not tensorrt"):
         predictor.predict(convolutional(), c)
+
+
+@pytest.fixture(scope="module")
+def linear() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+
+
+ASKED: dict[str, Any] = {"input": "64", "precision": "fp16", "runtime": "tensorrt"}
+
+
+def test_every_verb_that_takes_conditions_takes_a_runtime(linear: torch.nn.Module) -> None:
+    one = dippm.predict(linear, device="T4", batch=1, **ASKED)
+    assert "tensorrt" in one.title
+    assert one.to_dict()["conditions"]["runtime"] == "tensorrt"
+    (row,) = dippm.compare([linear], device="T4", **ASKED)
+    assert row.latency_ms == pytest.approx(one.latency_ms)
+    swept = dippm.sweep(linear, batch=(1, 4), device="T4", **ASKED)
+    assert [p.conditions.runtime for p in swept.predictions] == ["tensorrt"] * 2
+    chosen = dippm.choose(linear, devices=("T4", "A100"), slices=False, **ASKED)
+    assert "tensorrt" in chosen.conditions
+
+
+def test_what_if_asks_for_compiled_pytorch_instead_of_a_mode(linear: torch.nn.Module) -> None:
+    found = dippm.what_if(linear, device="T4", **ASKED).changes
+    assert "compiled PyTorch" in [change.name for change in found]
+    assert all(change.prediction is not None for change in found)
+
+
+def test_a_space_says_its_runtime_only_where_it_is_an_engine() -> None:
+    engine = Space("timm:resnet18", batch=1, device="T4", **ASKED)
+    assert engine.describe()["runtime"] == "tensorrt"
+    assert {c.runtime for c in engine.every_condition()} == {"tensorrt"}
+    plain = Space("timm:resnet18", input="64", batch=1, device="T4")
+    assert "runtime" not in plain.describe()
+
+
+def test_products_that_gpus_share_are_refused(linear: torch.nn.Module) -> None:
+    with pytest.raises(ConditionsError, match="not estimated for tensorrt"):
+        dippm.parallelize(linear, gpus=2, strategy="tensor", device="A100", **ASKED)

@@ -32,6 +32,7 @@ def cost(
     phase: options.Phase = "inference",
     optimizer: options.Optimizer = "sgd",
     checkpointing: options.Checkpointing = False,
+    runtime: options.Runtime = "pytorch",
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

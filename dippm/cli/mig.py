@@ -31,6 +31,7 @@ def mig(
     checkpointing: options.Checkpointing = False,
     autograd: options.Autograd = False,
     context_mb: options.ContextMb = None,
+    runtime: options.Runtime = "pytorch",
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

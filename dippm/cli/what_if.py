@@ -24,6 +24,7 @@ def what_if(
     checkpointing: options.Checkpointing = False,
     autograd: options.Autograd = False,
     context_mb: options.ContextMb = None,
+    runtime: options.Runtime = "pytorch",
     framework: options.Framework = None,
     checkpoint: options.CheckpointName = None,
     trust: options.Trust = False,

@@ -19,7 +19,7 @@ from dippm.decide.choice.infeasible import rounded_up
 from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling.request import ResourceRequest
 from dippm.devices import Device, all_devices
-from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError
+from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError, shortened
 from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike, device_of
 from dippm.model.convert import Input
 from dippm.model.frontends import cache, named
@@ -63,7 +63,7 @@ def request_resources(
     Raises:
         NothingFeasibleError: if no place will do; its `choice` has every row.
         ConstraintError: if a limit or the probability is none.
-        ConditionsError: if a device is no GPU by NVIDIA.
+        ConditionsError: if a device is no GPU by NVIDIA, or an engine is asked for.
         DippmError: as `dippm.choose` does.
     """
     if not (is_finite(probability) and 0 < probability < 1):
@@ -75,6 +75,13 @@ def request_resources(
         raise ConstraintError(
             f"slo_ms is {slo_ms!r}, which nothing can hold to",
             "Give a number above 0, in ms: slo_ms=20; or leave it out.",
+        )
+    runtime = conditions.get("runtime", "pytorch")
+    if str(runtime).casefold() not in ("pytorch", "torch"):
+        raise ConditionsError(
+            "a request names the command that verifies it, and none runs "
+            f"{shortened(str(runtime))}",
+            "Ask for runtime=pytorch; `dippm choose --runtime ...` ranks places for an engine.",
         )
     answer = choose(
         source,

@@ -88,6 +88,7 @@ class Conditions(BaseModel):
     checkpointing: bool = False
     autograd: bool = False
     context_mb: Name | Number | None = None
+    runtime: Text = "pytorch"
     checkpoint: Name | None = None
     timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds of the conversion; None is what the service gives"

@@ -381,6 +381,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
         OPTIMIZERS,
         PHASES,
         PRECISIONS,
+        RUNTIMES,
         SOFTWARE_CLASSES,
         TIMERS,
     )
@@ -399,6 +400,7 @@ def options_document(settings: Settings) -> dict[str, Any]:
         "modes": list(MODES),
         "timers": list(TIMERS),
         "attentions": list(ATTENTIONS),
+        "runtimes": list(RUNTIMES),
         "phases": list(PHASES),
         "optimizers": list(OPTIMIZERS),
         "software": list(SOFTWARE_CLASSES),

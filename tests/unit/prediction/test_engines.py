@@ -201,3 +201,9 @@ def test_a_space_says_its_runtime_only_where_it_is_an_engine() -> None:
 def test_products_that_gpus_share_are_refused(linear: torch.nn.Module) -> None:
     with pytest.raises(ConditionsError, match="not estimated for tensorrt"):
         dippm.parallelize(linear, gpus=2, strategy="tensor", device="A100", **ASKED)
+
+
+def test_a_request_whose_command_nobody_could_run_is_refused(linear: torch.nn.Module) -> None:
+    with pytest.raises(ConditionsError, match="none runs tensorrt") as error:
+        dippm.request_resources(linear, devices="A100", **ASKED)
+    assert "choose --runtime" in error.value.hint

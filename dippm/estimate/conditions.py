@@ -290,7 +290,7 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
     close = get_close_matches(found, known, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
     if kind == "mode" and found in RUNTIMES:
-        guess = f"{found} is a runtime: ask for runtime={found} (`--runtime {found}`). "
+        guess = f"{found} is a runtime: ask for runtime={found}. "
     elif kind in ("mode", "runtime") and any(engine in found for engine in ENGINES):
         guess = f"{shortened(str(name))} is not predicted: nothing that was measured taught it. "
     raise ConditionsError(

@@ -65,6 +65,7 @@ STRENGTH, SHARED = 0.3, 0.1
 OUTLIER = 0.15
 """Log error from which a row pulls with the same force, however far off it is."""
 ROUNDS = 40
+DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,25 @@ def summary(rows: Sequence[Row], off: Floats) -> list[str]:
     return [f"{value:.1f}" for value in values]
 
 
+def spread(rows: Sequence[Row], off: Floats) -> tuple[float, float, float]:
+    """Return how far the median goes if families are drawn again, and what intervals hold.
+
+    Returns:
+        Ends of the range, in percent, of 90 % of the medians over families drawn with replacement;
+        share of the rows, 0 to 1, within the width that the other families' rows give.
+    """
+    ape, family = np.abs(np.expm1(off)), np.array([row.family for row in rows])
+    each = {name: np.flatnonzero(family == name) for name in sorted(set(family.tolist()))}
+    rng, names = np.random.default_rng(0), list(each)
+    drawn = (rng.choice(names, len(names)) for _ in range(DRAWS))
+    medians = [np.median(np.concatenate([ape[each[n]] for n in some])) for some in drawn]
+    low, high = np.quantile(medians, [0.05, 0.95])
+    within = [
+        np.abs(off[own]) <= np.quantile(np.abs(np.delete(off, own)), 0.9) for own in each.values()
+    ]
+    return 100 * float(low), 100 * float(high), float(np.concatenate(within).mean())
+
+
 def main(
     graphs: Annotated[Path, typer.Option(help="of dataset.raw_graphs")],
     data: Annotated[Path | None, typer.Option(help="holds kecam_tensorrt")] = None,
@@ -238,9 +258,12 @@ def main(
     best = off["engine, offsets"]
     half = float(np.quantile(np.abs(best), 0.9))
     why = ", ".join(f"{n} {reason}" for reason, n in left_out.most_common())
+    low, high, inside = spread(rows, best)
     lines = [
         f"{len(table)} rows, {len(rows)} predicted; left out: {why}.",
-        f"90 % of the rows lie within a factor of {np.exp(half):.2f} either way.",
+        f"90 % of the rows lie within a factor of {np.exp(half):.2f} either way; "
+        f"{100 * inside:.0f} % within the width that the other families give.",
+        f"Median with families drawn again: {low:.1f} to {high:.1f} % in 90 % of the draws.",
         markdown(
             ["kernels", "median APE %", "90 % below", "mean of families' medians", "bias %"],
             [[name, *summary(rows, values)] for name, values in off.items()],

@@ -81,7 +81,7 @@ def request_resources(
         raise ConditionsError(
             "a request names the command that verifies it, and none runs "
             f"{shortened(str(runtime))}",
-            "Ask for runtime=pytorch; `dippm choose --runtime ...` ranks places for an engine.",
+            "Ask for runtime=pytorch; `choose` ranks places for an engine.",
         )
     answer = choose(
         source,

@@ -206,4 +206,4 @@ def test_products_that_gpus_share_are_refused(linear: torch.nn.Module) -> None:
 def test_a_request_whose_command_nobody_could_run_is_refused(linear: torch.nn.Module) -> None:
     with pytest.raises(ConditionsError, match="none runs tensorrt") as error:
         dippm.request_resources(linear, devices="A100", **ASKED)
-    assert "choose --runtime" in error.value.hint
+    assert "`choose` ranks" in error.value.hint

@@ -2,7 +2,7 @@
 
     python -m training.d35.publish FOLDER --runs build/d35 --out checkpoints/pmgns-a100/<version>
 
-The network is that of the job "narrow/all/0/sage", as good as it is so far. Its errors on held-out
+The network is that of the job "shipped/all/0/sage", as good as it is so far. Its errors on held-out
 graphs are against labels that were predicted; beside them stand its errors against measured passes
 and those of its teacher on the same passes.
 """
@@ -42,7 +42,7 @@ from training.pmgns.trainer import predictions
 from training.provenance import check_is_new, describe_making
 
 DEVICE = str(CONDITIONS["device"])
-SHIPPED = "narrow"
+SHIPPED = "shipped"
 MEASURED_TARGETS = ("latency_ms", "memory_mb")
 
 

@@ -37,7 +37,12 @@ WANTED = {"vit": 6, "resnet": 3, "efficientnet": 5}
 JOBS = """
 narrow:
   gnn: [sage]
-  splits: {S0: [0], S2: [1], all: [0]}
+  splits: {S0: [0], S2: [1]}
+  network: {hidden: 8}
+  training: {epochs: 2, batch_size: 4, learning_rate: 1.0e-3, bfloat16: false}
+shipped:
+  gnn: [sage]
+  splits: {all: [0]}
   network: {hidden: 8}
   training: {epochs: 2, batch_size: 4, learning_rate: 1.0e-3, bfloat16: false}
 finder:
@@ -128,7 +133,7 @@ def test_the_checkpoint_says_first_that_it_imitates(
     labels = labels_folder(folder, find())
     config, out = tmp_path / "jobs.yaml", tmp_path / "pmgns-a100" / "0.1.0"
     config.write_text(JOBS, encoding="utf-8")
-    with pytest.raises(DippmError, match="nothing of narrow/all/0/sage"):
+    with pytest.raises(DippmError, match="nothing of shipped/all/0/sage"):
         publish(folder, out, tmp_path, examples, list(jobs_of(yaml.safe_load(JOBS))), labels)
     asked = ["--runs", str(tmp_path), "--config", str(config), "--labels", str(labels)]
     done = CliRunner().invoke(app_of(experiment.main), [str(folder), *asked])

@@ -331,7 +331,7 @@ class Service:
             raise BadQuestionError("the path holds a zero byte", "Give a path.")
         for root in self._roots:
             real = Path(os.path.realpath(root / given))
-            if real.is_relative_to(root) and real != root and real.exists():
+            if real.is_relative_to(root) and real != root and os.path.exists(real):
                 return real
         outside = [
             Path(os.path.normpath(root / given)).is_relative_to(root) for root in self._roots

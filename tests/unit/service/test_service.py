@@ -213,6 +213,7 @@ def test_a_job_is_cancelled_and_its_worker_does_something_else(tmp_path, root):
         ({"model": {"path": "."}}, 404, "no model is at"),
         ({"model": {"path": "a\0b"}}, 422, "zero byte"),
         ({"model": {"path": "x" * 5000}}, 422, "1000"),
+        ({"model": {"path": "x" * 999}}, 404, "no model is at"),
         ({"model": "net.onnx"}, 422, "model"),
         ({"model": "hf-config:/etc"}, 403, "outside"),
         ({"model": "nothing:resnet50"}, 422, "no name of a model"),

@@ -221,6 +221,7 @@ def test_an_upload_has_an_order_a_size_and_an_end(visitor, asked, net, monkeypat
     at = f"/predict/uploads/{key}"
     assert visitor.put(f"{at}?at=5", data=b"x").json["error"]["type"] == "BadQuestionError"
     assert visitor.put(f"{at}?at=x", data=b"x").status_code == 422
+    assert visitor.put(f"{at}?at={'9' * 5000}", data=b"x").status_code == 422
     assert visitor.put(f"{at}?at=0", data=b"x" * (PIECE_BYTES + 1)).status_code == 413
     assert visitor.post(f"{at}/end").json["error"]["message"] == "the body is empty"
     assert visitor.put(f"{at}?at=0", data=b"x").status_code == 404

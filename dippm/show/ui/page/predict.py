@@ -8,8 +8,9 @@ from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 
+from dippm.base.written import whole_number
 from dippm.errors import DippmError
-from dippm.show.service.errors import TooLargeError, error_text, status_of
+from dippm.show.service.errors import BadQuestionError, TooLargeError, error_text, status_of
 from dippm.show.service.jobs import Job
 from dippm.show.service.questions import Predict
 from dippm.show.service.service import devices_text, options_document
@@ -53,8 +54,7 @@ def answer_predict(server: Flask, predicting: Predicting) -> None:
 
     @door.put("/uploads/<key>")
     def take(key: str) -> Response:
-        at = request.args.get("at", "0")
-        size = predicting.take(key, int(at) if at.isdecimal() else -1, _body(PIECE_BYTES))
+        size = predicting.take(key, _place(request.args.get("at", "0")), _body(PIECE_BYTES))
         return _json({"bytes": size})
 
     @door.post("/uploads/<key>/end")
@@ -100,6 +100,13 @@ def answer_predict(server: Flask, predicting: Predicting) -> None:
         return _json(_job(predicting, found))
 
     server.register_blueprint(door)
+
+
+def _place(text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise BadQuestionError("the place of the piece is no number", "Give at=0.") from error
 
 
 def _body(most: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import log10
 from typing import Any
 
 from dippm.estimate.pretrained.model_card import table
@@ -192,6 +193,64 @@ def error_figure() -> Any:
         height=480,
         margin={"l": 10, "r": 10, "t": 40, "b": 40},
         legend={"orientation": "h", "y": 1.08, "x": 0},
+    )
+
+
+def family_figure() -> Any:
+    """Return the error of each family of models that was held out, with its sign."""
+    import plotly.graph_objects as go
+
+    metrics = read_metrics(next(info for info in available() if info.name == DEFAULT).path)
+    title = next(key for key in metrics if key.startswith("latency by family held out"))
+    rows = sorted(metrics[title], key=lambda row: row["median_ape"])
+    figure = go.Figure()
+    figure.add_bar(
+        x=[row["family"] for row in rows],
+        y=[row["median_ape"] for row in rows],
+        marker_color=["#d1495b" if row["log_bias"] < 0 else "#3b6fb6" for row in rows],
+        text=[f"n = {row['n']}, log bias {row['log_bias']:+.2f}" for row in rows],
+        textposition="none",
+        hovertemplate="%{x}: %{y:.1f} %<br>%{text}<extra></extra>",
+    )
+    figure.update_yaxes(title="median APE, %")
+    figure.update_xaxes(tickfont={"size": 9}, tickangle=-60)
+    return figure.update_layout(
+        template="plotly_white", height=400, margin={"l": 10, "r": 10, "t": 20, "b": 40}
+    )
+
+
+def coverage_figure() -> Any:
+    """Return how many answers each line's 90 % intervals hold, against how wide they are."""
+    import plotly.graph_objects as go
+
+    lines = [
+        line
+        for line in shipped()
+        if line["checkpoint"] == DEFAULT
+        and line["target"] == "latency_ms"
+        and line.get("coverage") is not None
+        and any(word in str(line["data"]) for word in WHOLE_MODELS)
+    ]
+    figure = go.Figure()
+    figure.add_hrect(y0=85, y1=95, fillcolor="#8d99ae", opacity=0.2, line_width=0)
+    for split, colour in SHOWN_SPLITS.items():
+        own = [line for line in lines if str(line["split"]).split()[0] == split]
+        figure.add_scatter(
+            x=[line["median_half_width"] for line in own],
+            y=[line["coverage"] for line in own],
+            mode="markers",
+            name=str(own[0]["split"]).partition(",")[0],
+            marker={"size": [6 + 3 * log10(line["n"]) for line in own], "color": colour},
+            text=[f"{_label(line)}, n = {line['n']:,}" for line in own],
+            hovertemplate="%{text}<br>±%{x:.0f} % holds %{y:.0f} %<extra></extra>",
+        )
+    figure.update_xaxes(title="median half width of the interval, %", rangemode="tozero")
+    figure.update_yaxes(title="inside the 90 % interval, %", range=[0, 104])
+    return figure.update_layout(
+        template="plotly_white",
+        height=400,
+        margin={"l": 10, "r": 10, "t": 40, "b": 40},
+        legend={"orientation": "h", "y": 1.1, "x": 0},
     )
 
 

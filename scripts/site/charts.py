@@ -122,11 +122,205 @@ def _errors() -> Any:
     return error_figure()
 
 
+MARK, OTHER, LIMIT = "#3b6fb6", "#8d99ae", "#d1495b"
+PARTS = {
+    "context_mb": ("context", OTHER),
+    "weights_mb": ("weights", MARK),
+    "gradients_mb": ("gradients", "#66a182"),
+    "optimizer_mb": ("optimizer", "#2e4057"),
+    "activations_mb": ("activations", "#edae49"),
+    "workspace_mb": ("workspace", "#a05195"),
+}
+
+
+def _memory() -> Any:
+    """Return the memory of a model by part, in inference, without no_grad, and in training."""
+    import plotly.graph_objects as go
+
+    import dippm
+    from dippm.devices import find
+    from scripts.sample_models import vgg16_pt
+
+    uses: Mapping[str, Mapping[str, Any]] = {
+        "inference": {},
+        "inference with autograd": {"autograd": True},
+        "training, SGD": {"phase": "train"},
+        "training, AdamW": {"phase": "train", "optimizer": "adamw"},
+    }
+    found = {name: dippm.predict(vgg16_pt(), **SHAPE, **use) for name, use in uses.items()}
+    figure = go.Figure()
+    for key, (part, colour) in PARTS.items():
+        sizes = [p.to_dict()["memory_parts"][key] for p in found.values()]
+        figure.add_bar(
+            y=list(found), x=sizes, name=part, orientation="h", marker_color=colour,
+            hovertemplate="%{x:,.0f} MB<extra>" + part + "</extra>",
+        )  # fmt: skip
+    figure.add_scatter(
+        y=list(found), x=[p.memory_bound_mb for p in found.values()], mode="markers",
+        name="99 % bound", hovertemplate="%{x:,.0f} MB<extra>99 % bound</extra>",
+        marker={"symbol": "line-ns-open", "size": 22, "color": LIMIT, "line": {"width": 3}},
+    )  # fmt: skip
+    for profile in find("A100").mig_profiles:
+        if profile.name in ("1g.5gb", "1g.10gb", "3g.20gb"):
+            _limit_line(figure, profile.memory_mb, profile.name)
+    figure.update_xaxes(title="memory, MB")
+    return _laid_out(figure, barmode="stack")
+
+
+def _request() -> Any:
+    """Return the slices of a GPU with the latency of a batch on each, and the limit."""
+    import plotly.graph_objects as go
+
+    import dippm
+    from dippm.devices import find
+    from scripts.sample_models import vgg16_pt
+
+    slo_ms, asked = 60.0, {"batch": 8, "input": SHAPE["input"], "device": "A100"}
+    chosen = dippm.request_resources(
+        vgg16_pt(), batch=8, input=SHAPE["input"], devices=["A100"], slo_ms=slo_ms
+    )
+    slices = [None, *(profile.name for profile in find("A100").mig_profiles)]
+    found = {name or "whole GPU": dippm.predict(vgg16_pt(), mig=name, **asked) for name in slices}
+    taken = chosen.to_dict()["slice"] or "whole GPU"
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[p.latency_ms for p in found.values()],
+        y=list(found),
+        mode="markers",
+        marker={"size": 11, "color": [LIMIT if name == taken else MARK for name in found]},
+        error_x=_error_bars([(p.latency_ms, p.intervals["latency_ms"]) for p in found.values()]),
+        text=[
+            f"99 % bound {p.memory_bound_mb:,.0f} of {p.capacity_mb:,} MB" for p in found.values()
+        ],
+        hovertemplate="%{y}: %{x:.1f} ms<br>%{text}<extra></extra>",
+        showlegend=False,
+    )
+    _limit_line(figure, slo_ms, "limit")
+    figure.update_xaxes(title="latency of a batch of 8, ms", rangemode="tozero")
+    return _laid_out(figure)
+
+
+def _costs() -> Any:
+    """Return hours, energy and carbon of a million samples by GPU."""
+    from plotly.subplots import make_subplots
+
+    import dippm
+    from dippm.estimate.carbon import Region
+    from scripts.sample_models import vgg16_pt
+
+    region = Region("example", g_per_kwh=350.0, pue=1.2)
+    names = ("T4", "L4", "A10", "A100", "H100", "RTX-4090")
+    found = {
+        name: dippm.cost_of(dippm.predict(vgg16_pt(), device=name, **SHAPE), region=region)
+        for name in names
+    }
+    quantities = {
+        "gpu_hours": "hours of the GPU",
+        "energy_kwh": "energy, kWh",
+        "carbon_g": "carbon, g CO₂",
+    }
+    figure = make_subplots(rows=1, cols=3, shared_yaxes=True, subplot_titles=[*quantities.values()])
+    for column, quantity in enumerate(quantities, 1):
+        documents = [cost.to_dict() for cost in found.values()]
+        values = [document[quantity] for document in documents]
+        intervals = [document["intervals"].get(quantity) for document in documents]
+        figure.add_bar(
+            row=1, col=column, y=list(found), x=values, orientation="h", marker_color=MARK,
+            error_x=_error_bars(list(zip(values, intervals, strict=True))), showlegend=False,
+            hovertemplate="%{y}: %{x:.3g}<extra></extra>",
+        )  # fmt: skip
+    return _laid_out(figure)
+
+
+def _budgets() -> Any:
+    """Return what models of a file of budgets take of their limits."""
+    import plotly.graph_objects as go
+
+    from dippm.decide.budgets import check
+    from scripts.site.links import ROOT
+
+    checked = check(ROOT / "examples" / "budgets.toml")
+    rows = [
+        (f"{model['name']}: {finding['quantity']}", finding["held"] / finding["limit"], finding)
+        for model in checked.to_dict()["models"]
+        for finding in model["findings"]
+        if isinstance(finding["limit"], int | float)
+    ]
+    figure = go.Figure()
+    figure.add_bar(
+        y=[name for name, _, _ in rows],
+        x=[100 * share for _, share, _ in rows],
+        orientation="h",
+        marker_color=[MARK if finding["passed"] else LIMIT for _, _, finding in rows],
+        hovertemplate="%{y}: %{x:.0f} % of the limit<extra></extra>",
+        showlegend=False,
+    )
+    _limit_line(figure, 100.0, "limit")
+    figure.update_xaxes(title="share of the limit, %", rangemode="tozero")
+    return _laid_out(figure)
+
+
+def _limit_line(figure: Any, at: float, name: str) -> None:
+    figure.add_vline(
+        x=at, line={"color": LIMIT, "dash": "dash", "width": 1}, annotation_text=name,
+        annotation_position="top", annotation_font_size=11,
+    )  # fmt: skip
+
+
+def _error_bars(values: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return plotly's bars of 90 % intervals around values; nothing where there is none."""
+    pairs = [(value, _ends(interval, value)) for value, interval in values]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - (value or 0.0) for value, (_, high) in pairs],
+        "arrayminus": [(value or 0.0) - low for value, (low, _) in pairs],
+        "color": OTHER,
+    }
+
+
+def _ends(interval: Any, value: float | None) -> tuple[float, float]:
+    if interval is None or value is None:
+        return value or 0.0, value or 0.0
+    if isinstance(interval, Mapping):
+        return interval["low"], interval["high"]
+    return interval.low, interval.high
+
+
+def _laid_out(figure: Any, **more: Any) -> Any:
+    figure.update_yaxes(automargin=True, autorange="reversed")
+    return figure.update_layout(
+        template="plotly_white",
+        height=360,
+        margin={"l": 10, "r": 10, "t": 50, "b": 40},
+        legend={"orientation": "h", "y": -0.25, "x": 0},
+        **more,
+    )
+
+
+def _errors_by_family() -> Any:
+    from scripts.site.accuracy import family_figure
+
+    return family_figure()
+
+
+def _coverage() -> Any:
+    from scripts.site.accuracy import coverage_figure
+
+    return coverage_figure()
+
+
 CHARTS: Mapping[str, Callable[[], Any]] = {
     "sweep": _sweep,
     "front": _front,
     "roofline": _roofline,
     "flame": _flame,
     "errors": _errors,
+    "families": _errors_by_family,
+    "coverage": _coverage,
+    "memory": _memory,
+    "request": _request,
+    "costs": _costs,
+    "budgets": _budgets,
 }
 """Name → what draws it."""

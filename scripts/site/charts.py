@@ -215,9 +215,9 @@ def _costs() -> Any:
         for name in names
     }
     quantities = {
-        "gpu_hours": "hours of the GPU",
-        "energy_kwh": "energy, kWh",
-        "carbon_g": "carbon, g CO₂",
+        "gpu_hours": "GPU hours",
+        "energy_kwh": "kWh",
+        "carbon_g": "g CO₂",
     }
     figure = make_subplots(rows=1, cols=3, shared_yaxes=True, subplot_titles=[*quantities.values()])
     for column, quantity in enumerate(quantities, 1):

@@ -53,7 +53,7 @@ def measured(predictor: Any, graph: ModelGraph, devices: Sequence[Device], runs:
         for precision in supported_precisions(device):
             times = []
             for run in range(1 + runs):  # the first works the kernels out
-                conditions = Conditions(device, FIRST_BATCH + run, precision)
+                conditions = Conditions(device=device, batch=FIRST_BATCH + run, precision=precision)
                 start = time.process_time()
                 predictor.predict_at(graph, conditions)
                 times.append(1e3 * (time.process_time() - start))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,14 +157,14 @@ def sweep(
         if c.mode == "compiled":
             found.compiled[place] = answer
             eager_ms, compiled_ms = (
-                predictor.class_ms(graph, replace(c, mode=mode))[0][RECURRENT]
+                predictor.class_ms(graph, c.replace(mode=mode))[0][RECURRENT]
                 for mode in ("eager", "compiled")
             )
             if eager_ms:
                 found.recurrent[place] = compiled_ms / eager_ms
             continue
         found.answers[place] = answer
-        found.kept[place] = predictor.memory_bound_mb(graph, replace(c, autograd=True))
+        found.kept[place] = predictor.memory_bound_mb(graph, c.replace(autograd=True))
         if c.precision not in tables:
             tables[c.precision] = KernelTable.of(graph, c.precision)
         table = tables[c.precision]
@@ -181,7 +181,7 @@ def points(
         has = [p for p in supported_precisions(device) if p in precisions]
         places: tuple[MigProfile | None, ...] = (None, *(device.mig_profiles if slices else ()))
         for mig, precision, batch in product(places, has, batches):
-            found.append(Conditions(device, batch, precision, mig=mig))
+            found.append(Conditions(device=device, batch=batch, precision=precision, mig=mig))
     return found
 
 
@@ -403,7 +403,7 @@ def main() -> None:
     predictor = pretrained.load(asked.checkpoint).predictor
     devices = [find(d) for d in asked.devices.split(",") if d] or all_devices()
     where = points(devices, [int(b) for b in asked.batches.split(",")], PRECISIONS, slices=True)
-    where += [replace(c, mode="compiled") for c in where if c.mig is None]
+    where += [c.replace(mode="compiled") for c in where if c.mig is None]
     sweeps = []
     for name in asked.models.split(","):
         other = read_onnx_export(name) if name in asked.exported.split(",") else None

@@ -36,7 +36,7 @@ def main() -> None:
     report("the same file again, other batch", known, 6.0)
 
     predictor, graph = dippm.load(), dippm.read_graph(model)
-    conditions = [Conditions(find("A100"), batch=batch) for batch in range(1, 201)]
+    conditions = [Conditions(device=find("A100"), batch=batch) for batch in range(1, 201)]
     answer = iter(conditions)
     warm = seconds(lambda: predictor.predict_at(graph, next(answer)), runs=200)
     report("predictor.predict on a ready graph", warm, 0.005)

@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
-from dippm import devices
 from dippm.base.progress import stage, tell
-from dippm.devices import MigProfile, host_of
 from dippm.errors import ConditionsError
 from dippm.estimate import pretrained
 from dippm.estimate.comparison import Comparison, Failure
@@ -25,20 +23,32 @@ from dippm.estimate.conditions import (
     Precision,
     Runtime,
     Timer,
+    check_options,
     phase_of,
 )
-from dippm.estimate.grid import (
+from dippm.estimate.grid import Grid
+from dippm.estimate.model_list import Candidate
+from dippm.estimate.models.predictor import phases_of
+from dippm.estimate.options import (
+    CheckpointLike,
+    GridOptions,
+    Options,
+    checkpoint_of,
+    conditions_in,
+    name_of,
+    question,
+    read_model,
+    reading_in,
+    usual_options,
+)
+from dippm.estimate.place import (
     DEFAULT_DEVICE,
     ContextLike,
     DeviceLike,
-    Grid,
     HostLike,
-    conditions_of,
+    MigLike,
     device_of,
 )
-from dippm.estimate.measure_line import Asked
-from dippm.estimate.model_list import Candidate
-from dippm.estimate.models.predictor import phases_of
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.estimate.pretrained.choice import for_device
@@ -52,7 +62,6 @@ __all__ = [
     "Input",
     "LoadedPredictor",
     "compare",
-    "conditions_of",
     "graph_at",
     "load",
     "predict",
@@ -61,6 +70,7 @@ __all__ = [
 ]
 
 
+@question(Options)
 def predict(
     source: Any = None,
     framework: str | None = None,
@@ -69,11 +79,11 @@ def predict(
     input: Input = None,
     batch: int = 1,
     device: DeviceLike = DEFAULT_DEVICE,
-    checkpoint: str | Path | None = None,
+    checkpoint: CheckpointLike = None,
     precision: Precision = "fp32",
     mode: Mode = "eager",
     timer: Timer = "wall",
-    mig: str | MigProfile | None = None,
+    mig: MigLike = None,
     channels_last: bool = False,
     host: HostLike = None,
     attention: Attention = "fused",
@@ -91,7 +101,8 @@ def predict(
 
     Args:
         source: path of a model file, a specification such as "timm:resnet50", a model object of a
-            framework, or a `ModelGraph`.
+            framework, a `ModelGraph`, or a `Prediction`: its model, under its conditions where no
+            others are named.
         framework: "pytorch", "onnx", "tensorflow", "paddle", ...; inferred if None.
         path: the same as `source`.
         input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
@@ -100,8 +111,9 @@ def predict(
         batch: samples per forward pass.
         device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
             `dippm.devices.read_device`.
-        checkpoint: name, "name@version" or folder; None takes the shipped one that knows device
-            and phase, by the rule of `dippm.estimate.pretrained.choice`.
+        checkpoint: name, "name@version" or folder, or a predictor that is loaded; None takes the
+            shipped one that knows device and phase, by the rule of
+            `dippm.estimate.pretrained.choice`.
         precision: number formats, see `Conditions`.
         mode: "eager" or "compiled".
         timer: what the latency includes, see `Conditions`.
@@ -131,8 +143,8 @@ def predict(
         ConditionsError: if batch, precision, mode, timer, attention or phase cannot be predicted.
         CheckpointError: if the checkpoint is damaged or for another version.
     """
-    conditions = conditions_of(
-        device,
+    conditions = Conditions.of(
+        device=device,
         batch=batch,
         precision=precision,
         mode=mode,
@@ -149,38 +161,38 @@ def predict(
         runtime=runtime,
     )
     model = _one_source(source, path)
+    own = (model.conditions, checkpoint_of(model)) if isinstance(model, Prediction) else ()
+    if own == (conditions, checkpoint) and model.operators:
+        return model  # type: ignore[no-any-return]
     began = time.monotonic()
-    info = (
-        pretrained.find(checkpoint)
-        if checkpoint
-        else for_device(conditions.device, conditions.phase)
-    )
+    warm = checkpoint if isinstance(checkpoint, LoadedPredictor) else None
+    info = None if warm else _found(checkpoint, conditions)
     # The conversion runs in another process; meanwhile this one imports and loads the predictor.
     with ThreadPoolExecutor(max_workers=1) as background:
         try:
-            loading = background.submit(pretrained.load, info.path)
+            loading = info and background.submit(pretrained.load, info.path)
         except RuntimeError as error:  # of threads, of which a shell may allow too few
             raise no_process(error) from error
-        with stage(f"converting {source_name(model)}"):
-            model_graph = read_graph(
-                model,
-                framework,
-                input=input,
-                trust=trust,
-                timeout_s=timeout_s,
-                memory_limit_mb=memory_limit_mb,
-            )
-        tell(f"loading checkpoint {info.name}")
-        predictor = LoadedPredictor(loading.result())
+        read = read_model(
+            model,
+            framework,
+            checkpoint=checkpoint,
+            input=input,
+            trust=trust,
+            timeout_s=timeout_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+        if info and loading:
+            tell(f"loading checkpoint {info.name}")
+            warm = LoadedPredictor(loading.result())
+    assert warm is not None
     tell("predicting")
-    with until(began, timeout_s, len(model_graph.nodes), "its features"):
-        asked = Asked.of(model, input, trust=trust, checkpoint=checkpoint)
-        name = source_name(model)
-        return predictor.predict_at(model_graph, conditions, name=name, asked=asked)
+    with until(began, timeout_s, len(read.graph.nodes), "its features"):
+        return warm.predict_at(read.graph, conditions, name=read.name, asked=read.asked)
 
 
 def load(
-    name: str | Path | None = None,
+    name: CheckpointLike = None,
     *,
     device: DeviceLike = DEFAULT_DEVICE,
     phase: Phase | None = None,
@@ -190,6 +202,7 @@ def load(
     Args:
         name: of the checkpoint, see `predict`. None loads the one that knows `device` and `phase`;
             for others that only another shipped one knows, that one is loaded when it is asked for.
+            A predictor that is loaded is returned as it is.
         device: what is predicted for where a call names no device.
         phase: that is predicted where a call names none: "inference" or "train"; None is that of
             the named checkpoint, without one inference.
@@ -199,37 +212,17 @@ def load(
         ConditionsError: if there is no such phase, or no shipped checkpoint predicts it.
         CheckpointError: if it is damaged or for another version.
     """
-    asked = phase and phase_of(phase)
-    info = pretrained.find(name) if name else for_device(device_of(device), asked or "inference")
+    if isinstance(name, LoadedPredictor):
+        return name
+    asked, named = phase and phase_of(phase), cast(str | Path | None, name)
+    info = pretrained.find(named) if named else for_device(device_of(device), asked or "inference")
     tell(f"loading checkpoint {info.name}")
     usual = asked or phase_of(phases_of(info.config)[0])
     return LoadedPredictor(pretrained.load(info.path), bool(name), device, usual)
 
 
 def compare(
-    sources: Iterable[Any],
-    *,
-    device: DeviceLike | Sequence[DeviceLike] = DEFAULT_DEVICE,
-    batch: int | Sequence[int] = 1,
-    mig: str | MigProfile | Sequence[str | MigProfile | None] | None = None,
-    input: Input = None,
-    checkpoint: str | Path | None = None,
-    precision: str | Sequence[str] = "fp32",
-    mode: Mode = "eager",
-    timer: Timer = "wall",
-    channels_last: bool = False,
-    host: HostLike = None,
-    attention: Attention = "fused",
-    phase: Phase = "inference",
-    optimizer: Optimizer = "sgd",
-    checkpointing: bool = False,
-    autograd: bool = False,
-    context_mb: ContextLike = None,
-    runtime: Runtime = "pytorch",
-    trust: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
-    strict: bool = False,
+    sources: Iterable[Any], *, strict: bool = False, **options: Unpack[GridOptions]
 ) -> Comparison:
     """Predict several models, each for every device, slice, precision and batch.
 
@@ -239,70 +232,39 @@ def compare(
 
     Args:
         sources: models as `predict` takes them, or `Candidate`s with inputs of their own.
-        device: one GPU or several, each as `predict` takes it.
-        batch: one size or several.
-        mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
-            out for that device.
-        input: see `predict`; for models that bring none.
-        checkpoint: see `predict`; None takes for each device the one that knows it and the phase.
-        precision: one or several; "all" is what each device has hardware for.
-        mode: see `predict`.
-        timer: see `predict`.
-        channels_last: see `predict`.
-        host: see `predict`.
-        attention: see `predict`.
-        phase: see `predict`.
-        optimizer: see `predict`.
-        checkpointing: see `predict`.
-        autograd: see `predict`.
-        context_mb: see `predict`.
-        runtime: see `predict`.
-        trust: see `predict`.
-        timeout_s: of each conversion.
-        memory_limit_mb: of each conversion.
         strict: raise the first failure instead.
+        **options: see `dippm.Options`; of device, slice (`mig`), precision and batch one or
+            several, see `GridOptions`. Input sizes are for models that bring none, limits of each
+            conversion.
 
     Raises:
-        UnknownNameError: if a device, slice or checkpoint is not known.
+        UnknownNameError: if a device, slice, checkpoint or option is not known.
         ConditionsError: if a batch, precision, mode, timer, attention or phase cannot be predicted.
         DippmError: if `strict`, as `predict` does.
     """
-    grid = Grid.of(
-        device,
-        mig,
-        precision,
-        batch,
-        mode=mode,
-        timer=timer,
-        channels_last=channels_last,
-        host=host_of(host),
-        attention=attention,
-        phase=phase,
-        optimizer=optimizer,
-        checkpointing=checkpointing,
-        autograd=autograd,
-        context_mb=context_mb,
-        runtime=runtime,
-    )
-    loaded = load(checkpoint, device=grid.places[0][0], phase=phase)
-    loaded.points(grid)  # what holds for no model is raised, not repeated
+    check_options(options, GridOptions)
+    shared = _grid(None, options)  # what holds for no model is raised, not repeated
     cases = [case if isinstance(case, Candidate) else Candidate(case) for case in sources]
     if not cases:
         raise ConditionsError("there is no model to compare", "Give one at least: compare([path]).")
     entries: list[Prediction | Failure] = []
+    reading = reading_in(options)
     for number, (case, name) in enumerate(zip(cases, _names(cases), strict=True), 1):
+        own = isinstance(case.model, Prediction)
+        loaded, grid = _grid(case.model, options) if own else shared
         with stage(f"{number} of {len(cases)}: {name}"):
-            entries += loaded.entries(
-                case,
-                grid,
-                name=name,
-                input=input,
-                trust=trust,
-                timeout_s=timeout_s,
-                memory_limit_mb=memory_limit_mb,
-                strict=strict,
-            )
+            entries += loaded.entries(case, grid, name=name, strict=strict, **reading)
     return Comparison(tuple(entries))
+
+
+def _grid(source: Any, options: GridOptions) -> tuple[LoadedPredictor, Grid]:
+    """Return what is asked of a model, and the predictor that is asked."""
+    asked = usual_options(source, options) | {**options}
+    grid = Grid.of(**{"device": DEFAULT_DEVICE, **conditions_in(asked)})
+    place, phase = grid.places[0], grid.execution.phase
+    loaded = load(asked.get("checkpoint"), device=place.device, phase=phase)
+    loaded.points(grid)
+    return loaded, grid
 
 
 def graph_at(
@@ -319,10 +281,16 @@ def graph_at(
         ConditionsError: if the batch is out of range, or the file fixes another one.
         ModelFileError: if the model cannot become a graph.
     """
-    Conditions(devices.find(DEFAULT_DEVICE), batch)
+    Conditions(batch=batch)  # refuses what is no batch
     with stage(f"converting {source_name(source)}"):
         model_graph = read_graph(source, framework, input=input, trust=trust)
     return model_graph if model_graph.batch == batch else model_graph.at_batch(batch)
+
+
+def _found(checkpoint: Any, conditions: Conditions) -> pretrained.CheckpointInfo:
+    if checkpoint:
+        return pretrained.find(checkpoint)
+    return for_device(conditions.device, conditions.phase)
 
 
 def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
@@ -333,7 +301,7 @@ def _one_source(source: Any, path: str | os.PathLike[str] | None) -> Any:
 
 def _names(cases: Sequence[Candidate]) -> list[str]:
     """Return what each model is called: its file name, or what tells it from its namesakes."""
-    names = [source_name(case.model) for case in cases]
+    names = [name_of(case.model) for case in cases]
     count, seen = Counter(names), Counter[str]()
     for i, (case, name) in enumerate(zip(cases, names, strict=True)):
         if count[name] == 1:

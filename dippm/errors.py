@@ -19,6 +19,7 @@
     ├── HostError                      a launch time of a host that is none
     ├── DeviceError                    a device, or its file, is wrong or lacks a figure
     ├── UnknownNameError               device, checkpoint, framework: "did you mean ...?"
+    │   └── UnknownOptionError         a verb has no such option; also TypeError
     ├── CheckpointError                missing, checksum, graph or feature version mismatch
     ├── MeasurementError               the run failed, a counter or the device was lost
     │   └── OutOfMemoryError           the device's memory does not hold it
@@ -170,6 +171,10 @@ class UnknownNameError(DippmError, ValueError):
         close = [folded[c] for c in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
         guess = f"Did you mean {' or '.join(close)}? " if close else ""
         return cls(f"unknown {kind} {name!r}", guess + (hint or f"Known: {', '.join(names)}"))
+
+
+class UnknownOptionError(UnknownNameError, TypeError):
+    """No option of a verb has this name."""
 
 
 class CheckpointError(DippmError, ValueError):

@@ -117,7 +117,7 @@ def predict(
     """Yield the targets of a model at each batch, None where the checkpoint has no answer."""
     predictor = load(checkpoint.path).predictor
     device = find_device(str(CONDITIONS["device"]))
-    points = [Conditions(device, batch, autograd=True) for batch in batches]
+    points = [Conditions(device=device, batch=batch, autograd=True) for batch in batches]
     for estimates in predictor.predict_many(build(raw_graphs.read(model, raw)), points):
         yield {t: estimates.values[t].value if t in estimates.values else None for t in TARGETS}
 

@@ -57,6 +57,7 @@ RegionName = Annotated[
 ]
 
 
+@options.conditions("device", "mig")  # every one of --devices and its slices is a row
 def choose(
     model: options.Source,
     devices: Annotated[
@@ -89,41 +90,23 @@ def choose(
     ] = None,
     carbon: CarbonFile = None,
     region: RegionName = None,
-    input: options.Input = None,
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows of the table.")] = DEFAULT_TOP,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Rank GPUs and MIG slices for a model, under limits, and say how sure the first place is.
 
     What will not do is a row with its reason; exit code 1 if that is all of them.
     """
-    arguments = options.passed_on(locals())
 
     def ask() -> Choice:
         from dippm.decide.choice import choose as answer
 
         return answer(
             model,
-            framework,
             devices=options.listed(devices),
             slices=slices,
             by=cast(Any, by),
@@ -134,7 +117,8 @@ def choose(
             dataset_size=dataset_size,
             carbon=carbon,
             region=region,
-            **arguments,
+            batch=batch,
+            **asked,
         )
 
     def show(choice: Choice) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_LIST_BYTES = 16 << 20
 
 
+@options.conditions()
 def compare(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
@@ -37,26 +38,13 @@ def compare(
         str,
         typer.Option("--batch", "-b", help="Sizes: 1,8,32, powers of two 1:1024, steps 8:64:8."),
     ] = "1",
-    input: options.Input = None,
     device: options.Devices = "A100",
     precision: options.Precisions = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
     mig: Annotated[
         str | None, typer.Option("--mig", help="Slices: 1g.5gb,3g.20gb; full is the whole GPU.")
     ] = None,
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
     framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 if any point failed, not only if all did.")
     ] = False,
@@ -66,16 +54,14 @@ def compare(
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows as CSV.")] = None,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Predict several models, each for every device, slice, precision and batch.
 
     What cannot be predicted is a row with its reason; exit code 1 if that is all of them.
     """
-    arguments = options.passed_on(locals())
     from dippm.estimate.comparison import COLUMNS
 
     if sort and sort not in COLUMNS:
@@ -93,13 +79,11 @@ def compare(
             cases += [replace(case, framework=case.framework or framework) for case in listed]
         table = answer(
             cases,
-            **arguments
-            | {
-                "device": options.listed(device),
-                "batch": batches_of(batch),
-                "precision": options.listed(precision),
-                "mig": [None if name == "full" else name for name in options.listed(mig or "full")],
-            },
+            device=options.listed(device),
+            batch=batches_of(batch),
+            precision=options.listed(precision),
+            mig=[None if name == "full" else name for name in options.listed(mig or "full")],
+            **asked,
         )
         table = table.sorted_by(sort) if sort else table
         if csv:

@@ -17,25 +17,10 @@ if TYPE_CHECKING:
     from dippm.estimate.conditions import Conditions
 
 
+@options.conditions()
 def cost(
     model: options.Source,
-    batch: options.Batch = 1,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    mig: options.Mig = None,
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     samples: Annotated[
         int,
         typer.Option("--samples", "--dataset-size", min=1, help="That are gone over."),
@@ -58,13 +43,11 @@ def cost(
     idle_hours: Annotated[
         float, typer.Option("--idle-hours", min=0.0, help="That the GPU is kept without work.")
     ] = 0.0,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Say what inference of a million samples, or a training run, costs: price, energy, carbon."""
-    arguments = options.passed_on(locals())
     if prices is not None and price_per_hour is not None:
         raise typer.BadParameter("--prices and --price-per-hour are two prices: give one")
     if g_per_kwh is not None and (carbon is not None or region is not None):
@@ -73,17 +56,18 @@ def cost(
         from dippm.api import predict
         from dippm.decide.choice.prices import prices_of
         from dippm.decide.costs import cost_of
-        from dippm.estimate.grid import device_of
+        from dippm.estimate.place import device_of
 
-        known = None if prices is None else prices_of(prices, [device_of(device)])
-        prediction = predict(model, framework, **arguments)
+        gpus = [device_of(asked["device"])]
+        known = None if prices is None else prices_of(prices, gpus)
+        prediction = predict(model, **asked)
         c = prediction.conditions
-        asked: dict[str, Any] = {
+        rates: dict[str, Any] = {
             "price_per_hour": known.of(c.device, c.mig) if known else price_per_hour,
             "region": _region(c, carbon, region, g_per_kwh),
         }
         found = cost_of(
-            prediction, samples=samples, epochs=epochs, pue=pue, idle_hours=idle_hours, **asked
+            prediction, samples=samples, epochs=epochs, pue=pue, idle_hours=idle_hours, **rates
         )
     if json:
         told = prediction.to_dict()

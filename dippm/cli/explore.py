@@ -63,7 +63,6 @@ def explore(
     quiet: options.Quiet = False,
 ) -> None:
     """Search models, batches, precisions and places for what is best under your limits."""
-    arguments = options.passed_on(locals())
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         from dippm.decide.exploration import NoFeasibleDesignError
@@ -86,7 +85,10 @@ def explore(
                 take_over=take_over,
                 surrogate=surrogate,
                 confirm=confirm,
-                **arguments,
+                checkpoint=checkpoint,
+                trust=trust,
+                timeout_s=timeout_s,
+                memory_limit_mb=memory_limit_mb,
             )
         except NoFeasibleDesignError as error:
             _write(error.exploration, csv, html)

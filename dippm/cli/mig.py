@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from dippm.cli import options
 from dippm.cli.choose import MaxMemory, SloAt, SloMs, answer_choice
@@ -12,51 +12,32 @@ if TYPE_CHECKING:
     from dippm.decide.choice import Choice
 
 
+@options.conditions("mig")  # every slice is a row
 def mig(
     model: options.Source,
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",
-    batch: options.Batch = 1,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
     max_memory_mb: MaxMemory = None,
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Find the smallest MIG slice that holds a model at 99 % and meets a limit on its latency.
 
     Every slice is a row; exit code 1 if not even the whole GPU will do.
     """
-    arguments = options.passed_on(locals())
 
     def ask() -> Choice:
         from dippm.decide.choice import smallest_slice
 
         return smallest_slice(
             model,
-            framework,
             slo_ms=slo_ms,
-            slo_at=slo_at,
+            slo_at=cast(Any, slo_at),
             max_memory_mb=max_memory_mb,
-            **arguments,
+            **asked,
         )
 
     def show(choice: Choice) -> None:

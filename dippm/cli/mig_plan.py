@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from dippm.cli.output import error_document, errors_reported, print_json, print_
 from dippm.cli.progress import progress_shown
 
 
+@options.conditions("mig")  # which slice is what is asked
 def mig_plan(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="Model files or names.")
@@ -28,34 +29,16 @@ def mig_plan(
     ] = None,
     slo_ms: SloMs = None,
     slo_at: SloAt = "upper",
-    batch: options.Batch = 1,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
     max_memory_mb: MaxMemory = None,
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
+    *,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Pack models onto one GPU, each on a MIG slice of its own, by predicted memory and latency.
 
     What gets no slice is a row with its reason, and exit code 1. Nothing is changed on any GPU.
     """
-    arguments = options.passed_on(locals())
     if not models and models_from is None:
         raise typer.BadParameter("no model: give files or names, or --from FILE")
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
@@ -67,11 +50,10 @@ def mig_plan(
             cases += candidates_of(list_text(models_from))
         packing = pack(
             cases,
-            framework,
             slo_ms=slo_ms,
-            slo_at=slo_at,
+            slo_at=cast(Any, slo_at),
             max_memory_mb=max_memory_mb,
-            **arguments,
+            **asked,
         )
     if json:
         rows = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from copy import copy
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
+
+from dippm.base.written import whole_number
 
 
 def _completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -219,22 +223,103 @@ RunStore = Annotated[
 ]
 
 
-PASSED_ON = (
-    *("input", "batch", "device", "checkpoint", "precision", "mode", "timer", "mig"),
-    *("channels_last", "host", "attention", "phase", "optimizer", "checkpointing"),
-    *("autograd", "context_mb", "runtime"),
-    *("trust", "timeout_s", "memory_limit_mb"),
-)
-"""Options that commands and the verbs of the package name alike."""
+def _shared(
+    batch: Batch = 1,
+    input: Input = None,
+    device: DeviceName = "A100",
+    precision: Precision = "fp32",
+    mode: Mode = "eager",
+    timer: Timer = "wall",
+    mig: Mig = None,
+    channels_last: ChannelsLast = False,
+    host: Host = None,
+    attention: Attention = "fused",
+    phase: Phase = "inference",
+    optimizer: Optimizer = "sgd",
+    checkpointing: Checkpointing = False,
+    autograd: Autograd = False,
+    context_mb: ContextMb = None,
+    runtime: Runtime = "pytorch",
+    framework: Framework = None,
+    checkpoint: CheckpointName = None,
+    trust: Trust = False,
+    timeout_s: Timeout = 120.0,
+    memory_limit_mb: MemoryLimit = 4096,
+) -> None:
+    """The options of a question, in the order of the help; `dippm.Options` says what they mean."""
 
 
-def passed_on(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a command's options that its verb takes as they are.
+ONLY = Parameter.KEYWORD_ONLY
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+SINGLE = ("input", "framework", "checkpoint", "trust", "timeout_s", "memory_limit_mb")
+"""Options that are no conditions: both sides of a difference have the same."""
+
+
+def _parameters(function: Callable[..., None]) -> Iterable[Parameter]:
+    return signature(function, eval_str=True).parameters.values()
+
+
+def _paired(p: Parameter) -> Parameter:
+    """Return the option that takes two values; a flag holds for both."""
+    kind, option = get_args(p.annotation)
+    if kind is bool:
+        return p
+    option = copy(option)
+    option.help = f"{option.help.removesuffix('.')}; or two, with a comma."
+    if kind is int:
+        return p.replace(annotation=Annotated[str, option], default=str(p.default))
+    return p.replace(annotation=Annotated[kind, option])
+
+
+def sides(name: str, value: Any) -> Any:
+    """Return what an option of pairs means: one value, or one for each side."""
+    if name in SINGLE or not isinstance(value, str):
+        return value
+    parts: list[Any] = listed(value)
+    if name == "batch":
+        parts = [_size(part) for part in parts]
+    if name == "mig":
+        parts = [None if part == "full" else part for part in parts]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _size(text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError:
+        raise typer.BadParameter(f"batch {text!r} is no whole number") from None
+
+
+def conditions(*without: str, pairs: bool = False) -> Callable[[Command], Command]:
+    """Give a command the options of a question, as its `**asked` takes them.
+
+    They stand where the command's own signature has its `*`. One that the command spells itself is
+    its own. `asked` has what the verb of the package takes by the same names.
 
     Args:
-        given: the command's options, as `locals()` has them in its first line.
+        without: options that mean nothing to the command.
+        pairs: of a condition two values may be given, with a comma.
     """
-    return {name: given[name] for name in PASSED_ON if name in given}
+
+    def give(command: Command) -> Command:
+        own = [p for p in _parameters(command) if p.name != "asked"]
+        taken = {p.name for p in own} | set(without)
+        shared = [p.replace(kind=ONLY) for p in _parameters(_shared) if p.name not in taken]
+        if pairs:
+            shared = [p if p.name in SINGLE else _paired(p) for p in shared]
+        parts = (
+            [p for p in own if p.kind is not ONLY],
+            shared,
+            [p for p in own if p.kind is ONLY],
+        )
+        every = [p for part in parts for p in part]
+        command.__signature__ = Signature(every)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in every}
+        return command
+
+    return give
 
 
 def listed(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from dippm.cli.output import errors_reported, print_json, print_verify, print_wa
 from dippm.cli.progress import progress_shown
 
 
+@options.conditions("mig")  # slices of a GPU cannot talk to each other
 def parallel(
     model: options.Source,
     gpus: Annotated[int | None, typer.Option("--gpus", "-n", help="GPUs in all.")] = None,
@@ -41,30 +42,14 @@ def parallel(
     batch: Annotated[
         int, typer.Option("--batch", "-b", help="Samples of a step of one copy of the model.")
     ] = 1,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Estimate a step on many GPUs: data, tensor and pipeline parallel, over nodes."""
-    arguments = options.passed_on(locals()) | {
+    layout: dict[str, Any] = {
         "gpus": gpus,
         "strategy": strategy,
         "data": data,
@@ -79,7 +64,7 @@ def parallel(
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         from dippm.decide.parallel.estimate import parallelize
 
-        found = parallelize(model, framework, **arguments)
+        found = parallelize(model, batch=batch, **layout, **asked)
         if html:
             from dippm.show.report.parallel import write_parallel_page
 

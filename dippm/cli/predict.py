@@ -16,27 +16,11 @@ if TYPE_CHECKING:
     from dippm.estimate.prediction import Prediction
 
 
+@options.conditions()
 def predict(
     model: options.Source,
-    batch: options.Batch = 1,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
     precision: options.Precisions = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    mig: options.Mig = None,
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     operators: Annotated[
         int, typer.Option("--operators", min=0, help="Also list the N costliest operators.")
     ] = 0,
@@ -56,13 +40,11 @@ def predict(
     ] = None,
     require_fit: options.RequireFit = False,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Predict memory, energy, latency and MIG slice of a model, or of a training step."""
-    arguments = options.passed_on(locals())
     precisions = options.listed(precision)
     several = len(precisions) != 1 or precisions[0].casefold() == "all"
     alone = {"operators": operators, "tree": tree, "dataset-size": dataset_size}
@@ -77,14 +59,14 @@ def predict(
         if several:
             from dippm.estimate.model_list import Candidate
 
-            case = Candidate(model, framework=framework)
-            table = api.compare([case], strict=True, **arguments | {"precision": precisions})
+            case = Candidate(model, framework=asked.pop("framework"))
+            table = api.compare([case], strict=True, precision=precisions, **asked)
         else:
-            prediction = api.predict(model, framework, **arguments)
+            prediction = api.predict(model, precision=precision, **asked)
             epoch = None
             if dataset_size is not None:
-                asked: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}
-                epoch = prediction.epoch(dataset_size, **asked)
+                rates: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}
+                epoch = prediction.epoch(dataset_size, **rates)
         if html:
             from dippm.show.report.html import write_comparison, write_report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,11 @@ from dippm.cli.output import errors_reported, print_json, print_warnings
 from dippm.cli.progress import progress_shown
 
 
+# What the command that verifies a request cannot measure is not asked for.
+@options.conditions("device", "mig", "timer", "autograd", "runtime")
 def request(
     model: options.Source,
     slo_ms: SloMs = None,
-    batch: options.Batch = 1,
     format: Annotated[
         str,
         typer.Option("--format", "-f", help="k8s, kueue, dra, hami, slurm or json."),
@@ -45,29 +46,15 @@ def request(
             "class, or a type of --gres.",
         ),
     ] = None,
-    input: options.Input = None,
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    context_mb: options.ContextMb = None,
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
+    *,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Write what a scheduler is asked for: the smallest GPU or slice that will do, as resources.
 
     It holds the model at 99 % and meets --slo-ms with --probability. Exit code 1 if nothing does.
     """
-    arguments = options.passed_on(locals())
     as_document = json or format == "json"
     with errors_reported(as_json=as_document), progress_shown(quiet=quiet):
         from dippm.decide.scheduling import find_format, request_resources
@@ -77,13 +64,12 @@ def request(
         called = object_name(name, model)
         found = request_resources(
             model,
-            framework,
             devices=options.listed(devices),
             slices=slices,
             slo_ms=slo_ms,
             probability=probability,
             resource=resource,
-            **arguments,
+            **asked,
         )
         text = None if written is None else written.render(found, name=called, image=image)
     if as_document:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dippm.decide.power_sweep import PowerSweep
 
 
+@options.conditions()
 def sweep(
     model: options.Source,
     batch: Annotated[
@@ -40,46 +41,26 @@ def sweep(
             "Lower limits are estimated.",
         ),
     ] = None,
-    input: options.Input = None,
-    device: options.DeviceName = "A100",
-    precision: options.Precision = "fp32",
-    mode: options.Mode = "eager",
-    timer: options.Timer = "wall",
-    mig: options.Mig = None,
-    channels_last: options.ChannelsLast = False,
-    host: options.Host = None,
-    attention: options.Attention = "fused",
-    phase: options.Phase = "inference",
-    optimizer: options.Optimizer = "sgd",
-    checkpointing: options.Checkpointing = False,
-    autograd: options.Autograd = False,
-    context_mb: options.ContextMb = None,
-    runtime: options.Runtime = "pytorch",
-    framework: options.Framework = None,
-    checkpoint: options.CheckpointName = None,
-    trust: options.Trust = False,
+    *,
     require_fit: options.RequireFit = False,
     html: options.Html = None,
-    timeout_s: options.Timeout = 120.0,
-    memory_limit_mb: options.MemoryLimit = 4096,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    **asked: Any,
 ) -> None:
     """Predict a model over batch sizes, and find the largest that fits; or over power limits."""
-    arguments = options.passed_on(locals())
-    del arguments["batch"]  # a list of sizes, or one size
     with errors_reported(as_json=json), progress_shown(quiet=quiet):
         ready_to_plot(html)
         if power_limit is None:
             from dippm.decide.batch_sweep import DEFAULT_BATCHES
             from dippm.decide.batch_sweep import sweep as answer
 
-            found: Any = answer(model, framework, batch=batch or DEFAULT_BATCHES, **arguments)
+            found: Any = answer(model, batch=batch or DEFAULT_BATCHES, **asked)
         else:
             from dippm.decide.power_sweep import sweep_power
 
             size = _one(batch or "1")
-            found = sweep_power(model, framework, limits_w=power_limit, batch=size, **arguments)
+            found = sweep_power(model, limits_w=power_limit, batch=size, **asked)
         if html:
             from dippm.show.report import sweep_page
 

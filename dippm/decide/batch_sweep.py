@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 from dippm.api import load
-from dippm.base.progress import stage, tell
-from dippm.devices import MigProfile
+from dippm.base.progress import tell
 from dippm.estimate.batches import batches_of
 from dippm.estimate.comparison import Comparison
-from dippm.estimate.conditions import Attention, Conditions, Mode, Optimizer, Phase, Runtime, Timer
-from dippm.estimate.grid import (
-    DEFAULT_DEVICE,
-    ContextLike,
-    DeviceLike,
-    HostLike,
-    conditions_of,
-    device_of,
-)
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.largest_batch import largest_batch_at
-from dippm.estimate.measure_line import Asked
+from dippm.estimate.options import SweepOptions, conditions_in, question, read_model, reading_in
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
-from dippm.model.convert import Input, read_graph, source_name
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
 
@@ -114,30 +102,13 @@ class BatchSweep:
         return f"{self.title}\n{self.comparison()}"
 
 
+@question(SweepOptions)
 def sweep(
     source: Any,
     framework: str | None = None,
     *,
     batch: str | int | Iterable[int] = DEFAULT_BATCHES,
-    input: Input = None,
-    device: DeviceLike = DEFAULT_DEVICE,
-    checkpoint: str | Path | None = None,
-    precision: str = "fp32",
-    mode: Mode = "eager",
-    timer: Timer = "wall",
-    mig: str | MigProfile | None = None,
-    channels_last: bool = False,
-    host: HostLike = None,
-    attention: Attention = "fused",
-    phase: Phase = "inference",
-    optimizer: Optimizer = "sgd",
-    checkpointing: bool = False,
-    autograd: bool = False,
-    context_mb: ContextLike = None,
-    runtime: Runtime = "pytorch",
-    trust: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+    **options: Unpack[SweepOptions],
 ) -> BatchSweep:
     """Predict a model over batch sizes, and find the largest that fits.
 
@@ -145,68 +116,20 @@ def sweep(
         source: see `predict`.
         framework: see `predict`.
         batch: sizes; as text "1:1024" is powers of two, "8:128:8" steps of 8, "1,8,32" a list.
-        input: see `predict`, as all below.
-        device: the GPU, as `predict` takes it.
-        checkpoint: of the predictor.
-        precision: number formats.
-        mode: "eager" or "compiled".
-        timer: what the latency includes.
-        mig: a slice of the GPU.
-        channels_last: memory layout of images.
-        host: the machine that launches the kernels.
-        attention: "fused" or "unfused".
-        phase: "inference" or "train".
-        optimizer: of a training step.
-        checkpointing: of a training step.
-        autograd: the forward pass keeps what a backward pass would need.
-        context_mb: memory of the process beside the allocator.
-        runtime: "pytorch", or the engine "tensorrt".
-        trust: allow a file that can run code when it is read.
-        timeout_s: of the conversion.
-        memory_limit_mb: of the conversion.
+        **options: see `dippm.Options`.
 
     Raises:
         DippmError: as `predict` does.
     """
     sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
-    gpu = device_of(device)
-    points = [
-        conditions_of(
-            gpu,
-            batch=size,
-            precision=precision,  # type: ignore[arg-type]
-            mode=mode,
-            timer=timer,
-            mig=mig,
-            channels_last=channels_last,
-            host=host,
-            attention=attention,
-            phase=phase,
-            optimizer=optimizer,
-            checkpointing=checkpointing,
-            autograd=autograd,
-            context_mb=context_mb,
-            runtime=runtime,
-        )
-        for size in sizes
-    ]
-    loaded, name = (
-        load(checkpoint, device=points[0].device, phase=points[0].phase),
-        source_name(source),
-    )
-    with stage(f"converting {name}"):
-        graph = read_graph(
-            source,
-            framework,
-            input=input,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
-        )
-    asked = Asked.of(source, input, trust=trust, checkpoint=checkpoint)
-    predictions = tuple(loaded.predict_points(graph, points, name, asked))
+    first = Conditions.of(**conditions_in(options), batch=sizes[0])
+    points = [first, *(first.replace(batch=size) for size in sizes[1:])]
+    checkpoint = options.get("checkpoint")
+    loaded = load(checkpoint, device=first.device, phase=first.phase)
+    model = read_model(source, framework, checkpoint=checkpoint, **reading_in(options))
+    predictions = tuple(loaded.predict_points(model.graph, points, model.name, model.asked))
     tell("looking for the largest batches that fit")
-    return BatchSweep(predictions, tuple(_places(loaded, in_float32(graph), points[0])))
+    return BatchSweep(predictions, tuple(_places(loaded, in_float32(model.graph), first)))
 
 
 def samples_per_s(batch: int, latency_ms: float | None) -> float | None:
@@ -222,7 +145,7 @@ def _places(loaded: LoadedPredictor, graph: ModelGraph, c: Conditions) -> Iterab
         return
     yield Place(c.device.name, c.capacity_mb, largest_batch_at(predictor, graph, c))
     for profile in sorted(c.device.mig_profiles, key=lambda p: (p.memory_mb, p.sm_count)):
-        on_slice = largest_batch_at(predictor, graph, replace(c, mig=profile))
+        on_slice = largest_batch_at(predictor, graph, c.replace(mig=profile))
         yield Place(profile.name, profile.memory_mb, on_slice)
 
 

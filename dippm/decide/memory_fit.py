@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dippm.api import load
 from dippm.base.numbers import show
 from dippm.base.printable import printable
 from dippm.base.progress import stage
 from dippm.base.written import is_finite
-from dippm.devices import MigProfile
 from dippm.errors import (
     ConditionsError,
     DoesNotFitError,
@@ -18,18 +17,24 @@ from dippm.errors import (
     UnknownFormatError,
     shortened,
 )
-from dippm.estimate.conditions import OPTIMIZERS, Attention, Mode, Optimizer, Precision
-from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, conditions_of
+from dippm.estimate.conditions import (
+    OPTIMIZERS,
+    Conditions,
+    HowOptions,
+    Optimizer,
+    Precision,
+    check_options,
+)
 from dippm.estimate.largest_batch import largest_batch_at
 from dippm.estimate.models.targets import Interval, MemoryParts
+from dippm.estimate.options import CheckpointLike
+from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, MigLike
 from dippm.estimate.prediction import Prediction
 from dippm.model.convert import read_graph, source_name
 from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
 from dippm.model.graph.float_type import in_float32
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dippm.model.frontends.torch.sample import Sample
     from dippm.model.graph import ModelGraph
 
@@ -171,19 +176,14 @@ def fits(
     *,
     optimizer: Any = None,
     device: DeviceLike = DEFAULT_DEVICE,
-    mig: str | MigProfile | None = None,
+    mig: MigLike = None,
     precision: Precision | None = None,
-    mode: Mode = "eager",
-    attention: Attention = "fused",
-    channels_last: bool = False,
-    checkpointing: bool = False,
-    autograd: bool = False,
     batch_axis: int | None = 0,
     room_mb: float | None = None,
-    context_mb: ContextLike = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: CheckpointLike = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+    **options: Unpack[HowOptions],
 ) -> MemoryFit:
     """Say whether a module fits a GPU, without running it: before `.cuda()`, on any machine.
 
@@ -199,17 +199,12 @@ def fits(
         device: the GPU, as `predict` takes it.
         mig: a slice of it.
         precision: see `Conditions`; None is that of the parameters.
-        mode: "eager" or "compiled".
-        attention: "fused" or "unfused", see `Conditions`.
-        channels_last: memory layout of images.
-        checkpointing: blocks are run again in the backward pass; of a training step.
-        autograd: inference without `torch.no_grad`.
         batch_axis: where the samples stand in each tensor; None if they have no batch.
         room_mb: memory in MiB that may be taken, where others use the GPU too; None is all of it.
-        context_mb: memory of the process beside the allocator, see `predict`.
         checkpoint: of the predictor, see `predict`.
         timeout_s: see `predict`.
         memory_limit_mb: see `predict`.
+        **options: see `dippm.Options`.
 
     Raises:
         InputShapeError: if the sample does not fit `forward`.
@@ -232,21 +227,15 @@ def fits(
     update, remarks = _optimizer_of(optimizer)
     if update is not None:
         remarks += _frozen(model)
-    asked = conditions_of(
-        device,
+    check_options(options, HowOptions)
+    asked = Conditions.of(
+        **options,
+        device=device,
+        mig=mig,
         batch=held.batch,
         precision=precision or _precision_of(model),
-        mode=mode,
-        timer="wall",
-        mig=mig,
-        channels_last=channels_last,
-        host=None,
-        attention=attention,
         phase="inference" if update is None else "train",
         optimizer=update or "sgd",
-        checkpointing=checkpointing,
-        autograd=autograd,
-        context_mb=context_mb,
     )
     loaded = load(checkpoint, device=asked.device, phase=asked.phase)
     name = source_name(model)
@@ -254,7 +243,7 @@ def fits(
     with stage(f"converting {name}"):
         graph = _graph_of(model, held, limits)
     if not graph.batch_is_symbolic:
-        asked = replace(asked, batch=graph.batch)
+        asked = asked.replace(batch=graph.batch)
     prediction = loaded.predict_at(graph, asked, name=name)
     absent = {k: v for k, v in prediction.absent.items() if k in ("memory_mb", "fits")}
     room = float(prediction.capacity_mb if room_mb is None else room_mb)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import exp, hypot, log
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.api import predict
 from dippm.base.shown import Shown
@@ -14,6 +14,7 @@ from dippm.base.written import whole_number
 from dippm.errors import ConditionsError
 from dippm.estimate.models.power_limit import Band, fitted
 from dippm.estimate.models.targets import Interval
+from dippm.estimate.options import Options, question
 from dippm.estimate.prediction import Prediction
 
 STEP_W = 25
@@ -76,12 +77,13 @@ class PowerSweep(Shown):
         }
 
 
+@question(Options)
 def sweep_power(
     source: Any,
     framework: str | None = None,
     *,
     limits_w: str | float | Iterable[float],
-    **arguments: Any,
+    **options: Unpack[Options],
 ) -> PowerSweep:
     """Estimate latency, power and energy at lower power limits of the board.
 
@@ -93,7 +95,7 @@ def sweep_power(
         source: see `predict`.
         framework: see `predict`.
         limits_w: in W; as text "100:400" goes in steps of 25 W, "100:400:50" of 50 W.
-        **arguments: as `predict` has them.
+        **options: see `dippm.Options`.
 
     Raises:
         ConditionsError: if a limit is above the board's or lower than what the law was fitted to,
@@ -101,7 +103,7 @@ def sweep_power(
         DippmError: as `predict` does.
     """
     wanted = limits_of(limits_w) if isinstance(limits_w, str) else _several(limits_w)
-    prediction = predict(source, framework, **arguments)
+    prediction = predict(source, framework, **options)
     device = prediction.conditions.device
     if prediction.power_w is None or prediction.latency_ms is None:
         reason = prediction.absent.get("power_w") or prediction.absent.get("latency_ms", "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.base.numbers import show
 from dippm.base.printable import csv_table, printable
 from dippm.errors import DippmError
+from dippm.estimate import conditions
 from dippm.estimate.conditions import Conditions
 from dippm.estimate.prediction import LABELS, Prediction
 
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 WHERE = ("source", "device", "slice", "batch", "precision")
 SHOWN = (*WHERE, *LABELS, "fits", "mig", "error")
 """Columns of text and notebooks, where an interval stands beside its value."""
-CONDITIONS = (
-    *("mode", "timer", "channels_last", "attention", "phase", "optimizer", "checkpointing"),
-    *("autograd", "context_mb", "runtime"),
-)
+_APART = (*WHERE, "mig", "host")
+CONDITIONS = tuple(name for name in conditions.CONDITIONS if name not in _APART)
 FIT = ("memory_bound_mb", "capacity_mb", "headroom_mb", "fits")
 COLUMNS = (
     *(*WHERE, *LABELS, "mig", "error"),
@@ -183,9 +182,8 @@ def _row(entry: Prediction | Failure) -> dict[str, Any]:
         "precision": c and c.precision,
     }
     row: dict[str, Any] = {**dict.fromkeys(COLUMNS), **where, "absent": {}, "warnings": []}
-    row |= {name: c and getattr(c, name) for name in CONDITIONS}
-    if c is None or c.phase != "train":
-        row |= {"optimizer": None, "checkpointing": None}
+    told = c.to_dict() if c else {}
+    row |= {name: told.get(name) for name in CONDITIONS}
     if isinstance(entry, Failure):
         if c is None:
             row |= {"device": entry.device, "precision": entry.precision}

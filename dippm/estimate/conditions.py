@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from math import nan
-from numbers import Real
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
-from dippm.base.written import decimal_number
-from dippm.devices import Device, HostMachine, MigProfile, is_catalogued
-from dippm.errors import ConditionsError, UnsupportedPrecisionError, shortened
+from dippm.devices import Device, is_catalogued
+from dippm.errors import (
+    ConditionsError,
+    UnknownOptionError,
+    UnsupportedPrecisionError,
+    shortened,
+)
+from dippm.estimate.place import (
+    DEFAULT_DEVICE,
+    ContextLike,
+    DeviceLike,
+    HostLike,
+    MigLike,
+    Place,
+    device_of,
+)
+from dippm.estimate.place import SOFTWARE_CLASSES as SOFTWARE_CLASSES
+from dippm.estimate.place import SoftwareClass as SoftwareClass
 
+T = TypeVar("T")
 Precision = Literal["fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp", "amp-bf16"]
 Mode = Literal["eager", "compiled"]
 Timer = Literal["kernel", "event", "wall", "wall+copy"]
@@ -20,7 +34,6 @@ Attention = Literal["fused", "unfused"]
 Phase = Literal["inference", "train"]
 Optimizer = Literal["sgd", "adam", "adamw"]
 Runtime = Literal["pytorch", "tensorrt"]
-SoftwareClass = Literal["cuda-10", "cuda-11", "lazy"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Number formats, by what PyTorch is set to; `torch.backends.cudnn.allow_tf32` is for convolutions,
@@ -41,14 +54,6 @@ ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-SOFTWARE_CLASSES: tuple[SoftwareClass, ...] = get_args(SoftwareClass)
-"""Generations of CUDA and torch, by the memory that a process takes beside its tensors:
-
-    cuda-10  CUDA 10: Volta, Turing and older
-    cuda-11  CUDA 11.0 to 11.6, torch up to 1.12: a library loads all of its kernels at once
-    lazy     CUDA 11.7 and newer with torch 1.13 and newer: kernels are loaded when they are used
-"""
-MAX_CONTEXT_MB = 1_000_000.0
 FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
     "fp32": {"cudnn.allow_tf32": True, "float32_matmul_precision": "highest"},
     "fp32-ieee": {"cudnn.allow_tf32": False, "float32_matmul_precision": "highest"},
@@ -56,15 +61,6 @@ FLOAT32_SETTINGS: dict[str, dict[str, bool | str]] = {
 }
 """What `torch.backends` and `torch.set_float32_matmul_precision` are set to for float32."""
 _NEEDS = {"tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "amp": "fp16", "amp-bf16": "bf16"}
-_NAMES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS,
-    "mode": MODES,
-    "timer": TIMERS,
-    "attention": ATTENTIONS,
-    "phase": PHASES,
-    "optimizer": OPTIMIZERS,
-    "runtime": RUNTIMES,
-}
 MAX_BATCH = 1_000_000
 ENGINES = ("tensorrt", "trt", "onnxruntime", "openvino", "torchscript", "tvm", "vllm", "xla")
 OTHER_NAMES = {
@@ -83,23 +79,54 @@ OTHER_NAMES = {
 """What frameworks call these; case does not matter, and "_" is "-"."""
 
 
+class StepOptions(TypedDict, total=False):
+    """What is run, see `Options`."""
+
+    phase: Phase
+    optimizer: Optimizer
+
+
+class HowOptions(TypedDict, total=False):
+    """How it is run, see `Options`."""
+
+    mode: Mode
+    timer: Timer
+    channels_last: bool
+    host: HostLike
+    attention: Attention
+    checkpointing: bool
+    autograd: bool
+    context_mb: ContextLike
+    runtime: Runtime
+
+
+class RunOptions(StepOptions, HowOptions, total=False):
+    """What holds for every point of a question, see `Options`."""
+
+
+class PointOptions(RunOptions, total=False):
+    """The conditions of one point but for its batch, see `Options`."""
+
+    device: DeviceLike
+    precision: Precision
+    mig: MigLike
+
+
+class ConditionOptions(PointOptions, total=False):
+    """The conditions of one point by name, see `Options`."""
+
+    batch: int
+
+
 @dataclass(frozen=True, slots=True)
-class Conditions:
-    """What a prediction is for, beside the model itself.
+class Execution:
+    """How a model runs: what decides which kernels there are.
 
     Attributes:
-        device: the GPU.
-        batch: samples per step.
         precision: see `PRECISIONS`. Of this and the other names case does not matter, and
             "float16" means "fp16".
         mode: "eager" launches one kernel per operator, "compiled" fuses.
-        timer: "kernel" is the sum of kernel times, "event" the span between CUDA events around a
-            forward, "wall" a synchronised forward with the input on the device (the default
-            regime), "wall+copy" adds the host-to-device copy.
-        mig: a slice of the device, None for the whole GPU.
         channels_last: memory layout of images.
-        host: the machine that launches the kernels; None if nobody said, then the predictor assumes
-            one and says which.
         attention: how `scaled_dot_product_attention` runs: "fused" keeps its scores on the chip,
             "unfused" (older software, a mask that fused kernels do not take) writes them to memory
             in steps. What a file spells in steps runs in steps either way.
@@ -110,42 +137,25 @@ class Conditions:
             computed; of a training step.
         autograd: the forward pass runs without `torch.no_grad`, so it keeps what a backward pass
             would need; of eager inference.
-        context_mb: memory in MiB that the process takes beside PyTorch's allocator, or a class of
-            `SOFTWARE_CLASSES` that says it; None if nobody said, then the predictor assumes a class
-            and says which.
         runtime: what runs the model: "pytorch", as `mode` says, or the engine "tensorrt", which
             builds kernels of its own from it and launches them as a CUDA graph.
 
     Raises:
-        ConditionsError: if the batch is not a positive integer of sane size, a name is unknown, the
-            context is no memory, what belongs to a training step is asked for of inference, or
-            what belongs to PyTorch of an engine.
-        UnsupportedPrecisionError: if the device has no hardware for the precision.
+        ConditionsError: if a name is unknown, what belongs to a training step is asked for of
+            inference, or what belongs to PyTorch of an engine.
     """
 
-    device: Device
-    batch: int = 1
     precision: Precision = "fp32"
     mode: Mode = "eager"
-    timer: Timer = "wall"
-    mig: MigProfile | None = None
     channels_last: bool = False
-    host: HostMachine | None = None
     attention: Attention = "fused"
     phase: Phase = "inference"
     optimizer: Optimizer = "sgd"
     checkpointing: bool = False
     autograd: bool = False
-    context_mb: float | str | None = None
     runtime: Runtime = "pytorch"
 
     def __post_init__(self) -> None:
-        if isinstance(self.batch, bool) or not isinstance(self.batch, int):
-            raise ConditionsError(f"batch is {self.batch!r}", "Give a whole number, at least 1.")
-        if not 1 <= self.batch <= MAX_BATCH:
-            raise ConditionsError(
-                f"batch is {self.batch}", f"Give a batch size from 1 to {MAX_BATCH:,}."
-            )
         for kind, known in _NAMES.items():
             object.__setattr__(self, kind, spelt(kind, getattr(self, kind), known))
         if self.phase == "inference" and (self.checkpointing or self.optimizer != "sgd"):
@@ -163,65 +173,183 @@ class Conditions:
             )
         if self.runtime != "pytorch":
             _check_engine(self)
-        object.__setattr__(self, "context_mb", context_of(self.context_mb))
-        if self.precision not in supported_precisions(self.device):
-            raise unsupported(self.device, self.precision)
 
     @property
-    def capacity_mb(self) -> int:
-        """Memory of the GPU in MiB, or usable memory of the slice."""
-        return self.mig.memory_mb if self.mig else self.device.memory_mb
+    def engine(self) -> str:
+        """What runs the model, in a word: the mode of PyTorch, or the engine."""
+        return self.mode if self.runtime == "pytorch" else self.runtime
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a title says of an inference that is not as usual."""
+        unfused = (f"{self.attention} attention",) * (self.attention != "fused")
+        return (*unfused, *("autograd",) * self.autograd)
 
 
-def _check_engine(c: Conditions) -> None:
+def _part(read: Callable[[Conditions], T]) -> T:
+    """Return a property of conditions that reads from one of their parts."""
+    return cast(T, property(read))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Conditions:
+    """What a prediction is for, beside the model itself.
+
+    `Conditions(place, execution, batch=8)`; what is named beside a part takes its place in it, and
+    a part may be left out: `Conditions(device=find("A100"), precision="fp16", batch=8)`. Every
+    field of a part can be read from here: `conditions.precision`.
+
+    Attributes:
+        place: where the model runs.
+        execution: how it runs.
+        batch: samples per step.
+        timer: "kernel" is the sum of kernel times, "event" the span between CUDA events around a
+            forward, "wall" a synchronised forward with the input on the device (the default
+            regime), "wall+copy" adds the host-to-device copy.
+
+    Raises:
+        ConditionsError: if the batch is not a positive integer of sane size, or as `Execution` and
+            `Place` do.
+        UnsupportedPrecisionError: if the device has no hardware for the precision.
+        UnknownOptionError: if there is no condition of a name.
+    """
+
+    place: Place
+    execution: Execution
+    batch: int
+    timer: Timer
+
+    def __init__(
+        self,
+        place: Place | None = None,
+        execution: Execution | None = None,
+        **given: Unpack[ConditionOptions],
+    ) -> None:
+        values: dict[str, Any] = {**given}
+        batch, timer = values.pop("batch", 1), values.pop("timer", "wall")
+        if isinstance(batch, bool) or not isinstance(batch, int):
+            raise ConditionsError(f"batch is {batch!r}", "Give a whole number, at least 1.")
+        if not 1 <= batch <= MAX_BATCH:
+            raise ConditionsError(
+                f"batch is {batch}", f"Give a batch size from 1 to {MAX_BATCH:,}."
+            )
+        if values:
+            check_options(values, ConditionOptions)
+            there = {name: values.pop(name) for name in PLACE if name in values}
+            if there:
+                place = (
+                    replace(place, **there)
+                    if place
+                    else Place(**{"device": DEFAULT_DEVICE, **there})
+                )
+            if values:
+                execution = replace(execution or USUAL, **values)
+        place, execution = place or Place.of(), execution or USUAL
+        timer = spelt("timer", timer, TIMERS)
+        for name, value in zip(self.__slots__, (place, execution, batch, timer), strict=True):
+            object.__setattr__(self, name, value)
+        if execution.precision not in supported_precisions(place.device):
+            raise unsupported(place.device, execution.precision)
+
+    @classmethod
+    def of(cls, **options: Unpack[ConditionOptions]) -> Conditions:
+        """Return the conditions of names; a device of the user's own is checked.
+
+        Raises:
+            UnknownNameError: if device, slice or host is not known.
+            DeviceError: if a device file, or a figure of the device, is wrong.
+            ConditionsError: if one of the others cannot be predicted.
+        """
+        given: Any = {**options, "device": device_of(options.get("device", DEFAULT_DEVICE))}
+        return cls(**given)
+
+    def replace(self, **changes: Unpack[ConditionOptions]) -> Conditions:
+        """Return the same conditions but for what is named; raises as `Conditions`."""
+        kept: Any = {name: getattr(self, name) for name in self.__slots__}
+        return Conditions(**kept | changes)
+
+    device = _part(lambda c: c.place.device)
+    mig = _part(lambda c: c.place.mig)
+    host = _part(lambda c: c.place.host)
+    context_mb = _part(lambda c: c.place.context_mb)
+    capacity_mb = _part(lambda c: c.place.capacity_mb)
+    precision = _part(lambda c: c.execution.precision)
+    mode = _part(lambda c: c.execution.mode)
+    channels_last = _part(lambda c: c.execution.channels_last)
+    attention = _part(lambda c: c.execution.attention)
+    phase = _part(lambda c: c.execution.phase)
+    optimizer = _part(lambda c: c.execution.optimizer)
+    checkpointing = _part(lambda c: c.execution.checkpointing)
+    autograd = _part(lambda c: c.execution.autograd)
+    runtime = _part(lambda c: c.execution.runtime)
+
+    @property
+    def options(self) -> ConditionOptions:
+        """The same by name, as the verbs take them."""
+        return cast(ConditionOptions, {name: getattr(self, name) for name in CONDITIONS})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a document says of them, as JSON-ready data."""
+        found: dict[str, Any] = {**self.options}
+        found |= {name: value and value.name for name, value in found.items() if name in _NAMED}
+        return found | dict.fromkeys(OF_TRAINING if self.phase != "train" else ())
+
+    def __setstate__(self, state: list[Any]) -> None:
+        # Pickles of before have fifteen fields in a row.
+        if len(state) > len(self.__slots__):
+            given: Any = dict(zip(CONDITIONS, state, strict=False))
+            new = Conditions(**given)
+            state = [getattr(new, name) for name in self.__slots__]
+        for name, value in zip(self.__slots__, state, strict=True):
+            object.__setattr__(self, name, value)
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    if hint in (bool, int):
+        return (hint,)
+    return (str, int, float) if float in get_args(hint) else (str,)
+
+
+def usual_values(options: type) -> dict[str, Any]:
+    """Return the values of conditions where nobody says anything."""
+    usual: Any = Conditions().options
+    return {name: usual[name] for name in options.__annotations__}
+
+
+def check_options(given: Iterable[str], *known: type) -> None:
+    """Refuse a name that is no option.
+
+    Args:
+        given: names.
+        known: kinds of options that may be given.
+
+    Raises:
+        UnknownOptionError: that names the closest option.
+    """
+    names = [name for kind in known for name in kind.__annotations__]
+    for name in given:
+        if name not in names:
+            raise UnknownOptionError.of("option", name, names)
+
+
+def _check_engine(e: Execution) -> None:
     """Refuse what an engine does not do.
 
     Raises:
         ConditionsError: if it is asked for.
     """
     asked = {
-        f"mode {c.mode}": (c.mode != "eager", "Leave the mode out: an engine has none."),
-        "a training step": (c.phase != "inference", "Ask for runtime=pytorch."),
-        "autograd": (c.autograd, "Leave it out: an engine keeps nothing for gradients."),
-        f"autocast ({c.precision})": (
-            c.precision.startswith("amp"),
+        f"mode {e.mode}": (e.mode != "eager", "Leave the mode out: an engine has none."),
+        "a training step": (e.phase != "inference", "Ask for runtime=pytorch."),
+        "autograd": (e.autograd, "Leave it out: an engine keeps nothing for gradients."),
+        f"autocast ({e.precision})": (
+            e.precision.startswith("amp"),
             "Ask for the format that its layers run in: precision=fp16 or bf16.",
         ),
     }
     for what, (is_asked, hint) in asked.items():
         if is_asked:
-            raise ConditionsError(f"{what} is of PyTorch, and {c.runtime} was asked for", hint)
-
-
-def context_of(context: Any) -> float | str | None:
-    """Return the context that a number of MiB, text of one, or a class of software means.
-
-    Raises:
-        ConditionsError: if it means none.
-    """
-    if context is None:
-        return None
-    number, shown = nan, type(context).__name__
-    if isinstance(context, str):
-        shown = shortened(context)
-        folded = shown.strip().casefold()
-        if folded in SOFTWARE_CLASSES:
-            return folded
-        with suppress(ValueError):
-            number = decimal_number(folded.removesuffix("mib").removesuffix("mb"))
-    elif not isinstance(context, bool) and isinstance(context, Real):
-        given: Any = context  # a whole number may be too large for a float, or for print
-        within = -MAX_CONTEXT_MB <= given <= MAX_CONTEXT_MB
-        number, shown = (float(given), f"{given}") if within else (nan, "out of range")
-    if not 0 <= number <= MAX_CONTEXT_MB:
-        close = get_close_matches(shown.strip().casefold(), SOFTWARE_CLASSES, n=1)
-        guess = f"Did you mean {close[0]}? " if close else ""
-        raise ConditionsError(
-            f"context_mb is {shown!r}: no memory in MiB, and no class of software",
-            f"{guess}Give MiB, 0 to {MAX_CONTEXT_MB:,.0f}, or one of "
-            f"{', '.join(SOFTWARE_CLASSES)}; `dippm doctor` measures it where a GPU is.",
-        )
-    return number
+            raise ConditionsError(f"{what} is of PyTorch, and {e.runtime} was asked for", hint)
 
 
 def precision_of(name: str) -> Precision:
@@ -296,3 +424,21 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
     raise ConditionsError(
         f"unknown {kind} {shortened(str(name))!r}", f"{guess}Known: {', '.join(known)}"
     )
+
+
+_NAMES = {n: get_args(hint) for n, hint in get_type_hints(Execution).items() if hint is not bool}
+USUAL = Execution()
+PLACE = tuple(f.name for f in fields(Place))
+_FIRST = (
+    *("device", "batch", "precision", "mode", "timer", "mig", "channels_last", "host"),
+    *("attention", "phase", "optimizer"),
+)
+CONDITIONS = (*_FIRST, *(name for name in ConditionOptions.__annotations__ if name not in _FIRST))
+"""Names of all conditions, in the order of documents."""
+KINDS: Mapping[str, tuple[type, ...]] = {
+    name: _kinds(hint) for name, hint in get_type_hints(ConditionOptions).items()
+}
+"""What the value of a condition is where it is written down: text, a truth, numbers."""
+OF_TRAINING = ("optimizer", "checkpointing")
+"""Conditions that mean nothing of inference: documents say null."""
+_NAMED = ("device", "mig", "host")

@@ -7,7 +7,6 @@ on a slice is that of the whole GPU.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from dippm.errors import DippmError
 from dippm.estimate.conditions import MAX_BATCH, Conditions
@@ -70,10 +69,10 @@ def largest_batch_at(
     """
     room = c.capacity_mb if room_mb is None else room_mb
     if not graph.batch_is_symbolic:
-        needs_mb = memory_bound_mb(predictor, graph, replace(c, batch=graph.batch))
+        needs_mb = memory_bound_mb(predictor, graph, c.replace(batch=graph.batch))
         return graph.batch if needs_mb is not None and needs_mb <= room else None
     return largest_batch(
-        lambda batch: memory_bound_mb(predictor, graph, replace(c, batch=batch)), room
+        lambda batch: memory_bound_mb(predictor, graph, c.replace(batch=batch)), room
     )
 
 

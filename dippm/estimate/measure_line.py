@@ -38,18 +38,18 @@ class Asked:
 
     @classmethod
     def of(
-        cls, source: Any, input: Any = None, *, trust: bool = False, checkpoint: Any = None
+        cls, source: Any, input: Any = None, *, trust: bool = False, checkpoint: str | None = None
     ) -> Asked:
         """Return what the arguments of a prediction that was made say."""
+        named = checkpoint or ""
         if not isinstance(source, str | os.PathLike):
-            return cls("")
+            return cls("", checkpoint=named)
         model = os.fspath(source)
         try:
             framework = registry.find(files.expanded(model)).framework
         except DippmError:  # the file went away meanwhile, or only `framework=` knows it
             framework = ""
         runtime = TORCH if framework == "pytorch" else registry.RUNTIMES.get(framework, framework)
-        named = "" if checkpoint is None else os.fspath(checkpoint)
         return cls(str(model), str(InputSpec.parse(input)), runtime, trust, named)
 
 

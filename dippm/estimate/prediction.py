@@ -242,9 +242,7 @@ class Prediction:
         c = self.conditions
         place = f"{c.device.name}, slice {c.mig}" if c.mig else c.device.name
         parts = [self.provenance.source, f"batch {c.batch}", place, c.precision]
-        parts.append(c.mode if c.runtime == "pytorch" else c.runtime)
-        parts += [f"{c.attention} attention"] * (c.attention != "fused")
-        parts += ["autograd"] * c.autograd
+        parts += [c.execution.engine, *c.execution.remarks]
         if c.phase == "train":
             parts += ["training step", c.optimizer, *["checkpointing"] * c.checkpointing]
         return printable(" · ".join(parts))
@@ -265,23 +263,7 @@ class Prediction:
         verify, unverified = self._check
         return {
             "source": self.provenance.source,
-            "conditions": {
-                "device": c.device.name,
-                "batch": c.batch,
-                "precision": c.precision,
-                "mode": c.mode,
-                "timer": c.timer,
-                "mig": c.mig and c.mig.name,
-                "channels_last": c.channels_last,
-                "host": c.host and c.host.name,
-                "attention": c.attention,
-                "phase": c.phase,
-                "optimizer": c.optimizer if c.phase == "train" else None,
-                "checkpointing": c.checkpointing if c.phase == "train" else None,
-                "autograd": c.autograd,
-                "context_mb": c.context_mb,
-                "runtime": c.runtime,
-            },
+            "conditions": c.to_dict(),
             "precision_settings": FLOAT32_SETTINGS.get(c.precision),
             "host": self.host and asdict(self.host),
             **{target: getattr(self, target) for target in LABELS},

@@ -7,41 +7,38 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dippm import __version__
-from dippm.base.progress import stage, tell
-from dippm.devices import Device, MigProfile, host_of
+from dippm.base.progress import tell
+from dippm.devices import Device
 from dippm.errors import ConversionError, DippmError
 from dippm.estimate import pretrained
 from dippm.estimate.comparison import Comparison, Failure
 from dippm.estimate.conditions import (
-    Attention,
     Conditions,
-    Mode,
-    Optimizer,
     Phase,
     Precision,
-    Runtime,
-    Timer,
-    phase_of,
+    check_options,
     supported_precisions,
 )
-from dippm.estimate.grid import (
-    DEFAULT_DEVICE,
-    ContextLike,
-    DeviceLike,
-    Grid,
-    HostLike,
-    Refused,
-    conditions_of,
-)
+from dippm.estimate.grid import Grid, Refused
 from dippm.estimate.measure_line import Asked
 from dippm.estimate.model_list import Candidate
+from dippm.estimate.options import (
+    ReadingOptions,
+    WarmOptions,
+    WarmRunOptions,
+    conditions_in,
+    read_model,
+    reading_in,
+    usual_options,
+)
+from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, MigLike
 from dippm.estimate.prediction import Prediction, Provenance
 from dippm.estimate.pretrained.choice import for_device, frameworks_of, knows, precisions_of
-from dippm.model.convert import Input, read_graph, source_name, until
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.model.convert import until
+from dippm.model.frontends.limits import DEFAULT_TIMEOUT_S
 from dippm.model.graph import ModelGraph
 from dippm.model.graph.float_type import in_float32
 
@@ -81,55 +78,24 @@ class LoadedPredictor:
         tell(f"loading checkpoint {info.name}")
         return pretrained.load(info.path)
 
+    @property
+    def spelt(self) -> str | None:
+        """What names the checkpoint, if it was asked for by name."""
+        return _spelt(self.checkpoint) if self.named else None
+
     def predict(
-        self,
-        source: Any,
-        *,
-        framework: str | None = None,
-        input: Input = None,
-        batch: int = 1,
-        device: DeviceLike | None = None,
-        precision: Precision = "fp32",
-        mode: Mode = "eager",
-        timer: Timer = "wall",
-        mig: str | MigProfile | None = None,
-        channels_last: bool = False,
-        host: HostLike = None,
-        attention: Attention = "fused",
-        phase: Phase | None = None,
-        optimizer: Optimizer = "sgd",
-        checkpointing: bool = False,
-        autograd: bool = False,
-        context_mb: ContextLike = None,
-        runtime: Runtime = "pytorch",
-        trust: bool = False,
+        self, source: Any, *, framework: str | None = None, **options: Unpack[WarmOptions]
     ) -> Prediction:
         """Predict one point; the arguments are those of `dippm.predict`.
 
-        `device` and `phase` are the predictor's own if they are None.
+        `device` and `phase` are the predictor's own if they are left out or None.
         """
-        conditions = conditions_of(
-            self.device if device is None else device,
-            batch=batch,
-            precision=precision,
-            mode=mode,
-            timer=timer,
-            mig=mig,
-            channels_last=channels_last,
-            host=host,
-            attention=attention,
-            phase=self.phase if phase is None else phase_of(phase),
-            optimizer=optimizer,
-            checkpointing=checkpointing,
-            autograd=autograd,
-            context_mb=context_mb,
-            runtime=runtime,
-        )
-        name = source_name(source)
-        with stage(f"converting {name}"):
-            model_graph = read_graph(source, framework, input=input, trust=trust)
-        asked = self._asked(source, input, trust)
-        return self.predict_at(model_graph, conditions, name=name, asked=asked)
+        check_options(options, WarmOptions)
+        asked = {n: v for n, v in options.items() if not (v is None and n in ("device", "phase"))}
+        asked = usual_options(source, {**asked, "checkpoint": self}) | asked
+        conditions = Conditions.of(**conditions_in(asked))
+        model = read_model(source, framework, checkpoint=self, **reading_in(asked))
+        return self.predict_at(model.graph, conditions, name=model.name, asked=model.asked)
 
     def predict_at(
         self,
@@ -153,86 +119,46 @@ class LoadedPredictor:
             estimates, graph, conditions=conditions, provenance=provenance, asked=asked
         )
 
-    def predict_many(self, sources: Iterable[Any], **arguments: Any) -> Comparison:
+    def predict_many(self, sources: Iterable[Any], **options: Unpack[WarmOptions]) -> Comparison:
         """Predict several models under the same conditions, see `predict`."""
-        return Comparison(tuple(self.predict(source, **arguments) for source in sources))
+        return Comparison(tuple(self.predict(source, **options) for source in sources))
 
     def predict_grid(
         self,
         source: Any,
         *,
-        batches: Iterable[int] = (1,),
+        batches: Iterable[int] | None = None,
         devices: Iterable[DeviceLike] | None = None,
-        migs: Iterable[str | MigProfile | None] = (None,),
+        migs: Iterable[MigLike] | None = None,
         framework: str | None = None,
-        input: Input = None,
-        precision: str | Sequence[str] = "fp32",
-        mode: Mode = "eager",
-        timer: Timer = "wall",
-        channels_last: bool = False,
-        host: HostLike = None,
-        attention: Attention = "fused",
-        phase: Phase | None = None,
-        optimizer: Optimizer = "sgd",
-        checkpointing: bool = False,
-        autograd: bool = False,
-        context_mb: ContextLike = None,
-        runtime: Runtime = "pytorch",
-        trust: bool = False,
+        precision: str | Sequence[str] | None = None,
+        **options: Unpack[WarmRunOptions],
     ) -> Comparison:
         """Predict one model at every (device, slice, precision, batch); without operator tables.
 
         Args:
             source: see `dippm.predict`.
-            batches: batch sizes.
+            batches: batch sizes; None is 1, or that of a prediction, as for all below.
             devices: GPUs; None is the predictor's own.
             migs: slices; None is the whole GPU. A slice that one of the devices does not have is
                 left out for that device.
             framework: see `dippm.predict`.
-            input: see `dippm.predict`.
             precision: one or several; "all" is what each device has hardware for.
-            mode: see `Conditions`.
-            timer: see `Conditions`.
-            channels_last: see `Conditions`.
-            host: see `dippm.predict`.
-            attention: see `dippm.predict`.
-            phase: see `dippm.predict`; None is the predictor's own.
-            optimizer: see `dippm.predict`.
-            checkpointing: see `dippm.predict`.
-            autograd: see `dippm.predict`.
-            context_mb: see `dippm.predict`.
-            runtime: see `dippm.predict`.
-            trust: see `dippm.predict`.
+            **options: what holds for every point, see `dippm.Options`.
 
         Raises:
             UnknownNameError: if none of the devices has one of the slices.
             DippmError: as `predict` does.
         """
-        grid = Grid.of(
-            [self.device] if devices is None else devices,
-            migs,
-            precision,
-            batches,
-            mode=mode,
-            timer=timer,
-            channels_last=channels_last,
-            host=host_of(host),
-            attention=attention,
-            phase=self.phase if phase is None else phase_of(phase),
-            optimizer=optimizer,
-            checkpointing=checkpointing,
-            autograd=autograd,
-            context_mb=context_mb,
-            runtime=runtime,
-        )
-        points = self.points(grid)
-        name = source_name(source)
-        with stage(f"converting {name}"):
-            model_graph = read_graph(source, framework, input=input, trust=trust)
-        refused = self.refused(grid)
-        asked = self._asked(source, input, trust)
-        found = (*self.predict_points(model_graph, points, name, asked),)
-        return Comparison((*found, *_failures(refused, name, strict=True)))
+        check_options(options, WarmRunOptions)
+        named = {"batch": batches, "device": devices, "mig": migs, "precision": precision}
+        asked = {n: v for n, v in {**options, **named}.items() if v is not None}
+        asked = usual_options(source, {**asked, "checkpoint": self}) | asked
+        grid = Grid.of(**conditions_in(asked))
+        points, refused = self.points(grid), self.refused(grid)
+        model = read_model(source, framework, checkpoint=self, **reading_in(asked))
+        found = (*self.predict_points(model.graph, points, model.name, model.asked),)
+        return Comparison((*found, *_failures(refused, model.name, strict=True)))
 
     def predict_points(
         self,
@@ -271,7 +197,7 @@ class LoadedPredictor:
         return grid.refused(self._supported(grid))
 
     def _supported(self, grid: Grid) -> Callable[[Device], list[Precision]]:
-        return partial(self.precisions_for, phase=phase_of(grid.phase))
+        return partial(self.precisions_for, phase=grid.execution.phase)
 
     def entries(
         self,
@@ -279,36 +205,28 @@ class LoadedPredictor:
         grid: Grid,
         *,
         name: str,
-        input: Input = None,
-        trust: bool = False,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
         strict: bool = False,
         asked: Asked | None = None,
+        **reading: Unpack[ReadingOptions],
     ) -> Iterator[Prediction | Failure]:
         """Predict one model of a comparison; what fails is a `Failure`, or raised if `strict`.
 
         The arguments are those of `compare`; `asked` is what a ready graph was read from.
         """
         began = time.monotonic()
-        sizes = input if case.input is None else case.input
+        timeout_s = reading.get("timeout_s", DEFAULT_TIMEOUT_S)
+        if case.input is not None:
+            reading["input"] = case.input
         try:
             points = self.points(grid, case.batches)
-            model_graph = read_graph(
-                case.model,
-                case.framework,
-                input=sizes,
-                trust=trust,
-                timeout_s=timeout_s,
-                memory_limit_mb=memory_limit_mb,
-            )
+            model = read_model(case.model, case.framework, checkpoint=self, **reading)
         except Exception as error:
             if strict:
                 raise
             yield Failure(name, _ours(error))
             return
         found: Iterable[Prediction | Failure]
-        asked = asked or self._asked(case.model, sizes, trust)
+        model_graph, asked = model.graph, asked or model.asked
         limit_s = timeout_s * max(len(points), 1)
         try:
             with until(began, limit_s, len(model_graph.nodes), "its features"):
@@ -323,11 +241,6 @@ class LoadedPredictor:
             found = self._one_by_one(model_graph, points, name, asked)
         yield from found
         yield from _failures(self.refused(grid), name, strict=strict)
-
-    def _asked(self, source: Any, input: Input, trust: bool) -> Asked:
-        """Return what was asked about; the checkpoint is said if it was asked for by name."""
-        named = _spelt(self.checkpoint) if self.named else None
-        return Asked.of(source, input, trust=trust, checkpoint=named)
 
     def _one_by_one(
         self, graph: ModelGraph, points: Sequence[Conditions], name: str, asked: Asked | None

@@ -28,10 +28,11 @@ from dippm.errors import (
     MeasurementError,
     shortened,
 )
-from dippm.estimate.grid import conditions_of, device_of
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.calibration import MeasuredRow, log_ms, no_offsets
 from dippm.estimate.models.calibration import calibrate as fitted
 from dippm.estimate.models.hybrid import Hybrid
+from dippm.estimate.place import device_of
 from dippm.estimate.predictor import LoadedPredictor
 from dippm.measure.calibration_rows import (
     BUDGET_S,
@@ -238,8 +239,8 @@ def _measured(
     row: Mapping[str, Any], number: int, device: Device, predictor: Hybrid, graphs: _Graphs
 ) -> MeasuredRow:
     try:
-        conditions = conditions_of(
-            device,
+        conditions = Conditions(
+            device=device,
             batch=_number(row.get("batch") or 1, "batch", whole_number),
             precision=row.get("precision") or "fp32",
             mode=row.get("mode") or "eager",

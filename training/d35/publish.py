@@ -236,13 +236,15 @@ def measured_errors(
 
 
 def _alike(row: Mapping[str, Any]) -> Conditions:
-    return Conditions(find_device(DEVICE), int(row["batch"]), autograd=True)
+    return Conditions(device=find_device(DEVICE), batch=int(row["batch"]), autograd=True)
 
 
 def _as_measured(row: Mapping[str, Any]) -> Conditions:
     timer: Any = {"C": "wall+copy", "E": "event", "K": "kernel"}.get(row["timer"], "wall")
     device = find_device(row["gpu"])
-    return Conditions(device, int(row["batch"]), row["precision"], timer=timer)
+    return Conditions(
+        device=device, batch=int(row["batch"]), precision=row["precision"], timer=timer
+    )
 
 
 def by_family(held: pd.DataFrame, targets: Sequence[str]) -> list[dict[str, Any]]:

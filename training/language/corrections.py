@@ -54,7 +54,7 @@ def by_law(rows: Sequence[OperatorRow], hybrid: Hybrid) -> tuple[Floats, NDArray
     for row in rows:
         name = row.device.name
         if name not in clocks:
-            conditions = Conditions(row.device, 1, "fp16")
+            conditions = Conditions(device=row.device, batch=1, precision="fp16")
             clocks[name] = KernelClock(hybrid, conditions, "graph", None)
         times.append(np.log(clocks[name].time(row.kernel).ms))
         view = DeviceView.of(with_eight_bits(row.device))

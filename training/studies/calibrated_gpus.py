@@ -121,7 +121,7 @@ def asked_before(predictor: Hybrid, rows: Sequence[Row], graphs: GraphStore) -> 
             name, graph = row.graph, in_float32(graphs[row.graph])
         device = replace(row.device, name=f"{row.device.name} of another", aliases=())
         batch = row.batch if graph.batch_is_symbolic else graph.batch
-        conditions = replace(row.conditions, device=device, batch=batch)
+        conditions = row.conditions.replace(device=device, batch=batch)
         measured = MeasuredRow(
             row.graph, *predictor.class_ms(graph, conditions), latency_ms=row.latency_ms
         )
@@ -135,7 +135,7 @@ def tried(predictor: Hybrid, mine: Sequence[Asked], seed: int) -> Iterator[tuple
     device = _calibrated([mine[i] for i in drawn[:CALIBRATING]])
     for i in sorted(drawn[CALIBRATING:]):
         asked = mine[i]
-        after = _latency(predictor, asked.graph, replace(asked.conditions, device=device))
+        after = _latency(predictor, asked.graph, asked.conditions.replace(device=device))
         yield asked, after
 
 

@@ -54,7 +54,10 @@ class Held:
             device = find(row.device)
             precision = half_precision(row.precision)
             conditions = Conditions(
-                device, 1, precision, host=host_of(self.launch_us.get(row.device))
+                device=device,
+                batch=1,
+                precision=precision,
+                host=host_of(self.launch_us.get(row.device)),
             )
             setting = Setting(
                 conditions,

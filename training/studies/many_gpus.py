@@ -94,7 +94,9 @@ def _added_ms(
     precision = row.precision if row.precision in supported_precisions(device) else "fp32"
     host = host_of(HOSTS.get(row.gpu, OTHER_HOSTS))
     assert host is not None
-    conditions = Conditions(device, BATCH, cast(Any, precision), timer="wall+copy", host=host)
+    conditions = Conditions(
+        device=device, batch=BATCH, precision=cast(Any, precision), timer="wall+copy", host=host
+    )
     found = loaded.predict_at(graph, conditions)
     kernels = [cost for cost in found.operators if cost.node is not None]
     device_ms = sum(cost.time_ms for cost in kernels)
@@ -141,7 +143,9 @@ def shared_product_rows(
             flops = 2 * graph.at_batch(int(batch)).macs
             least_ms = flops / device.peak_tflops["fp16"] / 1e9
             measured = {tp: ms for (_, _, tp), ms in same.items() if ms > least_ms / tp}
-            one = loaded.predict_at(graph, Conditions(device, int(batch), "fp16"))
+            one = loaded.predict_at(
+                graph, Conditions(device=device, batch=int(batch), precision="fp16")
+            )
             plans = {tp: plan_of(device, gpus=tp, strategy="tensor") for tp in measured}
             steps = {tp: estimate(one, one, plan, loaded).step_ms for tp, plan in plans.items()}
             for tp, ms in measured.items():

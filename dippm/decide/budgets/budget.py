@@ -31,6 +31,7 @@ from dippm.base.printable import printable
 from dippm.base.written import is_finite
 from dippm.decide.budgets.tolerance import Tolerance
 from dippm.errors import BudgetError, UnknownNameError, shortened
+from dippm.estimate.conditions import KINDS
 from dippm.model.frontends.named import is_name
 
 MOST_BYTES = 1 << 20
@@ -39,26 +40,10 @@ EXAMPLE = "examples/budgets.toml is a whole file."
 AT = ("upper", "value")
 QUANTITIES = ("latency_ms", "memory_mb", "energy_j", "parameters", "macs", "slice")
 TABLES = ("defaults", "models")
-_TEXT, _FLAG = (str,), (bool,)
+_TEXT = (str,)
 CONDITIONS: Mapping[str, tuple[type, ...]] = {
-    "device": _TEXT,
-    "input": _TEXT,
-    "framework": _TEXT,
-    "checkpoint": _TEXT,
-    "batch": (int,),
-    "precision": _TEXT,
-    "mode": _TEXT,
-    "timer": _TEXT,
-    "mig": _TEXT,
-    "channels_last": _FLAG,
-    "host": (str, int, float),
-    "attention": _TEXT,
-    "phase": _TEXT,
-    "optimizer": _TEXT,
-    "checkpointing": _FLAG,
-    "autograd": _FLAG,
-    "context_mb": (str, int, float),
-    "runtime": _TEXT,
+    **dict.fromkeys(("input", "framework", "checkpoint"), _TEXT),
+    **KINDS,
 }
 """Arguments of `dippm.predict`, and what they may be here."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,80}")

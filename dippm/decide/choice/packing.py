@@ -13,19 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.base.printable import printable
 from dippm.base.shown import Shown
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import Contender
-from dippm.decide.choice.limits import Limits
+from dippm.decide.choice.limits import Limits, SloAt
 from dippm.decide.choice.slices import smallest_slice
 from dippm.devices import Device, Placement, arranged, arrangements, places
 from dippm.errors import ConstraintError, DippmError, ModelFileError, NothingFeasibleError
-from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike, device_of
+from dippm.estimate.conditions import check_options
 from dippm.estimate.model_list import Candidate
-from dippm.model.convert import source_name
+from dippm.estimate.options import SliceOptions, name_of
+from dippm.estimate.place import DEFAULT_DEVICE, device_of
 
 Counts = tuple[int, ...]
 Score = tuple[int, int, int]
@@ -146,8 +147,10 @@ def pack(
     sources: Sequence[Any],
     framework: str | None = None,
     *,
-    device: DeviceLike = DEFAULT_DEVICE,
-    **rest: Any,
+    slo_ms: float | None = None,
+    slo_at: SloAt = "upper",
+    max_memory_mb: float | None = None,
+    **options: Unpack[SliceOptions],
 ) -> Packing:
     """Give each of several models a MIG slice of one GPU.
 
@@ -155,21 +158,26 @@ def pack(
         sources: as `dippm.predict` takes each, or a `Candidate` with its own input and batch; one
             may occur several times.
         framework: see `dippm.predict`.
-        device: a GPU with MIG.
-        rest: as `dippm.choose` takes it: slo_ms, slo_at, max_memory_mb, batch, precision, ...
+        slo_ms: see `dippm.choose`, as the next two.
+        slo_at: what has to hold to it.
+        max_memory_mb: most memory of each.
+        **options: see `dippm.Options`; the device is a GPU with MIG.
 
     Raises:
         ConstraintError: if no model is given, or a limit is none.
         ConditionsError: if the GPU has no slices, or precision, mode, ... cannot be predicted.
         UnknownNameError: if a device or checkpoint is not known.
     """
-    gpu = device_of(device)
+    check_options(options, SliceOptions)
+    rest: dict[str, Any] = {**options}
+    gpu = device_of(rest.pop("device", DEFAULT_DEVICE))
+    rest |= {"slo_ms": slo_ms, "slo_at": slo_at, "max_memory_mb": max_memory_mb}
     cases = [source if isinstance(source, Candidate) else Candidate(source) for source in sources]
     if not 0 < len(cases) <= MOST_MODELS:
         raise ConstraintError(
             f"{len(cases)} models cannot be packed", f"Give one to {MOST_MODELS:,} models."
         )
-    limits = Limits(rest.get("slo_ms"), rest.get("slo_at", "upper"), rest.get("max_memory_mb"))
+    limits = Limits(slo_ms, slo_at, max_memory_mb)
     known: list[tuple[Candidate, _Asked]] = []
     for case in cases:
         again = next((found for other, found in known if other == case), None)
@@ -199,7 +207,7 @@ class _Asked:
 
 
 def _asked(case: Candidate, framework: str | None, gpu: Device, rest: dict[str, Any]) -> _Asked:
-    name = source_name(case.model)
+    name = name_of(case.model)
     own = {"input": case.input, "batch": case.batches}
     given = rest | {key: value for key, value in own.items() if value is not None}
     try:

@@ -24,7 +24,7 @@ from dippm import devices
 from dippm.base.files import read_toml
 from dippm.devices import Device, MigProfile, taken_fraction
 from dippm.errors import PriceError, UnknownNameError, shortened
-from dippm.estimate.grid import slice_of
+from dippm.estimate.place import slice_of
 
 MOST_BYTES = 64 << 10
 TABLES = ("currency", "per_hour", "slices")

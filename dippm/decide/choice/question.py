@@ -64,15 +64,16 @@ class Question:
     def contenders(self) -> Iterator[Contender]:
         """Yield a contender for each place of the grid."""
         done = 0
-        for _, places in groupby(self.grid.places, key=lambda place: place[0].name):
+        for _, places in groupby(self.grid.places, key=lambda place: place.device.name):
             entries: dict[MigProfile | None, list[Prediction | Failure]] = {}
-            for device, mig in places:
+            for place in places:
                 done += 1
-                with stage(f"{done} of {len(self.grid.places)}: {_name(device, mig)}"):
-                    grid = replace(self.grid, places=((device, mig),))
+                device = place.device
+                with stage(f"{done} of {len(self.grid.places)}: {place.name}"):
+                    grid = replace(self.grid, places=(place,))
                     case = Candidate(self.graph)
                     found = self.loaded.entries(case, grid, name=self.name, asked=self.asked)
-                    entries[mig] = list(found)
+                    entries[place.mig] = list(found)
             points = {
                 (p.conditions.mig, p.conditions.batch): p
                 for of_place in entries.values()
@@ -85,7 +86,7 @@ class Question:
 
     def unlisted(self) -> Iterator[Contender]:
         """Yield the slices that exist but of which too little is known."""
-        for device in {device.name: device for device, _ in self.grid.places}.values():
+        for device in {place.device.name: place.device for place in self.grid.places}.values():
             for name in device.unlisted_mig_profiles:
                 error = DeviceError(
                     f"the usable memory and the SMs of {name} on {device.name} are not known",

@@ -4,43 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import Any, Unpack, cast
 
 from dippm.api import load
-from dippm.base.progress import stage
 from dippm.decide.choice.choice import Choice
 from dippm.decide.choice.contender import BY, By
 from dippm.decide.choice.infeasible import nothing_feasible
 from dippm.decide.choice.limits import Limits, SloAt
 from dippm.decide.choice.prices import Prices, PricesLike, prices_of
 from dippm.decide.choice.question import Question
-from dippm.devices import Device, MigProfile, all_devices, host_of
+from dippm.devices import Device, MigProfile, all_devices
 from dippm.errors import ConstraintError
 from dippm.estimate.batches import batches_of
 from dippm.estimate.carbon import Carbon, CarbonLike, carbon_of
-from dippm.estimate.conditions import (
-    Attention,
-    Conditions,
-    Mode,
-    Optimizer,
-    Phase,
-    Runtime,
-    Timer,
-    spelt,
-)
-from dippm.estimate.grid import ContextLike, DeviceLike, Grid, HostLike, device_of
-from dippm.estimate.measure_line import Asked
-from dippm.model.convert import Input, read_graph, source_name
-from dippm.model.frontends.limits import DEFAULT_MEMORY_LIMIT_MB, DEFAULT_TIMEOUT_S
+from dippm.estimate.conditions import Conditions, spelt
+from dippm.estimate.grid import Grid
+from dippm.estimate.options import ChoiceOptions, conditions_in, question, read_model, reading_in
+from dippm.estimate.place import DeviceLike, device_of
 from dippm.model.graph.float_type import in_float32
-
-if TYPE_CHECKING:
-    pass
 
 ALL = "all"
 
 
+@question(ChoiceOptions)
 def choose(
     source: Any,
     framework: str | None = None,
@@ -48,8 +35,6 @@ def choose(
     devices: DeviceLike | Iterable[DeviceLike] = ALL,
     slices: bool = True,
     by: By = "latency",
-    batch: int | str | Iterable[int] = 1,
-    input: Input = None,
     slo_ms: float | None = None,
     slo_at: SloAt = "upper",
     max_memory_mb: float | None = None,
@@ -57,22 +42,7 @@ def choose(
     dataset_size: int | None = None,
     carbon: CarbonLike | None = None,
     region: str | None = None,
-    checkpoint: str | Path | None = None,
-    precision: str = "fp32",
-    mode: Mode = "eager",
-    timer: Timer = "wall",
-    channels_last: bool = False,
-    host: HostLike = None,
-    attention: Attention = "fused",
-    phase: Phase = "inference",
-    optimizer: Optimizer = "sgd",
-    checkpointing: bool = False,
-    autograd: bool = False,
-    context_mb: ContextLike = None,
-    runtime: Runtime = "pytorch",
-    trust: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB,
+    **options: Unpack[ChoiceOptions],
 ) -> Choice:
     """Rank GPUs and their slices for a model, and say how sure the first place is.
 
@@ -86,8 +56,6 @@ def choose(
         slices: whether MIG slices stand beside the whole GPUs.
         by: "latency" of a batch, "throughput", "energy", "cost" or "carbon" per
             sample, or "size": the smallest place that holds to the limits.
-        batch: samples per step; of several ("1:256", see `dippm.sweep`) each place takes its best.
-        input: see `predict`.
         slo_ms: most that a batch may take, in ms.
         slo_at: "upper": the upper end of the 90 % interval has to hold to `slo_ms`; "value": the
             predicted latency.
@@ -99,22 +67,8 @@ def choose(
         carbon: grams per kilowatt hour by region: a TOML file (see `dippm.estimate.carbon`), a
             mapping, or `Carbon`. Without them there is no carbon.
         region: that the electricity is of; places that the file puts elsewhere keep theirs.
-        checkpoint: see `predict`; None takes for each device the one that knows it.
-        precision: see `predict`, as the next five.
-        mode: "eager" or "compiled".
-        timer: what the latency includes.
-        channels_last: memory layout of images.
-        host: the machine that launches the kernels.
-        attention: "fused" or "unfused".
-        phase: "inference", or "train" for a step of training, see `Conditions`.
-        optimizer: of a step of training.
-        checkpointing: of a step of training.
-        autograd: the forward pass keeps what a backward pass would need.
-        context_mb: memory of the process beside the allocator.
-        runtime: "pytorch", or the engine "tensorrt".
-        trust: allow a file that can run code when it is read.
-        timeout_s: of the conversion.
-        memory_limit_mb: of the conversion.
+        **options: see `dippm.Options`; `batch` may be several ("1:256", see `dippm.sweep`), of
+            which each place takes its best.
 
     Raises:
         ModelFileError: if the model cannot become a graph.
@@ -131,37 +85,22 @@ def choose(
     known = None if prices is None else prices_of(prices, gpus)
     _check(by, known, dataset_size)
     grams = _regions(by, carbon, region)
-    grid = Grid(
-        [(gpu, mig) for gpu in gpus for mig in _slices(gpu, wanted=slices)],
-        (precision,),
-        batches_of(batch) if isinstance(batch, str) else _sizes(batch),
-        mode,
-        timer,
-        channels_last,
-        host_of(host),
-        attention,
-        phase,
-        optimizer,
-        checkpointing,
-        autograd,
-        context_mb,
-        runtime,
-    )
-    loaded, name = load(checkpoint, device=gpus[0], phase=grid.phase), source_name(source)
+    given = conditions_in(options)
+    batch, precision = given.pop("batch", 1), given.pop("precision", "fp32")
+    sizes = batches_of(batch) if isinstance(batch, str) else _sizes(batch)
+    shared = Grid.of(gpus[0], None, precision, sizes, **given)
+    first = shared.places[0]
+    migs = [(gpu, mig) for gpu in gpus for mig in _slices(gpu, wanted=slices)]
+    places = [replace(first, device=gpu, mig=mig) for gpu, mig in migs]
+    grid = replace(shared, places=places)
+    checkpoint = options.get("checkpoint")
+    loaded = load(checkpoint, device=gpus[0], phase=grid.execution.phase)
     point = grid.points(supported=loaded.precisions_for)[0]  # raises what holds for every place
-    with stage(f"converting {name}"):
-        graph = read_graph(
-            source,
-            framework,
-            input=input,
-            trust=trust,
-            timeout_s=timeout_s,
-            memory_limit_mb=memory_limit_mb,
-        )
-    question = Question(
+    model = read_model(source, framework, checkpoint=checkpoint, **reading_in(options))
+    asked = Question(
         loaded,
-        in_float32(graph),
-        name,
+        in_float32(model.graph),
+        model.name,
         grid,
         by,
         limits,
@@ -169,12 +108,12 @@ def choose(
         dataset_size,
         grams,
         region,
-        Asked.of(source, input, trust=trust, checkpoint=checkpoint),
+        model.asked,
     )
     choice = Choice.of(
-        [*question.contenders(), *(question.unlisted() if slices else ())],
+        [*asked.contenders(), *(asked.unlisted() if slices else ())],
         by,
-        source=name,
+        source=model.name,
         conditions=_in_words(point, grid.batches),
         limits=limits,
         currency=known.currency if known else "",
@@ -257,9 +196,7 @@ def _sizes(batch: int | Iterable[int]) -> tuple[int, ...]:
 def _in_words(c: Conditions, batches: Sequence[int]) -> str:
     several = f"batch {min(batches)} to {max(batches)}, the best of each place"
     parts = [f"batch {batches[0]}" if len(batches) == 1 else several, c.precision]
-    parts.append(c.mode if c.runtime == "pytorch" else c.runtime)
+    parts.append(c.execution.engine)
     if c.phase == "train":
         parts.append(f"training step, {c.optimizer}{', checkpointing' * c.checkpointing}")
-    parts += [f"{c.attention} attention"] * (c.attention != "fused")
-    parts += ["autograd"] * c.autograd
-    return " · ".join(parts)
+    return " · ".join([*parts, *c.execution.remarks])

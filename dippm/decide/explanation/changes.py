@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.api import load, predict
 from dippm.base.shown import Shown
 from dippm.devices import Device, host_of
 from dippm.errors import DippmError
+from dippm.estimate.options import Options, question
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 
@@ -74,7 +75,8 @@ class WhatIf(Shown):
         return {"baseline": {key: first[key] for key in kept}, "changes": self.rows()}
 
 
-def what_if(source: Any, framework: str | None = None, **arguments: Any) -> WhatIf:
+@question(Options)
+def what_if(source: Any, framework: str | None = None, **options: Unpack[Options]) -> WhatIf:
     """Predict a model, and what each of a list of changes would make of it, one at a time.
 
     Changed are the memory bandwidth and the compute rates of the device (twice), the time of a
@@ -85,13 +87,13 @@ def what_if(source: Any, framework: str | None = None, **arguments: Any) -> What
     Args:
         source: see `predict`.
         framework: see `predict`.
-        **arguments: as `predict` has them.
+        **options: see `dippm.Options`.
 
     Raises:
         DippmError: as `predict` does. A change that cannot be predicted is a row with its reason.
     """
-    baseline = predict(source, framework, **arguments)
-    loaded = load(arguments.get("checkpoint"), device=baseline.conditions.device)
+    baseline = predict(source, framework, **options)
+    loaded = load(options.get("checkpoint"), device=baseline.conditions.device)
     return WhatIf(baseline, tuple(_changes(baseline, loaded)))
 
 
@@ -101,7 +103,7 @@ def _changes(baseline: Prediction, loaded: LoadedPredictor) -> Iterator[Change]:
             if isinstance(asked, str):
                 yield Change(name, label, None, asked)
                 continue
-            point = replace(baseline.conditions, **asked)
+            point = baseline.conditions.replace(**asked)
             (found,) = loaded.predict_points(
                 baseline.source_graph, [point], baseline.provenance.source, baseline.asked
             )

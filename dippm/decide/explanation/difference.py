@@ -6,30 +6,19 @@ kind; with what no operator has (host, copy, residual) all rows sum to the diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from dippm.api import load, predict
 from dippm.base.shown import Shown
-from dippm.decide.explanation.explanation import Explanation, ancestors
+from dippm.decide.explanation.explanation import Explanation, ancestors, explain
 from dippm.decide.explanation.parts import memory_by_part
 from dippm.errors import ConditionsError
-from dippm.estimate.grid import DEFAULT_DEVICE, conditions_of
-from dippm.estimate.prediction import Prediction
+from dippm.estimate.conditions import CONDITIONS, check_options
+from dippm.estimate.options import PairOptions
 
 By = Literal["module", "operator", "part", "others"]
 OTHERS = "others"
-SINGLE = ("input", "trust", "timeout_s", "memory_limit_mb", "checkpoint")
-"""Arguments that hold for both sides, whatever their value."""
-DEFAULTS: dict[str, Any] = {
-    "batch": 1,
-    "precision": "fp32",
-    "mode": "eager",
-    "timer": "wall",
-    "mig": None,
-    "channels_last": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,41 +122,37 @@ class Difference(Shown):
 
 
 def diff(
-    before: Any, after: Any = None, framework: str | None = None, **arguments: Any
+    before: Any, after: Any = None, framework: str | None = None, **options: Unpack[PairOptions]
 ) -> Difference:
     """Say where the time between two predictions went.
 
     Args:
-        before: a model as `predict` takes it, a `Prediction`, or an `Explanation`.
-        after: likewise; None is the same model, then one of the arguments must be a pair.
+        before: a model as `predict` takes it, or an `Explanation`.
+        after: likewise; None is the same model, then one of the options must be a pair.
         framework: see `predict`.
-        **arguments: as `predict` has them. One that is a tuple or list of two values
-            (`precision=("fp32", "fp16")`) gives each side its own; `input` is for both.
+        **options: see `dippm.Options`. A condition that is a tuple or list of two values
+            (`precision=("fp32", "fp16")`) gives each side its own.
 
     Raises:
         ConditionsError: if nothing differs, or the checkpoint predicts only the whole.
         DippmError: as `predict` does.
     """
-    one, two = _sides(arguments)
+    check_options(options, PairOptions)
+    one, two = _sides(options)
     if after is None and one == two:
         raise ConditionsError(
             "nothing differs between the two sides",
             'Give a second model, or two values of one condition: precision="fp32,fp16".',
         )
-    if isinstance(before, Prediction | Explanation) and after is None:
-        raise ConditionsError(
-            "a prediction stands for one side only", "Give a second one, or the model itself."
-        )
     first = _explained(before, framework, one)
-    if after is None:
-        return Difference(first, Explanation.of(_again(first.prediction, two)))
-    return Difference(first, _explained(after, framework, two))
+    other = first.prediction if after is None else after
+    return Difference(first, _explained(other, framework, two))
 
 
-def _sides(arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sides(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     sides: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    for name, value in arguments.items():
-        pair = name not in SINGLE and isinstance(value, tuple | list)
+    for name, value in options.items():
+        pair = name in CONDITIONS and isinstance(value, tuple | list)
         if pair and len(value) != 2:
             raise ConditionsError(
                 f"{name} has {len(value)} values", f"Give one for both sides, or two: {name}=..."
@@ -177,21 +162,10 @@ def _sides(arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return sides
 
 
-def _explained(source: Any, framework: str | None, arguments: dict[str, Any]) -> Explanation:
-    if isinstance(source, Explanation):
-        return source
-    if isinstance(source, Prediction):
-        return Explanation.of(source)
-    return Explanation.of(predict(source, framework, **arguments))
-
-
-def _again(first: Prediction, arguments: dict[str, Any]) -> Prediction:
-    """Predict the same model under other conditions, without another conversion."""
-    asked = {k: v for k, v in arguments.items() if k not in (*SINGLE, "device")}
-    conditions = conditions_of(arguments.get("device", DEFAULT_DEVICE), **{**DEFAULTS, **asked})
-    loaded = load(arguments.get("checkpoint"), device=conditions.device)
-    name = first.provenance.source
-    return loaded.predict_at(first.source_graph, conditions, name=name, asked=first.asked)
+def _explained(source: Any, framework: str | None, options: dict[str, Any]) -> Explanation:
+    if not isinstance(source, Explanation):
+        return explain(source, framework, **options)
+    return explain(source.prediction, framework, **options) if options else source
 
 
 def _cut(path: str, depth: int | None) -> str:

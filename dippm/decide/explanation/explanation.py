@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.api import predict
 from dippm.base.progress import tell
@@ -20,6 +20,7 @@ from dippm.estimate.models.footprint import MemoryFootprint
 from dippm.estimate.models.memory import MIB
 from dippm.estimate.models.targets import MemoryParts, OperatorCost
 from dippm.estimate.module_tree import MAX_DEPTH, ModuleCost, separator
+from dippm.estimate.options import Options, question
 from dippm.estimate.prediction import Prediction
 from dippm.model.graph.float_type import node_weight_bytes
 from dippm.model.graph.model_graph import OpNode
@@ -211,21 +212,20 @@ class Explanation(Shown):
         }
 
 
-def explain(source: Any, framework: str | None = None, **arguments: Any) -> Explanation:
+@question(Options)
+def explain(source: Any, framework: str | None = None, **options: Unpack[Options]) -> Explanation:
     """Predict a model and say where its time, energy and memory are.
 
     Args:
-        source: a model as `predict` takes it, or a `Prediction`.
+        source: see `predict`; a `Prediction` is explained as it is, or under what is named beside.
         framework: see `predict`.
-        **arguments: as `predict` has them.
+        **options: see `dippm.Options`.
 
     Raises:
         ConditionsError: if the checkpoint predicts only the whole.
         DippmError: as `predict` does.
     """
-    if isinstance(source, Prediction):
-        return Explanation.of(source)
-    found = predict(source, framework, **arguments)
+    found = predict(source, framework, **options)
     tell("explaining")
     return Explanation.of(found)
 

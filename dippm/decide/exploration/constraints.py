@@ -19,7 +19,7 @@ from dippm.decide.exploration.objectives import Objective
 from dippm.decide.exploration.quantities import ALIASES, MEMORY, QUANTITIES, spelt
 from dippm.decide.exploration.space import Space
 from dippm.errors import UnknownNameError
-from dippm.estimate.grid import slice_of
+from dippm.estimate.place import slice_of
 
 BOUND = "memory_bound_mb"
 FITS = "fits its place"
@@ -99,8 +99,7 @@ def constraints_of(
 
 def place_of(design: Design, space: Space) -> Constraint:
     """Return the constraint that a design fits the place that it is predicted for."""
-    device, profile = space.places[design.place]
-    return Constraint(FITS, BOUND, high=profile.memory_mb if profile else device.memory_mb)
+    return Constraint(FITS, BOUND, high=space.places[design.place].capacity_mb)
 
 
 def check_consistent(constraints: Iterable[Constraint], space: Space) -> None:
@@ -156,7 +155,7 @@ def _limits(name: str, quantity: str, given: Any, space: Space) -> tuple[float, 
 
 def _slice_mb(name: str, space: Space) -> float:
     """Return the usable memory of a slice, the least that a device of the space gives it."""
-    devices = {device.name: device for device, _ in space.places.values()}
+    devices = {place.device.name: place.device for place in space.places.values()}
     found, error = [], None
     for device in devices.values():
         try:

@@ -238,7 +238,7 @@ def _processors() -> int:
 
 
 def _predictor(checkpoint: str | Path | None, space: Space) -> Any:
-    devices = {device.name: device for device, _ in space.places.values()}
+    devices = {place.device.name: place.device for place in space.places.values()}
     loaded = load(checkpoint, device=next(iter(devices.values())))
     for device in devices.values():
         loaded.checkpoint_for(device)  # in memory before workers are made of this process

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.decide.exploration.axes import Axis, Choices, Ints, Label, axis_of, described
 from dippm.decide.exploration.design import (
@@ -24,17 +25,23 @@ from dippm.decide.exploration.design import (
     place_name,
 )
 from dippm.decide.exploration.errors import ExploreError
-from dippm.devices import Device, MigProfile, host_of
 from dippm.errors import UnsupportedPrecisionError
-from dippm.estimate.conditions import Attention, Conditions, Mode, Runtime, Timer, precision_of
-from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, Grid, HostLike
+from dippm.estimate.conditions import (
+    Conditions,
+    Precision,
+    RunOptions,
+    check_options,
+    precision_of,
+    usual_values,
+)
+from dippm.estimate.grid import Grid
+from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, MigLike, Place
 from dippm.model.convert import Input
 from dippm.model.frontends.registry import object_framework
 from dippm.model.graph import ModelGraph
 
-LATER = ("autograd", "context_mb", "runtime")
-"""Fields that a description has only where they are set: studies of before have none."""
-UNSET = (None, False, "pytorch")
+DESCRIBED = ("mode", "timer", "channels_last", "host", "attention")
+"""Fields that every description has; the others only where they are not as usual."""
 
 
 class Space:
@@ -51,14 +58,7 @@ class Space:
         device: one GPU or several, each as `dippm.predict` takes it.
         mig: one slice or several; None is the whole GPU. A slice that one of the devices does not
             have is left out for that device.
-        mode: see `Conditions`, as the next six.
-        timer: what the latency includes.
-        channels_last: memory layout of images.
-        host: the machine that launches the kernels.
-        attention: "fused" or "unfused".
-        autograd: the forward pass keeps what a backward pass would need.
-        context_mb: memory of the process beside the allocator.
-        runtime: "pytorch", or the engine "tensorrt".
+        **options: what holds for every design, see `dippm.Options`.
 
     Attributes:
         architectures: by name.
@@ -79,30 +79,17 @@ class Space:
         batch: int | Iterable[int] | Ints = 1,
         precision: str | Iterable[str] = "fp32",
         device: DeviceLike | Sequence[DeviceLike] = DEFAULT_DEVICE,
-        mig: str | MigProfile | Sequence[str | MigProfile | None] | None = None,
-        mode: Mode = "eager",
-        timer: Timer = "wall",
-        channels_last: bool = False,
-        host: HostLike = None,
-        attention: Attention = "fused",
-        autograd: bool = False,
-        context_mb: ContextLike = None,
-        runtime: Runtime = "pytorch",
+        mig: MigLike | Sequence[MigLike] = None,
+        **options: Unpack[RunOptions],
     ) -> None:
+        check_options(options, RunOptions)
         self.architectures = _architectures(architectures, parameters)
         self._input = input
-        self._rest: dict[str, Any] = {
-            "mode": mode,
-            "timer": timer,
-            "channels_last": channels_last,
-            "host": host_of(host),
-            "attention": attention,
-            "autograd": autograd,
-            "context_mb": context_mb,
-            "runtime": runtime,
+        self._options = options
+        self._grid = grid = Grid.of(device, mig, precision, 1, **options)
+        self._places = {
+            place_name(p.device.name, p.mig.name if p.mig else None): p for p in grid.places
         }
-        grid = Grid.of(device, mig, precision, 1, **self._rest)
-        self._places = {place_name(d.name, m.name if m else None): (d, m) for d, m in grid.places}
         self._precisions = tuple(dict.fromkeys(map(precision_of, grid.precisions)))
         self._roots: dict[str, Axis] = {
             ARCHITECTURE: Choices(tuple(self.architectures)),
@@ -134,13 +121,13 @@ class Space:
     def varied(self) -> frozenset[str]:
         """Columns of a design that the space leaves open, whether or not a search tried several."""
         open_ = {BATCH, PRECISION} & self.axes.keys()
-        devices, slices = ({str(place[part]) for place in self._places.values()} for part in (0, 1))
-        open_ |= {"device"} if len(devices) > 1 else set()
-        open_ |= {"slice"} if len(slices) > 1 else set()
+        places = self._places.values()
+        open_ |= {"device"} if len({str(place.device) for place in places}) > 1 else set()
+        open_ |= {"slice"} if len({str(place.mig) for place in places}) > 1 else set()
         return frozenset(open_ | ({ARCHITECTURE} if len(self.architectures) > 1 else set()))
 
     @property
-    def places(self) -> Mapping[str, tuple[Device, MigProfile | None]]:
+    def places(self) -> Mapping[str, Place]:
         """Devices and slices by name."""
         return self._places
 
@@ -177,15 +164,15 @@ class Space:
             key = self.key(architecture, name)
             labels[name] = chosen[key] if axis.count != 1 else _only(axis)
             parameters[name] = axis.value(labels[name])
-        device, profile = self._places[str(self._label(PLACE, chosen))]
+        place = self._places[str(self._label(PLACE, chosen))]
         batch = self._label(BATCH, chosen)
         assert isinstance(batch, int)
         return Design(
             architecture.name,
             parameters,
             labels,
-            device.name,
-            profile.name if profile else None,
+            place.device.name,
+            place.mig.name if place.mig else None,
             batch,
             str(self._label(PRECISION, chosen)),
         )
@@ -196,21 +183,18 @@ class Space:
         Raises:
             UnsupportedPrecisionError: if its device has no hardware for its precision.
         """
-        device, profile = self._places[design.place]
-        return Conditions(
-            device,
-            design.batch,
-            precision_of(design.precision),
-            mig=profile,
-            **self._rest,
-        )
+        return self._at(self._places[design.place], design.batch, precision_of(design.precision))
 
     def every_condition(self) -> Iterator[Conditions]:
         """Yield the conditions of each place and precision that go together, at the least batch."""
-        for device, profile in self._places.values():
+        for place in self._places.values():
             for precision in self._precisions:
                 with suppress(UnsupportedPrecisionError):
-                    yield Conditions(device, self.batches[0], precision, mig=profile, **self._rest)
+                    yield self._at(place, self.batches[0], precision)
+
+    def _at(self, place: Place, batch: int, precision: Precision) -> Conditions:
+        execution = replace(self._grid.execution, precision=precision)
+        return Conditions(place, execution, batch=batch, timer=self._grid.timer)
 
     def input_of(self, design: Design) -> Input:
         """Return the sizes of a design's input."""
@@ -219,8 +203,10 @@ class Space:
     def describe(self) -> dict[str, Any]:
         """Return what is searched as JSON-ready data, equal for equal spaces."""
         axes = {name: described(axis) for name, axis in self._roots.items()}
-        rest = {name: str(value) for name, value in self._rest.items() if name not in LATER}
-        rest |= {name: str(self._rest[name]) for name in LATER if self._rest[name] not in UNSET}
+        usual = usual_values(RunOptions)
+        same = {**usual, **self._options}
+        same["host"] = self._grid.places[0].host
+        rest = {n: str(v) for n, v in same.items() if n in DESCRIBED or v != usual[n]}
         own = {
             a.name: {name: described(axis) for name, axis in a.parameters.items()}
             for a in self.architectures.values()
@@ -235,9 +221,8 @@ class Space:
     def _check_batches(self) -> None:
         axis = self._roots[BATCH]
         values = axis.values if isinstance(axis, Choices) else (axis.low, axis.high)
-        device = next(iter(self._places.values()))[0]
         for batch in values:
-            Conditions(device, batch)
+            Conditions(batch=batch)
 
 
 def _only(axis: Axis) -> Label:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from dippm.base.files import open_regular, shown
 from dippm.decide.exploration.errors import ExploreError
 from dippm.decide.exploration.space import Space
 from dippm.errors import DippmError
 from dippm.estimate.batches import batches_of
+from dippm.estimate.conditions import KINDS, RunOptions, usual_values
 
 MOST_BYTES = 1 << 20
 WHOLE = "full"
@@ -27,7 +28,7 @@ objectives = ["latency_ms", "throughput"]
 constraints = { latency_ms = 5, memory_mb = "1g.5gb", throughput = [1000, inf] }"""
 
 
-class _File(BaseModel):
+class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     models: list[str]
@@ -36,16 +37,15 @@ class _File(BaseModel):
     precision: str | list[str] = "fp32"
     device: str | list[str] = "A100"
     mig: str | list[str] = WHOLE
-    mode: str = "eager"
-    timer: str = "wall"
-    channels_last: bool = False
-    host: str | float | None = None
-    attention: str = "fused"
-    autograd: bool = False
-    context_mb: str | float | None = None
-    runtime: str = "pytorch"
     objectives: list[str] | dict[str, Literal["min", "max"]] = ["latency_ms"]
     constraints: dict[str, float | str | list[float]] = {}
+
+
+_FIELDS: Any = {
+    name: (str | float | None if float in KINDS[name] else KINDS[name][0], usual)
+    for name, usual in usual_values(RunOptions).items()
+}
+_File = create_model("_File", __base__=_Asked, **_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,7 @@ def read_space(path: str | os.PathLike[str]) -> Asked:
         precision=found.precision,
         device=found.device,
         mig=[None if name.strip().casefold() == WHOLE else name for name in slices],
-        mode=found.mode,  # type: ignore[arg-type]
-        timer=found.timer,  # type: ignore[arg-type]
-        channels_last=found.channels_last,
-        host=found.host,
-        attention=found.attention,  # type: ignore[arg-type]
-        autograd=found.autograd,
-        context_mb=found.context_mb,
-        runtime=found.runtime,  # type: ignore[arg-type]
+        **found.model_dump(include=set(_FIELDS)),
     )
     limits = {name: _limit(value) for name, value in found.constraints.items()}
     goals: Any = found.objectives

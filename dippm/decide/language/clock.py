@@ -90,8 +90,8 @@ class KernelClock:
         self._law = replace(law, effects=GpuEffects({}, {}), heads={}) if shared else law
         self._corrections = corrections if shared else None
         self._order = _GpusInOrder(hybrid.config["seen"]["often"])
-        self._conditions = replace(
-            conditions, device=with_eight_bits(conditions.device), batch=1, mig=None
+        self._conditions = conditions.replace(
+            device=with_eight_bits(conditions.device), batch=1, mig=None
         )
         self.view = DeviceView.of(self._conditions.device)
         self._known: dict[Kernel, KernelTime] = {}

@@ -27,7 +27,6 @@ from dippm.decide.language.setting import (
     whole,
 )
 from dippm.decide.language.stated import cache_asked, weights_asked
-from dippm.devices import host_of
 from dippm.errors import (
     CheckpointError,
     ConditionsError,
@@ -36,11 +35,11 @@ from dippm.errors import (
 )
 from dippm.estimate import pretrained
 from dippm.estimate.conditions import Conditions, Precision, supported_precisions
-from dippm.estimate.grid import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
 from dippm.estimate.largest_batch import largest_batch
 from dippm.estimate.models.hybrid import Hybrid
 from dippm.estimate.models.kernel_law import KernelLaw
 from dippm.estimate.models.memory import MemoryModel
+from dippm.estimate.place import DEFAULT_DEVICE, ContextLike, DeviceLike, HostLike, device_of
 from dippm.estimate.pretrained.choice import for_device
 
 SAMPLES = 9
@@ -96,7 +95,9 @@ def language_model(
     chosen = half_precision(precision)
     gpu = device_of(device)
     try:
-        asked = Conditions(gpu, batch, chosen, host=host_of(host), context_mb=context_mb)
+        asked = Conditions(
+            device=gpu, batch=batch, precision=chosen, host=host, context_mb=context_mb
+        )
     except UnsupportedPrecisionError as error:
         other: Precision = "fp16" if chosen == "bf16" else "bf16"
         if other not in supported_precisions(gpu):

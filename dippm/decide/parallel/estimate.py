@@ -11,8 +11,8 @@ training step their share of the time of the whole), and links what public figur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Unpack
 
 from dippm.api import load, predict
 from dippm.base.progress import tell
@@ -26,8 +26,9 @@ from dippm.decide.parallel.stages import pipeline_ms
 from dippm.decide.parallel.work import Work, work_of
 from dippm.devices.links import DEFAULT_NETWORK
 from dippm.errors import ConditionsError, DeviceError
-from dippm.estimate.grid import DEFAULT_DEVICE, device_of
 from dippm.estimate.models.power import idle_power_w
+from dippm.estimate.options import Options, question
+from dippm.estimate.place import DEFAULT_DEVICE, device_of
 from dippm.estimate.prediction import Prediction
 from dippm.estimate.predictor import LoadedPredictor
 
@@ -123,6 +124,7 @@ class ParallelEstimate(Shown):
         }
 
 
+@question(Options)
 def parallelize(
     source: Any,
     framework: str | None = None,
@@ -137,7 +139,7 @@ def parallelize(
     network: str = DEFAULT_NETWORK,
     micro_batches: int | None = None,
     one_process: bool = False,
-    **arguments: Any,
+    **options: Unpack[Options],
 ) -> ParallelEstimate:
     """Estimate a step of a model on many GPUs.
 
@@ -155,16 +157,16 @@ def parallelize(
         micro_batches: parts of a batch in a pipeline.
         one_process: of all GPUs, as torch.nn.DataParallel has it, see
             `dippm.decide.parallel.one_process`.
-        **arguments: as `predict` has them; `batch` is that of one copy of the model.
+        **options: see `dippm.Options`; `batch` is that of one copy of the model.
 
     Raises:
         ConditionsError: if these do not go together, or the checkpoint predicts only the whole.
         DeviceError: if it is not known how the device is joined.
         DippmError: as `predict` does.
     """
-    batch = arguments.get("batch", 1)
+    batch = options.get("batch", 1)
     plan = plan_of(
-        device_of(arguments.get("device", DEFAULT_DEVICE)),
+        device_of(options.get("device", DEFAULT_DEVICE)),
         gpus=gpus,
         strategy=strategy,
         data=data,
@@ -175,19 +177,19 @@ def parallelize(
         network=network,
         micro_batches=micro_batches,
         batch=batch,
-        is_slice=arguments.get("mig") is not None,
+        is_slice=options.get("mig") is not None,
         one_process=one_process,
     )
-    one = predict(source, framework, **arguments)
+    one = predict(source, framework, **options)
     part = one
     if plan.micro_batches > 1:
-        loaded = load(arguments.get("checkpoint"), device=one.conditions.device)
-        asked = replace(one.conditions, batch=batch // plan.micro_batches)
+        loaded = load(options.get("checkpoint"), device=one.conditions.device)
+        asked = one.conditions.replace(batch=batch // plan.micro_batches)
         part = loaded.predict_at(one.source_graph, asked, name=one.provenance.source)
     tell("laying out the model")
     predictor = None
     if plan.tensor > 1:
-        predictor = load(arguments.get("checkpoint"), device=one.conditions.device)
+        predictor = load(options.get("checkpoint"), device=one.conditions.device)
     return estimate(one, part, plan, predictor)
 
 

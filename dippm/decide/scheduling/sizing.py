@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Unpack
 
 from dippm.base import files
 from dippm.base.numbers import show
@@ -20,27 +20,26 @@ from dippm.decide.choice.probability import log_sd
 from dippm.decide.scheduling.request import ResourceRequest
 from dippm.devices import Device, all_devices
 from dippm.errors import ConditionsError, ConstraintError, NothingFeasibleError, shortened
-from dippm.estimate.grid import DEFAULT_DEVICE, DeviceLike, device_of
-from dippm.model.convert import Input
+from dippm.estimate.options import ChoiceOptions, question
+from dippm.estimate.place import DEFAULT_DEVICE, DeviceLike, device_of
 from dippm.model.frontends import cache, named
 
 DEFAULT_PROBABILITY = 0.95
 """What the upper end of a 90 % interval means."""
 
 
+@question(ChoiceOptions)
 def request_resources(
     source: Any,
     framework: str | None = None,
     *,
     devices: DeviceLike | Iterable[DeviceLike] = DEFAULT_DEVICE,
     slices: bool = True,
-    batch: int = 1,
     slo_ms: float | None = None,
     probability: float = DEFAULT_PROBABILITY,
-    input: Input = None,
     resource: str | None = None,
     model: str | None = None,
-    **conditions: Any,
+    **options: Unpack[ChoiceOptions],
 ) -> ResourceRequest:
     """Find the smallest GPU or slice that holds a model and meets a limit on its latency.
 
@@ -52,13 +51,11 @@ def request_resources(
         framework: see `dippm.predict`.
         devices: GPUs by NVIDIA that there are, one or several; "all" is every one of the catalogue.
         slices: whether MIG slices may be taken.
-        batch: samples per step.
         slo_ms: most that a batch may take, in ms; None for no limit.
         probability: that it takes no longer, above 0 and below 1.
-        input: see `dippm.predict`.
         resource: name that the cluster gives to the resource; None for the usual one.
         model: what to call the model, for instance its path where it will run; None is the source.
-        conditions: precision, mode, phase, ... as `dippm.choose` takes them.
+        **options: see `dippm.Options`.
 
     Raises:
         NothingFeasibleError: if no place will do; its `choice` has every row.
@@ -76,7 +73,7 @@ def request_resources(
             f"slo_ms is {slo_ms!r}, which nothing can hold to",
             "Give a number above 0, in ms: slo_ms=20; or leave it out.",
         )
-    runtime = conditions.get("runtime", "pytorch")
+    runtime = options.get("runtime", "pytorch")
     if str(runtime).casefold() not in ("pytorch", "torch"):
         raise ConditionsError(
             "a request names the command that verifies it, and none runs "
@@ -89,20 +86,19 @@ def request_resources(
         devices=_gpus(devices),
         slices=slices,
         by="size",
-        batch=batch,
-        input=input,
-        **conditions,
+        **options,
     )
     choice = _held_to(answer, slo_ms, probability)
     best = choice.best
     if best is None:
         raise _nothing_meets(choice, slo_ms, probability)
     assert best.prediction is not None
+    given_input = options.get("input")
     given = model or (os.fspath(source) if isinstance(source, str | os.PathLike) else choice.source)
     return ResourceRequest(
         model=given,
         digest=model_digest(source),
-        input=input if isinstance(input, str) else None,
+        input=given_input if isinstance(given_input, str) else None,
         device=best.device,
         mig=best.mig,
         prediction=best.prediction,

@@ -15,7 +15,7 @@ they are: what their limit does to them is in their measurements.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
 
 import numpy as np
@@ -75,7 +75,7 @@ class BoardPower:
         if device.power_limit_w is None or device.calibration or device.name in measured:
             return ()
         near = [found for found in map(find, measured) if is_sibling(device, found)]
-        return tuple(replace(c, device=found, mig=None) for found in near if found.power_limit_w)
+        return tuple(c.replace(device=found, mig=None) for found in near if found.power_limit_w)
 
     def limited(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
@@ -136,7 +136,7 @@ def tensorrt() -> EngineLaw:
 
 def as_compiled(c: Conditions) -> Conditions:
     """Return the conditions of compiled PyTorch, which an engine is held to."""
-    return replace(c, runtime="pytorch", mode="compiled", channels_last=True)
+    return c.replace(runtime="pytorch", mode="compiled", channels_last=True)
 
 
 def engine_times(

@@ -297,7 +297,7 @@ class Hybrid:
         batch = _batch(table, c)
         ordered = OrderedTimes(self.law, self.order, self._kernels_of(graph), batch)
         # A measurement says itself what a power limit does, and how a GPU compares with others.
-        times = ordered.at(replace(c, device=_with_no_offsets(c.device))).kernel_ms
+        times = ordered.at(c.replace(device=_with_no_offsets(c.device))).kernel_ms
         _, host = self._host(c.host, c.device)
         launches = self.phase.launches(table)
         host_ms = 0.0 if c.timer == "kernel" else launches * host.launch_ms
@@ -340,7 +340,7 @@ class Hybrid:
         limit = found.limited.log_error * max(0.0, 1.0 - host.share) if found.limited else 0.0
         plain, own, host_log_sd = c, None, host.log_sd
         if c.device.calibration is not None and launches >= FEWEST_LAUNCHES:
-            plain = replace(c, device=_uncalibrated(c.device))
+            plain = c.replace(device=_uncalibrated(c.device))
             own = self._own_errors(found, c, host, launches, table)
         if own is not None:
             host_log_sd = self._host(c.host, plain.device)[0].log_sd
@@ -422,14 +422,14 @@ class Hybrid:
         held = self._cached(graph)
         how = (c.precision, c.autograd, *self.phase.key(c))
         if ("usage", *how, batch) not in held:
-            known = (self._usage(graph, replace(c, autograd=False), batch),) if c.autograd else ()
+            known = (self._usage(graph, c.replace(autograd=False), batch),) if c.autograd else ()
             held["usage", *how, batch] = self._footprint(graph, c).usage(batch, *known)
         return held["usage", *how, batch]
 
     def _footprint(self, graph: ModelGraph, c: Conditions) -> Any:
         held, key = self._cached(graph), ("footprint", c.precision, c.autograd, *self.phase.key(c))
         if key not in held:
-            without = self._footprint(graph, replace(c, autograd=False)) if c.autograd else None
+            without = self._footprint(graph, c.replace(autograd=False)) if c.autograd else None
             held[key] = self.phase.footprint(graph, c, without)
         return held[key]
 
@@ -465,7 +465,7 @@ class Hybrid:
         all_kept = self._footprint(graph, c).all_kept(batch, usage)
         if _place(self._bound_mb(all_kept, c), c) == place:
             return
-        bound_mb = self._bound_mb(self._usage(graph, replace(c, autograd=True), batch), c)
+        bound_mb = self._bound_mb(self._usage(graph, c.replace(autograd=True), batch), c)
         other = _place(bound_mb, c)
         if other != place:
             needs = f"without torch.no_grad this needs up to {bound_mb:,.0f} MB at 99 %"

@@ -126,17 +126,17 @@ class OrderedTimes:
 
     def _bounds_of(self, c: Conditions) -> Bounds:
         formats = self._order.never_faster(c.device, c.precision)
-        slower = [replace(c, precision=precision) for precision in formats]
+        slower = [c.replace(precision=precision) for precision in formats]
         if c.device.calibration is not None:
             return Bounds(slower, (), ())
         smaller, larger = self._order.neighbours(c.device, c.precision)
         if c.mig is not None:
-            whole = [replace(c, mig=None)] if smaller or larger else []
+            whole = [c.replace(mig=None)] if smaller or larger else []
             return Bounds(slower, whole, ())
         return Bounds(
             slower,
-            [replace(c, device=device) for device in larger],
-            [replace(c, device=device) for device in smaller],
+            [c.replace(device=device) for device in larger],
+            [c.replace(device=device) for device in smaller],
         )
 
     def _evaluate(self, asked: dict[Point, Conditions]) -> None:
@@ -215,7 +215,7 @@ class OrderedTimes:
 
 
 def _in_eager(c: Conditions) -> Conditions:
-    return replace(c, mode="eager")
+    return c.replace(mode="eager")
 
 
 def _of(found: KernelTimes, times: Floats) -> KernelTimes:

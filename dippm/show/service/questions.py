@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,9 +17,11 @@ from pydantic import (
     Field,
     StrictStr,
     ValidationError,
+    create_model,
     model_validator,
 )
 
+from dippm.estimate.conditions import KINDS, RunOptions, usual_values
 from dippm.show.service.errors import BadQuestionError
 
 Number = float
@@ -61,8 +63,8 @@ ModelRef = KeptModel | ModelAtPath | Annotated[Text, Field(pattern=r"^[a-z-]+:.+
 """A kept upload, a path, or a name such as "timm:resnet50"."""
 
 
-class Conditions(BaseModel):
-    """What every question may say; see `dippm.predict`."""
+class _Asked(BaseModel):
+    """What every question may say beside conditions; see `dippm.predict`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,17 +80,6 @@ class Conditions(BaseModel):
         | Annotated[dict[Text, Sizes | Text], Field(max_length=64)]
         | None
     ) = None
-    mode: Text = "eager"
-    timer: Text = "wall"
-    channels_last: bool = False
-    host: Name | Number | None = None
-    attention: Text = "fused"
-    phase: Text = "inference"
-    optimizer: Text = "sgd"
-    checkpointing: bool = False
-    autograd: bool = False
-    context_mb: Name | Number | None = None
-    runtime: Text = "pytorch"
     checkpoint: Name | None = None
     timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds of the conversion; None is what the service gives"
@@ -97,6 +88,23 @@ class Conditions(BaseModel):
     def arguments(self) -> dict[str, Any]:
         """Return what the verb takes, without the models."""
         return self.model_dump(exclude={"model", "models", "timeout_s"})
+
+
+_FIELDS: Any = {
+    name: ({bool: bool, str: Text}[KINDS[name][0]], usual)
+    if float not in KINDS[name]
+    else (Name | Number | None, usual)
+    for name, usual in usual_values(RunOptions).items()
+}
+if TYPE_CHECKING:
+    Conditions = _Asked
+else:
+    Conditions = create_model(
+        "Conditions",
+        __base__=_Asked,
+        __doc__="What every question may say; see `dippm.predict`.",
+        **_FIELDS,
+    )
 
 
 class OneModel(Conditions):

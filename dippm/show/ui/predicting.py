@@ -242,7 +242,7 @@ def _given(question: Predict) -> dict[str, Any]:
         usual = Predict.model_fields[key].default
         if key in ("batch", "device") or (value is not None and value != usual):
             found[key] = value
-    if question.phase == "inference":
+    if question.arguments()["phase"] == "inference":
         found.pop("optimizer", None)
     return found
 

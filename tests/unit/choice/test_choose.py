@@ -182,7 +182,7 @@ def test_the_memory_alone_is_that_of_the_whole_answer(wide, phase):
 
     gpu = devices.find("A100")
     for mig in (None, gpu.mig_profiles[0]):
-        point = dippm.Conditions(gpu, 8, mig=mig, phase=phase)
+        point = dippm.Conditions(device=gpu, batch=8, mig=mig, phase=phase)
         predictor = loaded.checkpoint.predictor
         try:
             whole = predictor.predict(wide, point).memory_bound_mb
@@ -315,7 +315,7 @@ def test_a_training_step_is_predicted_as_such_or_refused(wide):
     (c,) = choice.contenders
     loaded = dippm.load()
     batches = (8, c.largest_batch, c.largest_batch + 1)
-    points = [dippm.Conditions(c.device, batch, **step) for batch in batches]
+    points = [dippm.Conditions(device=c.device, batch=batch, **step) for batch in batches]
     asked, inside, outside = loaded.predict_points(wide, points)
     assert c.prediction.latency_ms == asked.latency_ms
     assert c.prediction.memory_bound_mb == asked.memory_bound_mb

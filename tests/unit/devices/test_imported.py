@@ -12,7 +12,7 @@ from dippm.cli.app import app
 from dippm.devices import read_device
 from dippm.devices.imported import age_of, all_imported, find_imported, folder, import_device
 from dippm.errors import DeviceError, UnknownNameError
-from dippm.estimate.grid import device_of
+from dippm.estimate.place import device_of
 
 CARD = """
 name = "Lab card 7"

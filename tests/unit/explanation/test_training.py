@@ -27,7 +27,7 @@ def steps():
     graph, law = convolutional(), predictor(0.01)
 
     def answer(**changed):
-        asked = Conditions(find("A100"), 64, phase="train", **changed)
+        asked = Conditions(device=find("A100"), batch=64, phase="train", **changed)
         found = law.predict(graph, asked)
         return Prediction.of(found, graph, conditions=asked, provenance=PROVENANCE)
 
@@ -69,7 +69,7 @@ def test_tables_and_differences_of_steps(steps):
 
 def test_gradients_are_summed_beside_the_backward_pass():
     graph = dippm.read_graph(transformer(), input=(512, 1024))
-    asked = Conditions(find("A100"), 8, "fp16", phase="train")
+    asked = Conditions(device=find("A100"), batch=8, precision="fp16", phase="train")
     made = predictor(0.01).predict(graph, asked)
     one = Prediction.of(made, graph, conditions=asked, provenance=PROVENANCE)
     plans = {n: plan_of(find("A100"), gpus=n, strategy="data", batch=8) for n in (1, 2, 8)}

@@ -84,7 +84,9 @@ def test_a_compiled_layer_takes_as_long_as_an_eager_one() -> None:
             ("T4", "fp16", 8),
             ("H200", "fp32", 256),
         ):
-            conditions = Conditions(find(device), batch, precision, timer="kernel")
+            conditions = Conditions(
+                device=find(device), batch=batch, precision=precision, timer="kernel"
+            )
             eager, compiled = (
                 predictor.class_ms(graph, replace(conditions, mode=mode))[0]
                 for mode in ("eager", "compiled")

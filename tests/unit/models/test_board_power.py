@@ -16,7 +16,7 @@ BATCH = 16384
 
 
 def predicted(device: Device, precision: str = "fp16", batch: int = BATCH) -> Estimates:
-    conditions = Conditions(device, batch, precision)  # type: ignore[arg-type]
+    conditions = Conditions(device=device, batch=batch, precision=precision)  # type: ignore[arg-type]
     return pretrained.load().predictor.predict(dense(), conditions)
 
 

@@ -39,7 +39,7 @@ def test_layers_follow_the_clock() -> None:
 
 
 def test_a_gpu_without_measurements_has_a_wider_interval() -> None:
-    law, here = tensorrt(), Conditions(find("T4"), precision="fp16", runtime="tensorrt")
+    law, here = tensorrt(), Conditions(device=find("T4"), precision="fp16", runtime="tensorrt")
     assert law.half_width_at(here) == law.log_half_width
     for there in ({"device": find("H100")}, {"precision": "fp32"}, {"batch": 8}):
         assert law.half_width_at(replace(here, **there)) > 1.5 * law.log_half_width

@@ -115,7 +115,7 @@ def width(answer: Any) -> float:
 
 
 def conditions(batch: int = 64, **given: Any) -> Conditions:
-    return Conditions(find(given.pop("device", "A100-40GB")), batch=batch, **given)
+    return Conditions(device=find(given.pop("device", "A100-40GB")), batch=batch, **given)
 
 
 def test_latency_is_the_sum_of_slowed_rooflines() -> None:
@@ -154,7 +154,7 @@ def test_a_gpu_without_terms_takes_those_usual_for_its_memory(
 ) -> None:
     own = {"device": "A100-40GB", "mode": "eager", "terms": {"gemm": 0.7}}
     model, graph = predictor(tables=[own], usual=USUAL), gemm()
-    asked = Conditions(device, batch=64, mode=mode, precision="fp16")
+    asked = Conditions(device=device, batch=64, mode=mode, precision="fp16")
     kernels = KernelGraph.of(KernelTable.of(graph, "fp16", mode), ROUNDS)
     view = DeviceView.of(device)
     expected = roofline_ms(kernels.table, 64, view) @ kernels.count * math.exp(LOG_SLOWDOWN + added)
@@ -269,7 +269,7 @@ def test_many_points_agree_with_single_ones() -> None:
 
 def test_a_cpu_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConditionsError, match="is a CPU") as error:
-        predictor().predict(perceptron(), Conditions(find("cpu"), BATCH))
+        predictor().predict(perceptron(), Conditions(device=find("cpu"), batch=BATCH))
     assert "dippm models" in error.value.hint
 
 

@@ -59,10 +59,10 @@ def ordered(law: Counting) -> OrderedTimes:
 def test_no_point_is_evaluated_twice(law: Counting) -> None:
     law.asked.clear()
     times = ordered(law)
-    times.at(Conditions(find("A30"), 8, "fp16"))
+    times.at(Conditions(device=find("A30"), batch=8, precision="fp16"))
     assert len(law.asked) > 20
     assert set(law.asked.values()) == {1}
-    times.at(Conditions(find("A30"), 8, "amp"))
+    times.at(Conditions(device=find("A30"), batch=8, precision="amp"))
     assert set(law.asked.values()) == {1}
 
 
@@ -70,7 +70,7 @@ def test_no_point_is_evaluated_twice(law: Counting) -> None:
 def test_many_places_at_once_are_each_what_they_are_alone(law: Counting, name: str) -> None:
     shared = ordered(law)
     for precision in ("fp16", "amp", "fp32"):
-        c = Conditions(find(name), 8, precision)
+        c = Conditions(device=find(name), batch=8, precision=precision)
         alone = ordered(law).at(c)
         assert np.allclose(shared.at(c).kernel_ms, alone.kernel_ms, rtol=1e-6)
         assert alone.device_ms == pytest.approx(float(alone.kernel_ms.sum()))
@@ -99,7 +99,7 @@ def test_compiled_kernels_take_no_longer_than_eager_ones() -> None:
         for device, precision, batch in product(
             ("A100", "H100", "T4", "RTX-4090", "B200"), ("fp32", "fp16"), (1, 64, 1024)
         ):
-            c = Conditions(find(device), batch, precision)
+            c = Conditions(device=find(device), batch=batch, precision=precision)
             eager, compiled = (
                 sum(device_ms(graph, replace(c, mode=mode)).values())
                 for mode in ("eager", "compiled")
@@ -109,7 +109,7 @@ def test_compiled_kernels_take_no_longer_than_eager_ones() -> None:
 
 def test_convolutions_in_groups_may_take_longer_compiled(monkeypatch) -> None:
     """Of two mixers of large depthwise windows torch.compile was measured 2.4 times as slow."""
-    graph, c = convolutional(), Conditions(find("RTX-4090"), 64, "amp")
+    graph, c = convolutional(), Conditions(device=find("RTX-4090"), batch=64, precision="amp")
     law = pretrained.load().predictor.law
     plain = type(law).times
 

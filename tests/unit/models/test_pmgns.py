@@ -80,7 +80,7 @@ def predictor_of(document: dict[str, Any]) -> PmgnsPredictor:
 
 @pytest.fixture
 def conditions() -> Conditions:
-    return Conditions(find("RTX 3090"), batch=2, precision="amp")
+    return Conditions(device=find("RTX 3090"), batch=2, precision="amp")
 
 
 @pytest.mark.parametrize("name", sorted(ENCODERS))
@@ -222,7 +222,7 @@ def test_it_refuses_a_slice(graph: ModelGraph) -> None:
     a100 = find("A100")
     document = config()
     document["conditions"]["devices"] = [a100.name]
-    sliced = Conditions(a100, batch=2, precision="amp", mig=a100.mig_profiles[0])
+    sliced = Conditions(device=a100, batch=2, precision="amp", mig=a100.mig_profiles[0])
     with pytest.raises(ConditionsError, match="slice"):
         predictor_of(document).predict(graph, sliced)
 
@@ -284,7 +284,7 @@ def test_estimates_can_be_differentiated_in_their_inputs(graph: ModelGraph) -> N
 def test_a_network_of_passes_with_autograd_answers_for_those_alone(graph: ModelGraph) -> None:
     trained = {**config()["conditions"], "devices": ["A100-40GB"], "precision": ["fp32"]}
     predictor = predictor_of(config(conditions={**trained, "autograd": [True]}))
-    asked = Conditions(find("A100-40GB"), batch=2, autograd=True)
+    asked = Conditions(device=find("A100-40GB"), batch=2, autograd=True)
     assert "latency_ms" in predictor.predict(graph, asked).values
     with pytest.raises(ConditionsError, match="with autograd") as caught:
         predictor.predict(graph, replace(asked, autograd=False))

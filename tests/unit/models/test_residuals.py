@@ -45,7 +45,7 @@ def read(tensors: dict[str, np.ndarray], *lines: dict[str, Any]) -> MeasuredResi
 
 
 KNOWN = read(arrays(), {**LINE, "rows": 2})
-ASKED = Conditions(find("A100-40GB"), 8, "amp")
+ASKED = Conditions(device=find("A100-40GB"), batch=8, precision="amp")
 
 
 def found(c: Conditions = ASKED, away: float = 0.0, name: str = "A100-40GB") -> float:

@@ -98,7 +98,13 @@ def predictor(launch_ms: float = 0.0, **changed: Any) -> Hybrid:
 
 
 def step(batch: int = 16, device: str = "A100-40GB", **given: Any) -> Conditions:
-    return Conditions(find(device), batch, given.pop("precision", "amp"), phase="train", **given)
+    return Conditions(
+        device=find(device),
+        batch=batch,
+        precision=given.pop("precision", "amp"),
+        phase="train",
+        **given,
+    )
 
 
 def test_a_step_is_the_sum_of_rooflines_slowed_by_part(vit: ModelGraph) -> None:
@@ -182,7 +188,7 @@ def test_a_footprint_at_any_batch_is_that_of_a_step_at_that_batch(
 
 def test_a_checkpoint_refuses_the_other_phase(vit: ModelGraph) -> None:
     with pytest.raises(ConditionsError, match="predicts training steps, not inference") as caught:
-        predictor().predict(vit, Conditions(find("A100-40GB"), 16, "amp"))
+        predictor().predict(vit, Conditions(device=find("A100-40GB"), batch=16, precision="amp"))
     assert "phase=train" in caught.value.hint
 
 
@@ -195,7 +201,7 @@ def test_compiled_steps_are_refused(vit: ModelGraph) -> None:
 @pytest.mark.parametrize("given", [{"checkpointing": True}, {"optimizer": "adamw"}])
 def test_what_belongs_to_a_step_is_refused_of_inference(given: dict[str, Any]) -> None:
     with pytest.raises(ConditionsError, match="of a training step") as caught:
-        Conditions(find("A100-40GB"), 1, **given)
+        Conditions(device=find("A100-40GB"), batch=1, **given)
     assert "phase=train" in caught.value.hint
 
 

@@ -257,7 +257,7 @@ def test_parts_take_at_least_their_share(graph):
     from dippm.devices import find
     from dippm.estimate.conditions import Conditions
 
-    conditions = Conditions(find("A100"), 64, "fp16")
+    conditions = Conditions(device=find("A100"), batch=64, precision="fp16")
     loaded = load()
     whole = loaded.predict_at(graph, conditions)
     times = {cost.node: cost.time_ms for cost in whole.operators}

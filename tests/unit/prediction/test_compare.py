@@ -62,7 +62,7 @@ def test_a_point_that_cannot_be_predicted_leaves_the_others(onnx_file):
         ("A100-40GB", "fp16"),
     ]
     (failure,) = table.failures
-    assert failure.conditions == Conditions(find("cpu"), precision="fp16")
+    assert failure.conditions == Conditions(device=find("cpu"), precision="fp16")
     assert "fp16" in failure.error.message
     assert [row["error"] is None for row in table.rows()] == [True, False, True, True]
 
@@ -183,13 +183,13 @@ def test_all_precisions_are_those_of_the_hardware(onnx_file):
     ],
 )
 def test_case_does_not_matter(written, meant):
-    conditions = Conditions(find("a100"), precision=written, mode="Eager", timer="Wall")
+    conditions = Conditions(device=find("a100"), precision=written, mode="Eager", timer="Wall")
     assert (conditions.precision, conditions.mode, conditions.timer) == (meant, "eager", "wall")
 
 
 def test_a_wrong_precision_is_not_guessed():
     with pytest.raises(ConditionsError, match="fp61") as caught:
-        Conditions(find("A100"), precision="fp61")  # type: ignore[arg-type]
+        Conditions(device=find("A100"), precision="fp61")  # type: ignore[arg-type]
     assert "Did you mean fp16?" in caught.value.hint
 
 
@@ -331,7 +331,7 @@ def test_a_framework_for_all_models(onnx_file):
 )
 def test_what_the_hardware_lacks_is_refused(device, precision):
     with pytest.raises(UnsupportedPrecisionError, match=f"no hardware for {precision}") as caught:
-        Conditions(find(device), precision=precision)
+        Conditions(device=find(device), precision=precision)
     for has in supported_precisions(find(device)):
         assert has in caught.value.hint
 
@@ -371,7 +371,7 @@ def test_fp32_is_ieee_where_there_is_no_tf32():
 def test_a_slice_that_is_not_known_is_not_said_to_be_too_small():
     from dippm.estimate.prediction import _advise
 
-    mig, reason = _advise(107_553.0, Conditions(find("B200")))
+    mig, reason = _advise(107_553.0, Conditions(device=find("B200")))
     assert mig is None
     assert "7g.180gb of B200" in reason
     assert "not known" in reason

@@ -25,7 +25,7 @@ from dippm.model.graph import ModelGraph
 
 BATCH = 1009
 DEVICES = ("T4", "A100-40GB", "H100-SXM-80GB", "RTX-4090")
-T4 = Conditions(find("T4"), precision="fp16", runtime="tensorrt")
+T4 = Conditions(device=find("T4"), precision="fp16", runtime="tensorrt")
 
 
 @cache
@@ -159,7 +159,7 @@ def test_an_engine_has_other_names(name: str) -> None:
 
 def test_a_checkpoint_without_kernels_refuses_an_engine() -> None:
     predictor = pretrained.load("pmgns-timm-rtx3090").predictor
-    c = Conditions(find("RTX 3090"), 1, "fp16", runtime="tensorrt")
+    c = Conditions(device=find("RTX 3090"), batch=1, precision="fp16", runtime="tensorrt")
     with pytest.raises(ConditionsError, match="predicts PyTorch, not tensorrt"):
         predictor.predict(convolutional(), c)
 

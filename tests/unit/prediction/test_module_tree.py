@@ -149,7 +149,7 @@ def prediction(*, parts: bool = True) -> Prediction:
     return Prediction.of(
         Estimates(values, operators=tuple(operators), memory_parts=memory),
         graph,
-        conditions=Conditions(devices.find("A100"), 2),
+        conditions=Conditions(device=devices.find("A100"), batch=2),
         provenance=PROVENANCE,
     )
 

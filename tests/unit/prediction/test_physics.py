@@ -141,7 +141,9 @@ def test_of_gpus_that_were_not_measured_siblings_alone_count() -> None:
 def test_fp32_and_ieee_are_one_answer_where_there_is_no_tf32() -> None:
     predictor = pretrained.load().predictor
     plain, ieee = (
-        predictor.predict(convolutional(), Conditions(find("T4"), 8, precision))
+        predictor.predict(
+            convolutional(), Conditions(device=find("T4"), batch=8, precision=precision)
+        )
         for precision in ("fp32", "fp32-ieee")
     )
     assert plain.values["latency_ms"] == ieee.values["latency_ms"]

@@ -36,7 +36,7 @@ def prediction(device="A100", mig=None, batch=32, memory_mb=2865.4, bound_mb=330
             bound_mb,
         ),
         GRAPH,
-        conditions=Conditions(gpu, batch, mig=mig and slices[mig]),
+        conditions=Conditions(device=gpu, batch=batch, mig=mig and slices[mig]),
         provenance=PROVENANCE,
     )
 
@@ -115,7 +115,7 @@ def test_names_from_files_cannot_inject_markup():
         Prediction.of(
             Estimates({"latency_ms": estimate(1.0)}),
             GRAPH,
-            conditions=Conditions(devices.find("A100")),
+            conditions=Conditions(device=devices.find("A100")),
             provenance=hostile,
         )
     )

@@ -165,7 +165,7 @@ def test_an_unmeasured_board_takes_what_laboratories_with_boards_of_its_kind_add
     assert found.of_gpus["RTX-3090", "eager"][GEMM, HALF] == pytest.approx(-0.2, abs=0.03)
     known = GpuEffects(found.of_gpus, found.usual, laboratories=found.laboratories)
     unmeasured = {
-        gpu: known.of(Conditions(find(gpu), precision="fp16"))[GEMM, HALF]
+        gpu: known.of(Conditions(device=find(gpu), precision="fp16"))[GEMM, HALF]
         for gpu in ("RTX-5090", "A10", "A100-40GB")
     }
     assert unmeasured["RTX-5090"] < unmeasured["A10"] - 0.05
@@ -189,7 +189,7 @@ def test_what_sums_kernels_and_what_reads_a_clock_are_told_apart() -> None:
     known = GpuEffects(found.of_gpus, found.usual, kernel_timer=found.kernel_timer)
     device = find("A100-40GB")
     clock, summed = (
-        known.of(Conditions(device, precision="fp16", timer=timer))[GEMM, HALF]
+        known.of(Conditions(device=device, precision="fp16", timer=timer))[GEMM, HALF]
         for timer in ("wall", "kernel")
     )
     assert clock == pytest.approx(0.1, abs=0.05)

@@ -284,7 +284,7 @@ def test_prediction_says_of_a_gpu_held_out_what_training_said(
     for position, expected_ms in zip(chosen, expected, strict=True):
         row = runner.examples.rows[position]
         kernels = KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
-        asked = Conditions(row.device, batch=4, precision="amp", mode=row.mode)
+        asked = Conditions(device=row.device, batch=4, precision="amp", mode=row.mode)
         place = Place(DeviceView.of(row.device), asked)
         (found,) = law.times(LawKernels.of(kernels), 4, [place])
         assert found.device_ms == pytest.approx(expected_ms, rel=1e-4)
@@ -327,7 +327,7 @@ def test_prediction_says_of_a_measured_gpu_what_training_said(by_the_wall) -> No
         kernels = LawKernels.of(
             KernelGraph.of(KernelTable.of(stack_of(row.graph), "amp", row.mode), ROUNDS)
         )
-        asked = Conditions(row.device, batch=4, precision="amp", mode=row.mode)
+        asked = Conditions(device=row.device, batch=4, precision="amp", mode=row.mode)
         place = Place(DeviceView.of(row.device), asked)
         (found,) = own.times(kernels, 4, [place])
         assert found.device_ms == pytest.approx(float(times.sum()), rel=1e-4)

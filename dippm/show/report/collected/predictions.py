@@ -182,7 +182,14 @@ def _conditions(row: Mapping[Any, Any]) -> Conditions:
     else:
         mig = None
     layout = bool(row["channels_last"])
-    return Conditions(device, int(row["batch"]), row["precision"], row["mode"], "wall", mig, layout)
+    return Conditions(
+        device=device,
+        batch=int(row["batch"]),
+        precision=row["precision"],
+        mode=row["mode"],
+        mig=mig,
+        channels_last=layout,
+    )
 
 
 def _suiting(rows: pd.DataFrame) -> Path | None:

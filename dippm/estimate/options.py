@@ -1,0 +1,322 @@
+"""What every verb takes: the options of a question, and the model that it is about.
+
+A model is a file, a name, an object, a `ModelGraph`, or a `Prediction`: the model that it is of,
+under its conditions where the question names no others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast
+
+from dippm.base.progress import stage
+from dippm.estimate.conditions import (
+    CONDITIONS,
+    Attention,
+    ConditionOptions,
+    Mode,
+    Optimizer,
+    Phase,
+    PointOptions,
+    Precision,
+    RunOptions,
+    Runtime,
+    Timer,
+    check_options,
+)
+from dippm.estimate.measure_line import Asked
+from dippm.estimate.place import ContextLike, DeviceLike, HostLike, MigLike, device_of
+from dippm.estimate.prediction import Prediction
+from dippm.model.convert import Input, read_graph, source_name
+from dippm.model.graph import ModelGraph
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Pair: TypeAlias = "T | tuple[T, T] | list[T]"
+"""One value for both sides of a difference, or one for each."""
+
+
+class WarmPredictor(Protocol):
+    """A checkpoint in memory, as `dippm.load` returns it: what it takes where nobody said."""
+
+    @property
+    def device(self) -> DeviceLike:
+        """What is predicted for."""
+
+    @property
+    def phase(self) -> Phase:
+        """What is predicted."""
+
+    @property
+    def spelt(self) -> str | None:
+        """What names it; None if it was not asked for by name."""
+
+
+CheckpointLike = str | Path | WarmPredictor | None
+
+
+class ReadingOptions(TypedDict, total=False):
+    """How a model is read, see `Options`."""
+
+    input: Input
+    trust: bool
+    timeout_s: float
+    memory_limit_mb: int
+
+
+class WarmOptions(ConditionOptions, ReadingOptions, total=False):
+    """What a predictor that is loaded takes, see `Options`."""
+
+
+class WarmRunOptions(RunOptions, ReadingOptions, total=False):
+    """What a predictor that is loaded takes for many points, see `Options`."""
+
+
+class Options(WarmOptions, total=False):
+    """What every verb takes; one that has several of something says so itself.
+
+    Beside a `Prediction` what is left out is as it was predicted, beside a predictor that is
+    loaded its device and phase; else:
+
+    Attributes:
+        input: sizes of an input without the batch: "3,224,224", a tuple, a list of several
+            ([(712, 33), (33, 334)]), or a mapping by input name; "bool:12" also says what an
+            input holds (bool, int or float). Left out: the sizes that the model states.
+        batch: samples per forward pass or training step, 1 to 1,000,000; 1.
+        device: name of the GPU, see `dippm devices`; a `Device`; or the path of a device file, see
+            `dippm.devices.read_device`; "A100".
+        checkpoint: name, "name@version" or folder, or a predictor that is loaded; left out: the
+            shipped one that knows device and phase, by the rule of
+            `dippm.estimate.pretrained.choice`.
+        precision: number formats: "fp32", "fp32-ieee", "tf32", "fp16", "bf16", "amp" or
+            "amp-bf16", see `PRECISIONS`; "fp32".
+        mode: "eager" or "compiled"; "eager".
+        timer: what the latency includes: "kernel", "event", "wall" or "wall+copy", see
+            `Conditions`; "wall".
+        mig: a slice of the GPU, by name; left out: the whole GPU.
+        channels_last: memory layout of images; False.
+        host: the machine that launches the kernels: a class of `dippm hosts`, or microseconds per
+            launch; left out: one is assumed, and the answer says which.
+        attention: "fused", or "unfused" where software or masks keep attention from fused kernels;
+            "fused".
+        phase: "inference", or "train" for a step of training: forward, backward and update.
+        optimizer: "sgd" (with momentum), "adam" or "adamw"; of a training step.
+        checkpointing: blocks are run again in the backward pass; of a training step.
+        autograd: the forward pass runs without `torch.no_grad` and keeps what a backward pass would
+            need; of eager inference.
+        context_mb: memory in MiB that the process takes beside PyTorch's allocator, as
+            `dippm doctor` measures it, or a class of software: "cuda-10", "cuda-11" or "lazy", see
+            `SOFTWARE_CLASSES`; left out: one is assumed, and the answer says which.
+        runtime: "pytorch", or the engine "tensorrt", see `docs/method/engines.md`.
+        trust: allow a file that can run code when it is read; False.
+        timeout_s: wall time in s that conversion, graph and features may take; 120.
+        memory_limit_mb: private memory in MiB that the conversion may use; 4096.
+
+    Raises:
+        UnknownOptionError: if there is no option of a name; the hint has the closest.
+    """
+
+    checkpoint: CheckpointLike
+
+
+class SharedOptions(WarmRunOptions, total=False):
+    """What holds for every point where devices, precisions and batches vary, see `Options`."""
+
+    checkpoint: CheckpointLike
+
+
+class SweepOptions(PointOptions, ReadingOptions, total=False):
+    """What holds for every batch, see `Options`."""
+
+    checkpoint: CheckpointLike
+
+
+class ChoiceOptions(SharedOptions, total=False):
+    """What holds for every GPU and slice, see `Options`.
+
+    Attributes:
+        batch: samples per step; of several ("1:256", see `dippm.sweep`) each place takes its best.
+        precision: see `Options`.
+    """
+
+    batch: int | str | Iterable[int]
+    precision: Precision
+
+
+class SliceOptions(ChoiceOptions, total=False):
+    """What holds for every slice of a GPU, see `Options`.
+
+    Attributes:
+        device: a GPU with MIG.
+    """
+
+    device: DeviceLike
+
+
+class GridOptions(SharedOptions, total=False):
+    """What one question about many points takes, see `Options`.
+
+    Attributes:
+        device: one GPU or several.
+        batch: one size or several.
+        mig: slices; None is the whole GPU. A slice that one of the devices does not have is left
+            out for that device.
+        precision: one or several; "all" is what each device has hardware for.
+    """
+
+    device: DeviceLike | Iterable[DeviceLike]
+    batch: int | Iterable[int]
+    mig: MigLike | Iterable[MigLike]
+    precision: str | Iterable[str]
+
+
+class PairOptions(ReadingOptions, total=False):
+    """What a difference takes, see `Options`: of a condition one value, or one for each side."""
+
+    checkpoint: CheckpointLike
+    batch: Pair[int]
+    device: Pair[DeviceLike]
+    precision: Pair[Precision]
+    mode: Pair[Mode]
+    timer: Pair[Timer]
+    mig: Pair[MigLike]
+    channels_last: Pair[bool]
+    host: Pair[HostLike]
+    attention: Pair[Attention]
+    phase: Pair[Phase]
+    optimizer: Pair[Optimizer]
+    checkpointing: Pair[bool]
+    autograd: Pair[bool]
+    context_mb: Pair[ContextLike]
+    runtime: Pair[Runtime]
+
+
+READING = tuple(ReadingOptions.__annotations__)
+OPTIONS = tuple(Options.__annotations__)
+GOES_WITH = {
+    "device": ("mig",),
+    "phase": ("optimizer", "checkpointing", "autograd"),
+    "mode": ("autograd",),
+    "runtime": ("mode", "autograd"),
+}
+"""Conditions of a prediction that mean nothing once another one is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadModel:
+    """A model that was read.
+
+    Attributes:
+        graph: of it.
+        name: what an answer calls it.
+        asked: what it was read from; None if nobody knows.
+    """
+
+    graph: ModelGraph
+    name: str
+    asked: Asked | None
+
+
+def read_model(
+    source: Any,
+    framework: str | None = None,
+    *,
+    checkpoint: CheckpointLike = None,
+    **reading: Unpack[ReadingOptions],
+) -> ReadModel:
+    """Convert a model, or take the graph that is given or that a prediction is of.
+
+    Raises:
+        ModelFileError: if the model cannot become a graph.
+    """
+    named = _named(checkpoint)
+    if isinstance(source, Prediction):
+        asked = source.asked and replace(source.asked, checkpoint=named or "")
+        return ReadModel(source.source_graph, source.provenance.source, asked)
+    name = name_of(source)
+    with stage(f"converting {name}"):
+        graph = read_graph(source, framework, **reading)
+    trust = reading.get("trust", False)
+    return ReadModel(
+        graph, name, Asked.of(source, reading.get("input"), trust=trust, checkpoint=named)
+    )
+
+
+def name_of(source: Any) -> str:
+    """Return what an answer calls a model."""
+    return source.provenance.source if isinstance(source, Prediction) else source_name(source)
+
+
+def conditions_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that are conditions."""
+    return {name: options[name] for name in CONDITIONS if name in options}
+
+
+def reading_in(options: Mapping[str, Any]) -> ReadingOptions:
+    """Return those of the options that say how a model is read."""
+    return cast(ReadingOptions, {name: options[name] for name in READING if name in options})
+
+
+def checkpoint_of(prediction: Prediction) -> str | None:
+    """Return the checkpoint that a prediction was asked of; None if the usual one answered."""
+    if prediction.asked is None:
+        return prediction.provenance.checkpoint.replace(" ", "@")
+    return prediction.asked.checkpoint or None
+
+
+def usual_options(source: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what holds where a question says nothing: as `Options` has it."""
+    found: dict[str, Any] = {}
+    warm = given.get("checkpoint")
+    if warm is not None and not isinstance(warm, str | os.PathLike):
+        found |= {"device": warm.device, "phase": warm.phase}
+    if isinstance(source, Prediction):
+        found |= source.conditions.options
+        found["checkpoint"] = checkpoint_of(source)
+        for name, others in GOES_WITH.items():
+            if name in given and _differs(name, given[name], found[name]):
+                found = {n: v for n, v in found.items() if n not in others}
+    return found
+
+
+def question(options: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a verb, whose first argument is a model, take a `Prediction` and a loaded predictor.
+
+    Args:
+        options: the verb's; a name that is none of them is refused.
+    """
+
+    def decorate(verb: Callable[P, T]) -> Callable[P, T]:
+        parameters = signature(verb).parameters.values()
+        own = [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
+
+        @wraps(verb)
+        def ask(*args: P.args, **given: P.kwargs) -> T:
+            wrong = (name for name in given if name not in own)
+            check_options(wrong, options)
+            usual = usual_options(args[0] if args else given.get(own[0]), given)
+            filled: Any = {n: v for n, v in usual.items() if n in options.__annotations__}
+            return verb(*args, **filled | given)
+
+        return ask
+
+    return decorate
+
+
+def _differs(name: str, new: Any, old: Any) -> bool:
+    if name == "device" and not isinstance(new, list | tuple):
+        return bool(device_of(new) != old)
+    return bool(new != old)
+
+
+def _named(checkpoint: CheckpointLike) -> str | None:
+    if checkpoint is None:
+        return None
+    if isinstance(checkpoint, str | os.PathLike):
+        return os.fspath(checkpoint)
+    return checkpoint.spelt

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from dippm.decide.scheduling import ResourceRequest, request_resources
     from dippm.devices import Device
     from dippm.estimate.comparison import Comparison, Failure
-    from dippm.estimate.conditions import Conditions
+    from dippm.estimate.conditions import Conditions, Execution
     from dippm.estimate.model_list import Candidate
+    from dippm.estimate.options import Options
+    from dippm.estimate.place import Place
     from dippm.estimate.prediction import Prediction
     from dippm.measure.calibration import calibrate
     from dippm.measure.measurement import Measurement, measure_model
@@ -52,6 +54,7 @@ __all__ = [
     "Difference",
     "DippmError",
     "DippmWarning",
+    "Execution",
     "Explanation",
     "Exploration",
     "Failure",
@@ -61,7 +64,9 @@ __all__ = [
     "MemoryFit",
     "ModelGraph",
     "Objective",
+    "Options",
     "ParallelEstimate",
+    "Place",
     "PowerSweep",
     "Prediction",
     "ResourceRequest",
@@ -103,6 +108,7 @@ _HOMES = {
     "Conditions": "dippm.estimate.conditions",
     "Device": "dippm.devices",
     "Difference": "dippm.decide.explanation",
+    "Execution": "dippm.estimate.conditions",
     "Explanation": "dippm.decide.explanation",
     "Exploration": "dippm.decide.exploration",
     "Failure": "dippm.estimate.comparison",
@@ -112,7 +118,9 @@ _HOMES = {
     "MemoryFit": "dippm.decide.memory_fit",
     "ModelGraph": "dippm.model.graph",
     "Objective": "dippm.decide.exploration",
+    "Options": "dippm.estimate.options",
     "ParallelEstimate": "dippm.decide.parallel",
+    "Place": "dippm.estimate.place",
     "PowerSweep": "dippm.decide.power_sweep",
     "Prediction": "dippm.estimate.prediction",
     "ResourceRequest": "dippm.decide.scheduling",

@@ -35,8 +35,8 @@ def diff(
 ) -> None:
     """Say where the time between two predictions went: two models, devices, precisions, ...
 
-    A condition with two values, `--precision fp32,fp16` or `--mig full,3g.20gb`, gives each side its
-    own.
+    A condition with two values, `--precision fp32,fp16` or `--mig full,3g.20gb`, gives each side
+    its own.
     """
     if len(models) > 2:
         raise typer.BadParameter(f"{len(models)} models: give one or two")

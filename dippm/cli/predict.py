@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -62,7 +62,7 @@ def predict(
             case = Candidate(model, framework=asked.pop("framework"))
             table = api.compare([case], strict=True, precision=precisions, **asked)
         else:
-            prediction = api.predict(model, precision=precision, **asked)
+            prediction = api.predict(model, precision=cast(Any, precision), **asked)
             epoch = None
             if dataset_size is not None:
                 rates: dict[str, Any] = {"epochs": epochs, "price_per_hour": price_per_hour}

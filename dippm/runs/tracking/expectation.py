@@ -6,37 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dippm.errors import DippmError, RunError
 
+if TYPE_CHECKING:
+    from dippm.estimate.options import Options
 
-def expectation(
-    model: Any,
-    *,
-    input: Any = None,
-    batch: int = 1,
-    device: str | None = None,
-    precision: str = "fp32",
-    mode: str = "eager",
-    phase: str = "inference",
-    channels_last: bool = False,
-    checkpoint: str | None = None,
-    trust: bool = False,
-) -> Mapping[str, Any]:
+
+def expectation(model: Any, **options: Unpack[Options]) -> Mapping[str, Any]:
     """Predict a model and return the document that a run keeps, for `RunOrder` and `track`.
 
     Args:
         model: as `dippm.predict` takes it.
-        input: sizes without the batch.
-        batch: samples per step.
-        device: a GPU by name; None for what this machine has: its first GPU, or its CPU.
-        precision: of the run.
-        mode: "eager" or "compiled".
-        phase: "inference" or "train".
-        channels_last: memory layout of images.
-        checkpoint: name of one, the usual one by default.
-        trust: allow a file that can run code when it is read.
+        **options: see `dippm.Options`; without a device it is what this machine has: its first GPU,
+            or its CPU.
 
     Returns:
         `Prediction.to_dict()`, with the sizes of one sample under "input", and under "model" what
@@ -48,18 +32,9 @@ def expectation(
     """
     from dippm.api import predict
 
-    prediction = predict(
-        model,
-        input=input,
-        batch=batch,
-        device=device or _here(),
-        checkpoint=checkpoint,
-        precision=precision,  # type: ignore[arg-type]
-        mode=mode,  # type: ignore[arg-type]
-        phase=phase,  # type: ignore[arg-type]
-        channels_last=channels_last,
-        trust=trust,
-    )
+    given: Any = {**options, "device": options.get("device") or _here()}
+    prediction = predict(model, **given)
+    input: Any = options.get("input")
     sizes = None if input is None else input if isinstance(input, str) else list(input)
     name = prediction.provenance.source
     if isinstance(model, str | Path) and Path(model).is_file():

@@ -173,6 +173,63 @@ absent = [source.name for source in absent_sources(data)]
 print(json.dumps([[r.row_id, r.device.name, r.family, r.timer, r.latency_ms] for r in rows]))
 print("neighbour" in absent)
 """
+CONDITION = {
+    "dippm/estimate/conditions.py": {
+        'Runtime = Literal["pytorch", "tensorrt"]\n': 'Replay = Literal["none", "graph"]\n',
+        "    runtime: Runtime\n": "    replay: Replay\n",
+        '    runtime: Runtime = "pytorch"\n': '    replay: Replay = "none"\n',
+        "    runtime = _part(lambda c: c.execution.runtime)\n": (
+            "    replay = _part(lambda c: c.execution.replay)\n"
+        ),
+    },
+    "dippm/estimate/options.py": {
+        "    Runtime,\n": "    Replay,\n",
+        "    runtime: Pair[Runtime]\n": "    replay: Pair[Replay]\n",
+    },
+    "dippm/api.py": {
+        "    Runtime,\n": "    Replay,\n",
+        '    runtime: Runtime = "pytorch",\n': '    replay: Replay = "none",\n',
+        "        runtime=runtime,\n": "        replay=replay,\n",
+    },
+    "dippm/cli/options.py": {
+        '    runtime: Runtime = "pytorch",\n': '    replay: Replay = "none",\n',
+        "ONLY = Parameter.KEYWORD_ONLY\n": (
+            'Replay = Annotated[str, typer.Option("--replay", help="none or graph.")]\n'
+        ),
+    },
+    "dippm/estimate/models/hybrid.py": {
+        "        work = device_ms, launches, input_bytes, c.timer\n": (
+            '        work = *work[:3], c.timer if c.replay == "none" else "kernel"\n'
+        ),
+    },
+    "dippm/estimate/measure_line.py": {
+        '        "runs without autograd": c.autograd,\n': (
+            '        "launches no CUDA graph of its own": c.replay != "none",\n'
+        ),
+    },
+}
+"""Which line goes after which one of a file; `schemas.json` and the changelog come to these."""
+ASK_CONDITION = """
+import json, sys, dippm
+from pathlib import Path
+from dataset.measured.operators import dense
+from dippm.decide.budgets.budget import read_budgets
+from dippm.decide.exploration.space_file import read_space
+from dippm.show.service.questions import Predict, read_question
+before = dippm.predict(dense((8,), 64, 64), batch=8)
+after = dippm.predict(before, replay="graph")
+assert after.latency_ms < before.latency_ms
+assert "no CUDA graph" in after.verify_line
+assert dippm.compare([after]).rows()[0]["replay"] == "graph"
+assert dippm.diff(before, replay=("none", "graph")).changed == {"replay": ("none", "graph")}
+file = Path(sys.argv[1])
+file.write_text('models = ["timm:resnet18"]\\nreplay = "graph"\\n')
+assert read_space(file).space.describe()["replay"] == "graph"
+file.write_text('[models.a]\\nmodel = "timm:resnet18"\\nreplay = "graph"\\n')
+assert read_budgets(file)[0].conditions == {"replay": "graph"}
+question = read_question(Predict, {"model": "timm:resnet18", "replay": "graph"})
+print(question.arguments()["replay"], after.to_dict()["conditions"]["replay"])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -303,3 +360,18 @@ def test_a_source_is_a_reader_a_registry_entry_and_what_it_teaches(
         "tests/unit/dataset/test_sources.py",
         "tests/unit/training/test_absent_sources.py",
     )
+
+
+def test_a_condition_touches_eight_files(tree: Path, tmp_path: Path) -> None:
+    recipe = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = recipe.partition("## To add a condition")[2].partition("\n## ")[0]
+    named = re.findall(r"^\d\. (?:The law in )?`([\w/.]+)`", steps, flags=re.MULTILINE)
+    assert len(named) == 7
+    assert all(any(file.startswith(one) for one in named) for file in CONDITION)
+    for file, lines in CONDITION.items():
+        for after, line in lines.items():
+            put(tree, file, after, after + line)
+    answer = python(tree, "-c", ASK_CONDITION, str(tmp_path / "asked.toml"))
+    assert answer.split() == ["graph", "graph"]
+    assert "--replay" in python(tree, "-m", "dippm", "parallel", "--help")
+    run_tests(tree, "tests/unit/prediction/test_question.py")

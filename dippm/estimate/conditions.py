@@ -156,7 +156,7 @@ class Execution:
     runtime: Runtime = "pytorch"
 
     def __post_init__(self) -> None:
-        for kind, known in _NAMES.items():
+        for kind, known in NAMES.items():
             object.__setattr__(self, kind, spelt(kind, getattr(self, kind), known))
         if self.phase == "inference" and (self.checkpointing or self.optimizer != "sgd"):
             asked = "checkpointing" if self.checkpointing else f"the optimizer {self.optimizer}"
@@ -426,7 +426,7 @@ def spelt(kind: str, name: Any, known: tuple[str, ...]) -> str:
     )
 
 
-_NAMES = {n: get_args(hint) for n, hint in get_type_hints(Execution).items() if hint is not bool}
+NAMES = {n: get_args(hint) for n, hint in get_type_hints(Execution).items() if hint is not bool}
 USUAL = Execution()
 PLACE = tuple(f.name for f in fields(Place))
 _FIRST = (

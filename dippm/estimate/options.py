@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpa
 from dippm.base.progress import stage
 from dippm.estimate.conditions import (
     CONDITIONS,
+    NAMES,
     Attention,
     ConditionOptions,
     Mode,
@@ -28,6 +29,7 @@ from dippm.estimate.conditions import (
     Runtime,
     Timer,
     check_options,
+    spelt,
 )
 from dippm.estimate.measure_line import Asked
 from dippm.estimate.place import ContextLike, DeviceLike, HostLike, MigLike, device_of
@@ -310,7 +312,9 @@ def question(options: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 def _differs(name: str, new: Any, old: Any) -> bool:
     if name == "device" and not isinstance(new, list | tuple):
-        return bool(device_of(new) != old)
+        new = device_of(new)
+    if name in NAMES:
+        new = spelt(name, new, NAMES[name])
     return bool(new != old)
 
 

@@ -11,11 +11,12 @@ import torch
 import dippm
 from dippm.devices import find
 from dippm.errors import CheckpointError, ConditionsError
-from dippm.estimate.conditions import MAX_CONTEXT_MB, SOFTWARE_CLASSES, Conditions, context_of
+from dippm.estimate.conditions import Conditions
 from dippm.estimate.models.hybrid import Z90, Z99, Hybrid
 from dippm.estimate.models.memory import GIVEN_LOG_ERROR, MIB, MemoryModel, reserved_mb
 from dippm.estimate.models.phases import AUTOGRAD_TIME
 from dippm.estimate.models.training_memory import AutogradFootprint
+from dippm.estimate.place import MAX_CONTEXT_MB, SOFTWARE_CLASSES, context_of
 from dippm.estimate.prediction import Prediction, Provenance
 from tests.unit.models.test_footprint import recorded
 from tests.unit.models.test_hybrid import LOG_SLOWDOWN, conditions, known_law, perceptron, predictor

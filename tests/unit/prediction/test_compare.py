@@ -91,16 +91,16 @@ def test_what_is_wrong_for_every_model_is_raised(onnx_file, wrong, error):
 
 
 def test_a_fault_of_ours_in_one_model_does_not_lose_the_rest(onnx_file, monkeypatch):
-    from dippm.estimate import predictor as loaded
+    from dippm.estimate import options
 
-    read = loaded.read_graph
+    read = options.read_graph
 
-    def faulty(source, *arguments, **options):
+    def faulty(source, *arguments, **given):
         if source == "faulty":
             raise ZeroDivisionError("division by zero")
-        return read(source, *arguments, **options)
+        return read(source, *arguments, **given)
 
-    monkeypatch.setattr(loaded, "read_graph", faulty)
+    monkeypatch.setattr(options, "read_graph", faulty)
     table = dippm.compare(["faulty", onnx_file])
     assert len(table) == 1
     assert "ZeroDivisionError" in table.failures[0].error.message

@@ -135,6 +135,8 @@ def test_what_belongs_to_an_overridden_condition_goes_with_it(asked) -> None:
     step = dippm.predict(asked, phase="train", optimizer="adam", checkpointing=True)
     again = dippm.predict(step, phase="inference")
     assert (again.conditions.optimizer, again.conditions.checkpointing) == ("sgd", False)
+    again = dippm.predict(step, phase="training", batch=2)
+    assert (again.conditions.optimizer, again.conditions.checkpointing) == ("adam", True)
     on_slice = dippm.predict(asked, mig="1g.5gb")
     assert dippm.predict(on_slice, device="H100").conditions.mig is None
     assert dippm.predict(on_slice, device="a100").conditions.mig == on_slice.conditions.mig

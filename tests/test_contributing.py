@@ -215,11 +215,13 @@ from pathlib import Path
 from dataset.measured.operators import dense
 from dippm.decide.budgets.budget import read_budgets
 from dippm.decide.exploration.space_file import read_space
+from dippm.estimate.measure_line import Asked, measure_line
 from dippm.show.service.questions import Predict, read_question
 before = dippm.predict(dense((8,), 64, 64), batch=8)
 after = dippm.predict(before, replay="graph")
 assert after.latency_ms < before.latency_ms
-assert "no CUDA graph" in after.verify_line
+asked = Asked("timm:resnet18", runtime="torch")
+assert "no CUDA graph" in measure_line(asked, after.conditions, ("torch",))[1]
 assert dippm.compare([after]).rows()[0]["replay"] == "graph"
 assert dippm.diff(before, replay=("none", "graph")).changed == {"replay": ("none", "graph")}
 file = Path(sys.argv[1])

@@ -82,7 +82,8 @@ def publish(
     """Write the checkpoint; see `main`.
 
     Raises:
-        DippmError: if the network that ships, or one that was held out, has no epoch yet.
+        DippmError: if the network that ships has no epoch yet, or none like it was finished on
+            graphs that it had not seen.
     """
     about = about_labels(labels)
     making = describe_making("training.d35.publish", out, {"runs": runs, "most": most})
@@ -93,17 +94,19 @@ def publish(
             f"nothing of {shipped.key} in {runs}",
             "Train it with `python -m training.d35.experiment`.",
         )
+    path = runs / "results.json"
+    results = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else {}
     held = pd.concat(
         [
             held_out(job, examples, runs)
             for job in jobs
-            if job.network.gnn == "sage" and job.split != ALL and trained(job, examples, runs)
+            if job.network == shipped.network and job.split != ALL and job.key in results
         ]
         or [pd.DataFrame()]
     )
     if held.empty:
         raise DippmError(
-            f"no network in {runs} was tried on graphs that it had not seen",
+            f"no network in {runs} was finished on graphs that it had not seen",
             "Train the other jobs with `python -m training.d35.experiment`.",
         )
     targets = shipped.network.targets
@@ -111,7 +114,6 @@ def publish(
     summary = [line for split in sorted(set(held["split"])) for line in lines(held, split, targets)]
     teacher = find(about["checkpoint"].replace(" ", "@"))
     measured = measured_errors(folder, done.network, teacher)
-    results = json.loads((runs / "results.json").read_text(encoding="utf-8"))["results"]
     document = {
         "kind": "pmgns",
         "graph_version": examples.graph_version,

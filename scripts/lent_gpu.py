@@ -1,91 +1,122 @@
-"""A GPU that is lent for some minutes at a time: go on with a campaign, and pack what it has.
+"""A GPU that is lent for some minutes at a time: one command, again and again, goes on measuring.
 
-    python -m scripts.lent_gpu CARRIED OUT --minutes 9 [-- words of `dataset.collect`]
+    python3 -m scripts.lent_gpu CARRIED OUT [--minutes 8.5] [-- words of `dataset.collect`]
+    python3 -m scripts.lent_gpu unpack OUT DIR
 
-CARRIED holds what the command before this one left in its OUT; the first has none. Rows are written
-to OUT as they come, so that whoever kills the command finds them there; at the end everything is
-packed into few files, which is all that such a machine gives back. Needs torch and the standard
-library; `dataset/collect/README.md` has the whole procedure.
+CARRIED holds what the command before this one left in its OUT; the first has none. The first row is
+shown as soon as it is there, then the stages of the plan follow. OUT never has more than eight
+files of 16 MiB, and whoever kills the command finds every row in it but the last second's. Needs
+torch and the standard library; `dataset/collect/README.md` has the whole procedure.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
+import os
+import shlex
+import signal
 import sys
-import tarfile
+import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKED, PART = "collected.tar.gz", "collected.tar.gz.part{:02d}"
-PART_BYTES = 15 << 20
-WORK = "collected"
-"""Folder of the set in OUT while it is measured."""
+from dataset.collect.cli import main as collect
+from scripts.lent_set import FULL_BYTES, Keeper, campaigns_end, holds_packing, unpack
+
+LOOK_S = 1.0
+COMMAND = "python3 -m scripts.lent_gpu"
+FULL = (
+    f"the set has grown beyond {FULL_BYTES >> 20} MiB, which is what comes back for certain: bring "
+    "it home, and begin another with --shard or --part for what this one lacks"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Unpack, collect, pack; return the collector's exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    own, more = (
-        (words[: words.index("--")], words[words.index("--") + 1 :])
-        if "--" in words
-        else (
-            words,
-            [],
-        )
+    if words[:1] == ["unpack"]:
+        return _bring_home(words[1:])
+    cut = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("carried", type=Path, help="what the last command left; may be missing")
     parser.add_argument("out", type=Path, help="empty folder that comes back")
     parser.add_argument("--minutes", type=float, default=8.5, help="of this command")
     parser.add_argument("--device", default="cuda:0")
-    arguments = parser.parse_args(own)
-    folder = arguments.out / WORK
-    unpack(arguments.carried, folder)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "dataset.collect", "--out", str(folder)),
-            *("--device", arguments.device, "--budget", f"{60 * arguments.minutes:g}s"),
-            *("--energy-window-s", "1", *more),
-        ],
-        cwd=ROOT,
-        check=False,
-    )
-    pack(folder, arguments.out)
-    return done.returncode
+    arguments = parser.parse_args(words[:cut])
+    out, more = arguments.out, words[cut + 1 :]
+    if holds_packing(out) and out.resolve() != arguments.carried.resolve():
+        parser.error(f"{out} has a set in it: name it as CARRIED, or another folder for OUT")
+    with tempfile.TemporaryDirectory(prefix="dippm-lent-") as work:
+        folder = Path(work) / "set"
+        unpack(arguments.carried, folder, say=_say)
+        asked = [
+            *("--out", str(folder), "--device", arguments.device),
+            *("--budget", f"{60 * arguments.minutes:g}s", "--energy-window-s", "1", *more),
+        ]
+        sys.argv[1:] = asked  # the campaign's file says how it was started
+        code = _collect(asked, Keeper(folder, out))
+        print(campaigns_end(folder))
+    _tell_next(arguments.carried, out, words)
+    return code
 
 
-def unpack(carried: Path, folder: Path) -> None:
-    """Lay out a set as the collector left it: packed, or as it was when it was killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = sorted(carried.glob(PACKED + ".part*")) if carried.is_dir() else []
-    if parts:
-        whole = folder.with_name(PACKED)
-        with whole.open("wb") as file:
-            for part in parts:
-                file.write(part.read_bytes())
-        with tarfile.open(whole) as archive:
-            archive.extractall(folder, filter="data")
-        whole.unlink()
-    elif (carried / WORK).is_dir():
-        shutil.copytree(carried / WORK, folder, dirs_exist_ok=True)
+def _collect(words: list[str], keeper: Keeper) -> int:
+    """Run the collector, and keep what it writes meanwhile and at its end."""
+    keeper.pack()  # what was carried must come back even if nothing is added
+    if keeper.is_full:
+        _say(FULL)
+        return 1
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            keeper.look()
+            if keeper.is_full:
+                _say(FULL)
+                os.kill(os.getpid(), signal.SIGTERM)  # the collector ends in order
+                return
+
+    watching = threading.Thread(target=watch, name="dippm-keeper", daemon=True)
+    watching.start()
+    try:
+        code = collect(words)
+    finally:
+        over.set()
+        watching.join()
+        keeper.pack()
+    return code
 
 
-def pack(folder: Path, out: Path) -> list[Path]:
-    """Put a set into parts of at most 15 MiB, and remove it once they are there."""
-    whole = out / PACKED
-    with tarfile.open(whole, "w:gz") as archive:
-        archive.add(folder, arcname=".")
-    parts = []
-    with whole.open("rb") as file:
-        while block := file.read(PART_BYTES):
-            parts.append(out / PART.format(len(parts)))
-            parts[-1].write_bytes(block)
-    whole.unlink()
-    shutil.rmtree(folder)
-    return parts
+def _tell_next(carried: Path, out: Path, words: Sequence[str]) -> None:
+    files = sorted(path for path in out.iterdir() if path.is_file())
+    size_mb = sum(path.stat().st_size for path in files) / 2**20
+    commit = os.environ.get("DIPPM_COMMIT")
+    command = f"{f'DIPPM_COMMIT={commit} ' * bool(commit)}{COMMAND} {shlex.join(words)}"
+    here = shlex.quote(str(carried))
+    print(f"{len(files)} files, {size_mb:.1f} MiB in {out}. They come back read-only; to go on:")
+    print(f"  rm -rf {here} && cp -r CAME_BACK {here} && chmod -R u+w {here}   # at home")
+    print(f"  {command}   # there, {here} carried along")
+    print(f"To keep the rows, at home: {COMMAND} unpack CAME_BACK dataset/data/NAME")
+
+
+def _bring_home(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"{COMMAND} unpack", description="Lay out a set.")
+    parser.add_argument("out", type=Path, help="what came back")
+    parser.add_argument("folder", type=Path, help="for the set, missing or empty")
+    arguments = parser.parse_args(words)
+    if not arguments.out.is_dir():
+        parser.error(f"{arguments.out} is no folder")
+    if arguments.folder.exists() and any(arguments.folder.iterdir()):
+        parser.error(f"{arguments.folder} is not empty")
+    unpack(arguments.out, arguments.folder, say=_say)
+    return collect(["pack", str(arguments.folder)])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

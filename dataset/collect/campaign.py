@@ -34,6 +34,7 @@ class Campaign:
             the next start found it running.
         why: one line about the end.
         statuses: rows of this campaign by status.
+        disturbed: measured rows that are no label; the next start measures their points again.
         seconds: from the first point on.
         left: points of the plan without an outcome when it ended.
         done_before: points that had one at the start, or that the plan lists twice.
@@ -56,6 +57,7 @@ class Campaign:
     ended: str = "running"
     why: str = ""
     statuses: Counter[str] = field(default_factory=Counter)
+    disturbed: int = 0
     seconds: float = 0.0
     left: int = 0
     done_before: int = 0

@@ -85,6 +85,8 @@ def _collect(words: list[str]) -> int:
 
 def _report(campaign: Any, folder: Path, *, as_json: bool) -> int:
     counts = ", ".join(f"{n} {status}" for status, n in campaign.statuses.most_common())
+    if campaign.disturbed:
+        counts += f"; {campaign.disturbed} of the ok ones were disturbed and are no labels"
     print(
         f"{campaign.ended}: {campaign.rows} rows ({counts or 'none'}) in {campaign.seconds:.0f} s, "
         f"{campaign.per_minute:.1f}/min; {campaign.left} points left; {folder}",

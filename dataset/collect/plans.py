@@ -13,6 +13,9 @@ from dataset.plan.configuration import Job, Point, configuration_id
 from dippm.measure.collected.store import Store
 from dippm.measure.columns import Status
 
+TRIES = 3
+"""So often a point is measured that others disturb each time; then it stays without a label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -74,7 +77,7 @@ def plan_hash(jobs: Sequence[Job]) -> str:
 
 
 def pending_of(jobs: Sequence[Job], store: Store, *, retry_failed: bool) -> Iterator[Pending]:
-    """Yield what has no outcome yet; a point that the plan lists twice is measured once."""
+    """Yield what has no outcome yet, or only disturbed ones; a point listed twice comes once."""
     seen = set()
     for job in jobs:
         known: dict[Point, Status] = {}
@@ -82,7 +85,8 @@ def pending_of(jobs: Sequence[Job], store: Store, *, retry_failed: bool) -> Iter
         for point in job.points:
             key = (configuration_id(job.workload, point), point.repeat)
             status = store.statuses.get(key)
-            if status == "ok" or (status is not None and not retry_failed):
+            again = retry_failed if status != "ok" else 0 < store.disturbed[key] < TRIES
+            if status is not None and not again:
                 known[point] = status  # type: ignore[assignment]
             elif key not in seen:
                 points.append(point)

@@ -11,15 +11,16 @@ from typing import Any
 
 from dataset.collect.campaign import Campaign
 from dataset.collect.errors import CollectError, Stop
-from dataset.collect.lacking import lacking
+from dataset.collect.first_row import first_row
 from dataset.collect.options import Options
 from dataset.collect.pace import Pace
-from dataset.collect.plans import Pending, pending_of
+from dataset.collect.plans import TRIES, Pending, pending_of
 from dataset.collect.progress import Progress, progress, tell
 from dataset.collect.rows import Outcome, make_row, where
 from dataset.plan.configuration import Job
 from dippm.measure.collected.campaigns import mark_killed
 from dippm.measure.collected.errors import StorageError
+from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.store import Store
 
 Keep = Callable[[Job, Outcome], None]
@@ -50,6 +51,8 @@ def run(
     write_campaign(campaign, options.folder)
     shown = progress(total)
     shown.say(f"{total} of {planned} points of the plan are to be measured")
+    if again := sum(n < TRIES for n in store.disturbed.values()):
+        shown.say(f"{again} points of this set were disturbed, and are measured again")
     began = time.monotonic()
 
     def keep(job: Job, outcome: Outcome) -> None:
@@ -57,8 +60,11 @@ def run(
         store.append(row)
         if not campaign.machine and row["device"]:
             note_machine(campaign, row, options.folder)
-            for line in lacking(row):
-                shown.say(line)
+        if row["status"] == "ok":
+            if not campaign.statuses["ok"]:
+                for line in first_row(row):
+                    shown.say(line)
+            campaign.disturbed += why_not_used(row) is not None
         campaign.statuses[row["status"]] += 1
         campaign.left -= 1
         campaign.seconds = time.monotonic() - began

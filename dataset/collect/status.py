@@ -10,6 +10,7 @@ from typing import Any
 from dataset.collect.errors import CollectError
 from dippm.measure.collected.campaigns import FOLDER
 from dippm.measure.collected.journal import NAME as JOURNAL
+from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.shards import shards
 from dippm.measure.collected.store import read_rows
 
@@ -33,6 +34,7 @@ def status(folder: Path) -> dict[str, Any]:
         "models": len({row["model"] for row in rows}),
         "families": len({row["family"] for row in rows}),
         "statuses": dict(Counter(row["status"] for row in rows).most_common()),
+        "labels": dict(Counter(why_not_used(row) or "usable" for row in rows).most_common()),
         "phases": dict(Counter(row["phase"] for row in rows).most_common()),
         "devices": dict(Counter(row["device"] for row in rows if row["device"]).most_common()),
         "bytes_per_row": round(size / len(rows)) if rows else 0,
@@ -46,7 +48,10 @@ def text(found: dict[str, Any]) -> str:
     lines = [
         f"{found['folder']}: {found['rows']} rows, {found['configurations']} configurations, "
         f"{found['models']} models, {found['families']} families, {found['bytes_per_row']} B a row",
-        *(f"  {name}: {_counts(found[name])}" for name in ("statuses", "phases", "devices")),
+        *(
+            f"  {name}: {_counts(found[name])}"
+            for name in ("statuses", "labels", "phases", "devices")
+        ),
     ]
     for campaign in found["campaigns"]:
         lines.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 Kind = Literal["text", "texts", "integer", "integers", "real", "reals", "flag", "json"]
 Status = Literal["ok", "oom", "timeout", "crash", "error", "skipped"]
 
@@ -80,6 +80,7 @@ ENERGY = (
     Column("idle_power_w", "real", "mean board power just before, the context alive"),
     Column("idle_power_after_w", "real", "just after; the net energy is above the mean of both"),
     Column("energy_window_s", "real", "length of the window"),
+    Column("energy_window_error_s", "real", "how far that length may be off at most"),
     Column("energy_steps", "integer", "steps in the window"),
     Column("energy_method", "text", "counter that the energy comes from"),
     Column("energy_resolution_s", "real", "update period of that counter, as seen"),
@@ -97,6 +98,7 @@ MEMORY = (
     Column("memory_reserved_mb", "real", "peak of the allocator: cached blocks"),
     Column("memory_context_mb", "real", "of the fresh process on the GPU, before any model"),
     Column("memory_nvml_mb", "real", "in use on the device after the run; drifts, see context.py"),
+    Column("memory_driver_mb", "real", "what the driver keeps for itself, in none of the others"),
     Column("memory_fresh_process", "flag", "whether nothing ran in the process before"),
 )
 STATE = (

@@ -28,6 +28,10 @@ from dippm.measure.timing import Step, Stopwatch
 
 POLL_S = 0.02
 """Between two looks at the counter; a batch of steps is queued for about this long."""
+ENDS_POLL_S = 0.002
+"""The same where a window begins and ends: what lies between two looks there, it may be off."""
+ENDS_S = 0.1
+"""So long before a window is as long as asked for its end is near: an update of NVML's counter."""
 METHODS = {
     "energy_j": "NVML total energy counter",
     "power_instant_w": "mean of NVML's instant power readings",
@@ -76,6 +80,7 @@ class Energy:
         energy_j: of one step, gross.
         power_w: mean over the window.
         window_s: from the first update of the counter to the last.
+        window_error_s: how far that may be off at most.
         steps: that ran in the whole loop.
         step_ms: mean time of a step in the loop, where steps follow each other without pause.
         method: counter that it comes from.
@@ -86,6 +91,7 @@ class Energy:
     energy_j: float
     power_w: float
     window_s: float
+    window_error_s: float
     steps: int
     step_ms: float
     method: str
@@ -93,29 +99,48 @@ class Energy:
     read_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """A change of a reading, which came between two looks: at their middle, give or take."""
+
+    at_s: float
+    error_s: float
+    value: float
+
+
 @dataclass(slots=True)
 class _Track:
-    """Changes of a reading: (time in s, value)."""
+    """Changes of a reading."""
 
-    updates: list[tuple[float, float]] = field(default_factory=list)
+    updates: list[_Update] = field(default_factory=list)
     last: float | None = None
+    looked_s: float = 0.0
 
     def add(self, at_s: float, value: float | None) -> None:
-        if value is None or value == self.last:
+        if value is None:
             return
-        if self.last is not None:  # the first value is of unknown age
-            self.updates.append((at_s, value))
-        self.last = value
+        if self.last not in (None, value):  # the first value is of unknown age
+            error_s = (at_s - self.looked_s) / 2
+            self.updates.append(_Update(at_s - error_s, error_s, value))
+        self.last, self.looked_s = value, at_s
+
+    @property
+    def covered_s(self) -> float:
+        return self.updates[-1].at_s - self.updates[0].at_s if self.updates else 0.0
 
 
 class _Reader(threading.Thread):
     """Looks at the counter until it is stopped; NVML's calls leave Python to the steps."""
 
-    def __init__(self, meter: Meter, meanwhile: Callable[[], object], pause_s: float) -> None:
+    def __init__(
+        self, meter: Meter, meanwhile: Callable[[], object], *, window_s: float, read_s: float
+    ) -> None:
         super().__init__(name="dippm-energy", daemon=True)
         self.track = _Track()
         self.error: Exception | None = None
-        self._meter, self._meanwhile, self._pause_s = meter, meanwhile, pause_s
+        self._meter, self._meanwhile, self._window_s = meter, meanwhile, window_s
+        self._far_s = max(POLL_S, read_s / READ_SHARE)
+        self._near_s = min(self._far_s, max(ENDS_POLL_S, read_s))
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -123,9 +148,17 @@ class _Reader(threading.Thread):
             while not self._stopped.is_set():
                 self.track.add(*self._meter.read())
                 self._meanwhile()
-                self._stopped.wait(self._pause_s)
+                self._stopped.wait(self.pause_s)
         except Exception as error:  # the steps must end too, and say why
             self.error = error
+
+    @property
+    def pause_s(self) -> float:
+        """Until the next look: short where the window begins or may end."""
+        updates, looked_s = self.track.updates, self.track.looked_s
+        if updates and looked_s - updates[0].at_s < self._window_s - ENDS_S:
+            return self._far_s
+        return self._near_s
 
     def stop(self) -> None:
         """Wait until the last reading has been made.
@@ -174,7 +207,7 @@ def measure_energy(
     """
     read_s = _read_cost(meter)
     queued = max(1, round(1000 * POLL_S / max(queued_ms, 1e-3)))
-    reader = _Reader(meter, meanwhile, max(POLL_S, read_s / READ_SHARE))
+    reader = _Reader(meter, meanwhile, window_s=settings.energy_window_s, read_s=read_s)
     in_flight: deque[Callable[[], object]] = deque()
     steps = 0
     begin = time.monotonic()
@@ -221,16 +254,13 @@ def idle_power(meter: Meter, seconds: float) -> float | Absent:
         return fmean(powers) if powers else Absent("the power could not be read")
     if len(track.updates) < 2:
         return Absent(f"the counter was not updated twice in {4 * seconds:g} s")
-    (first_s, first_j), (last_s, last_j) = track.updates[0], track.updates[-1]
-    return (last_j - first_j) / (last_s - first_s)
+    return (track.updates[-1].value - track.updates[0].value) / track.covered_s
 
 
 def _is_enough(track: _Track, elapsed_s: float, window_s: float) -> bool:
     if elapsed_s > LONGEST_WINDOW * window_s:
         return True
-    updates = track.updates
-    covered_s = updates[-1][0] - updates[0][0] if updates else 0.0
-    return covered_s >= window_s and len(updates) > LEAST_UPDATES
+    return track.covered_s >= window_s and len(track.updates) > LEAST_UPDATES
 
 
 def _result(
@@ -242,17 +272,18 @@ def _result(
             f"{meter.method} was updated {len(updates)} times in {seconds:.1f} s, "
             f"fewer than {LEAST_UPDATES + 1}"
         )
-    window_s = updates[-1][0] - updates[0][0]
+    first, last, window_s = updates[0], updates[-1], track.covered_s
     if meter.counts:
-        power_w = (updates[-1][1] - updates[0][1]) / window_s
+        power_w = (last.value - first.value) / window_s
     else:
-        power_w = fmean(value for _, value in updates)
-    gaps = [later[0] - sooner[0] for sooner, later in pairwise(updates)]
+        power_w = fmean(update.value for update in updates)
+    gaps = [later.at_s - sooner.at_s for sooner, later in pairwise(updates)]
     step_s = seconds / steps
     return Energy(
         energy_j=power_w * step_s,
         power_w=power_w,
         window_s=window_s,
+        window_error_s=first.error_s + last.error_s + read_s,
         steps=steps,
         step_ms=1000 * step_s,
         method=meter.method,

@@ -79,6 +79,7 @@ def _of_window(
         "idle_power_w": before_w,
         "idle_power_after_w": after_w,
         "energy_window_s": seen.window_s,
+        "energy_window_error_s": seen.window_error_s,
         "energy_steps": seen.steps,
         "energy_method": seen.method,
         "energy_resolution_s": seen.resolution_s,

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from dippm.base.process import is_out_of_memory
 from dippm.measure import context, memory
 from dippm.measure.cold import NAMES as COLD_NAMES
-from dippm.measure.cold import NOT_COLD, cold_columns, displacer
+from dippm.measure.cold import NO_ROOM, NOT_COLD, cold_columns, displacer
 from dippm.measure.counters import Counters
 from dippm.measure.energy_phase import energy_columns, no_energy
 from dippm.measure.kernel_phase import Seen, kernel_columns, kernels_of
@@ -24,6 +25,7 @@ from dippm.measure.protocol import Regime, Settings
 from dippm.measure.provenance import machine
 from dippm.measure.readings import Absent
 from dippm.measure.regimes import flags, prepared
+from dippm.measure.sources.nvml_identity import driver_memory_mb
 from dippm.measure.state import StateWatch, host_load
 from dippm.measure.timers import latency_columns
 from dippm.measure.timing import CudaStopwatch, Step, Stopwatch, stopwatch, time_queued, time_steps
@@ -59,7 +61,8 @@ class Bench:
         settings: how often and how long.
 
     Attributes:
-        context_mb: memory of this process on a GPU before its first model.
+        driver_mb: memory that the driver keeps for itself.
+        context_mb: memory of this process on a GPU before its first model, without that.
     """
 
     def __init__(self, device: torch.device, settings: Settings | None = None) -> None:
@@ -67,11 +70,12 @@ class Bench:
         if device.type == "cuda":
             context.open_context(device)  # it is part of what idles
         self.counters = Counters(device)
-        self.context_mb = (
-            context.context_mb(device, self.counters.used, self.counters.processes)
-            if device.type == "cuda"
-            else memory.NO_GPU
-        )
+        self.driver_mb: float | Absent = memory.NO_GPU
+        self.context_mb: float | Absent = memory.NO_GPU
+        if device.type == "cuda":
+            self.driver_mb = driver_memory_mb(str(device))
+            counted_mb = context.context_mb(device, self.counters.used, self.counters.processes)
+            self.context_mb = memory.without_driver(counted_mb, self.driver_mb)
         self._fresh = True
 
     def close(self) -> None:
@@ -81,7 +85,7 @@ class Bench:
     def memory_mb(self) -> float | Absent:
         """Return the memory in use now, in MiB: call it before a model is built."""
         memory.forget(self.device)
-        return memory.in_use_mb(self.device, self.counters.used)
+        return memory.in_use_mb(self.device, self.counters.used, self.driver_mb)
 
     def measure(
         self,
@@ -134,8 +138,13 @@ class Bench:
         point = self.counters.point.read()
         columns = {
             **latency_columns(timings),
-            **memory.peaks(self.device, point.get("memory_used_mb"), self.context_mb),
-            "memory_method": memory.method(self.device),
+            **memory.peaks(
+                self.device,
+                memory.without_driver(point.get("memory_used_mb"), self.driver_mb),
+                self.context_mb,
+                self.driver_mb,
+            ),
+            "memory_method": memory.method(self.device, self.driver_mb),
             "memory_fresh_process": fresh,
             **state.columns(),
             "power_cap_w": point.get("power_cap_w"),
@@ -157,10 +166,16 @@ class Bench:
         self, step: Step, watch: Stopwatch, wanted: Wanted
     ) -> tuple[dict[str, Any], Callable[[], object] | Absent]:
         """Return the columns of cold steps, and what makes a step cold, or why not."""
-        displace = displacer(self.device) if wanted.cold else NOT_COLD
-        if isinstance(displace, Absent):
-            return dict.fromkeys(COLD_NAMES, displace), displace
-        return cold_columns(step, watch, displace, self.settings.timed_steps), displace
+        try:
+            displace = displacer(self.device) if wanted.cold else NOT_COLD
+            if not isinstance(displace, Absent):
+                columns = cold_columns(step, watch, displace, self.settings.timed_steps)
+                return columns, displace
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            displace = NO_ROOM  # what was timed before stays a row
+        return dict.fromkeys(COLD_NAMES, displace), displace
 
     def _energy(
         self, step: Step, watch: Stopwatch, queued_ms: float, *, wanted: Wanted

@@ -41,7 +41,7 @@ typedef struct { double at; long instance; } Sample;
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7 };
 static const struct { const char *key; long long value; } DEFAULTS[] = {
     {"gpus", 1}, {"mig", 0}, {"utilization", 87}, {"memory_utilization", 41},
-    {"memory_used_mb", 1500}, {"memory_total_mb", 81559}, {"slice_used_mb", 300},
+    {"memory_used_mb", 1500}, {"memory_total_mb", 81559}, {"slice_used_mb", 300}, {"driver_mb", 563},
     {"slice_total_mb", 9728}, {"power_mw", 250000}, {"power_instant_mw", 251000},
     {"energy_mj", 0}, {"energy_period_ms", 100},
     {"sm_clock", 1980}, {"memory_clock", 2619}, {"temperature", 54}, {"power_cap_mw", 700000},
@@ -170,8 +170,9 @@ Return nvmlDeviceGetMemoryInfo_v2(Device device, Memory2 *memory) {
     CHECK();
     Memory first;
     nvmlDeviceGetMemoryInfo(device, &first);
-    memory->total = first.total, memory->used = first.used, memory->free = first.free;
-    memory->reserved = 0;
+    memory->total = first.total, memory->free = first.free;
+    memory->reserved = (unsigned long long)ask("driver_mb", 0) << 20;
+    memory->used = first.used - memory->reserved;
     return OK;
 }
 FIGURE(nvmlDeviceGetPowerUsage, unsigned, "power_mw")

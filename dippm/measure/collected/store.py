@@ -13,11 +13,15 @@ from dippm.measure.collected.errors import StorageError
 from dippm.measure.collected.journal import NAME as JOURNAL
 from dippm.measure.collected.journal import Journal, Row, encode, read_journal, write_whole
 from dippm.measure.collected.kernels import without_kernels
+from dippm.measure.collected.labels import why_not_used
 from dippm.measure.collected.shards import compact, read_shard, shards, without_doubles, write_shard
 
 SHARD_ROWS = 500
 MERGED_ROWS = 5000
-KEY = ("row_id", "configuration_id", "repeat", "status", "campaign")
+KEY = (
+    *("row_id", "configuration_id", "repeat", "status", "campaign"),
+    *("device_kind", "other_processes", "throttle_reasons", "latency_ms", "latency_sd_ms"),
+)
 Key = tuple[str, int]
 Say = Callable[[str], None]
 
@@ -33,6 +37,7 @@ class Store:
 
     Attributes:
         statuses: status of each (configuration_id, repeat); "ok" wins over a failure.
+        disturbed: how often each was measured that has rows, and no label among them.
         campaigns: rows by campaign and status.
         total: rows in the folder.
 
@@ -55,6 +60,8 @@ class Store:
         if self._journal.set_aside:
             say(f"{self._journal.set_aside} damaged lines were moved to {JOURNAL}.torn")
         self.statuses: dict[Key, str] = {}
+        self.disturbed: Counter[Key] = Counter()
+        self._labelled: set[Key] = set()
         self.campaigns: defaultdict[str, Counter[str]] = defaultdict(Counter)
         rows = list(without_doubles([*kept, *self._journal.rows()]))
         self.total = len(rows)
@@ -112,6 +119,12 @@ class Store:
         key = (row["configuration_id"], row["repeat"])
         if self.statuses.get(key) != "ok":
             self.statuses[key] = row["status"]
+        if row["status"] == "ok" and key not in self._labelled:
+            if why_not_used(row):
+                self.disturbed[key] += 1
+            else:
+                self._labelled.add(key)
+                del self.disturbed[key]
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, Any]]:

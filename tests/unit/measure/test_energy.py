@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-from dippm.measure.energy import Energy, Meter, find_meter, idle_power, measure_energy
+from dippm.measure.energy import (
+    ENDS_POLL_S,
+    POLL_S,
+    Energy,
+    Meter,
+    _Reader,
+    _Track,
+    find_meter,
+    idle_power,
+    measure_energy,
+)
 from dippm.measure.protocol import Settings
 from dippm.measure.readings import Absent, AbsentSource, Quantity, Readings
 from dippm.measure.timing import HostStopwatch
@@ -27,13 +37,14 @@ class SteppedCounter:
         self.begin = time.monotonic()
 
     def read(self) -> Readings:
-        ticks = math.floor((time.monotonic() - self.begin) / self.period_s)
+        now_ns = time.monotonic_ns()
+        ticks = math.floor((now_ns / 1e9 - self.begin) / self.period_s)
         # A real sensor never says the same power twice: the noise makes its updates visible.
         values = {"power_w": self.power_w + 1e-6 * ticks}
         if self.has_energy:
             values["energy_j"] = self.power_w * ticks * self.period_s
         absent = {q.name: "not supported" for q in QUANTITIES if q.name not in values}
-        return Readings(time.monotonic_ns(), values, absent)
+        return Readings(now_ns, values, absent)
 
     def close(self) -> None:
         pass
@@ -60,6 +71,42 @@ def test_energy_of_a_step_is_power_times_its_time():
     assert seen.step_ms >= 2.0
     assert seen.window_s >= 0.6
     assert seen.method == "NVML total energy counter"
+
+
+def test_the_ends_of_a_window_are_looked_at_closely_and_their_doubt_is_said():
+    """True times of the updates are known here: multiples of the period."""
+    source = SteppedCounter(250.0, 0.05)
+    seen = run(source, 0.6)
+    assert isinstance(seen, Energy)
+    periods = round(seen.window_s / source.period_s)
+    assert abs(seen.window_s - periods * source.period_s) <= seen.window_error_s
+    reader = _Reader(meter(source), lambda: None, window_s=2.0, read_s=0.0005)
+    assert reader.pause_s == ENDS_POLL_S, "no update yet"
+    for at_s, value in ((10.0, 1.0), (10.1, 2.0), (11.9, 3.0)):
+        reader.track.add(at_s, value)
+    assert reader.pause_s == POLL_S
+    reader.track.add(11.97, 3.0)
+    assert reader.pause_s == ENDS_POLL_S
+
+
+@pytest.mark.parametrize(("read_s", "far_s", "near_s"), [(0.003, 0.02, 0.003), (0.1, 0.5, 0.1)])
+def test_a_slow_counter_does_not_take_a_whole_core(read_s, far_s, near_s):
+    reader = _Reader(meter(SteppedCounter(1.0, 1.0)), lambda: None, window_s=9.0, read_s=read_s)
+    assert reader.pause_s == near_s
+    for at_s, value in ((10.0, 1.0), (10.1, 2.0)):
+        reader.track.add(at_s, value)
+    assert reader.pause_s == pytest.approx(far_s)
+
+
+def test_an_update_lies_between_two_looks():
+    track = _Track()
+    for at_s, value in ((0.0, 1.0), (1.0, 1.0), (1.5, None), (2.0, 3.0), (2.25, 4.0)):
+        track.add(at_s, value)
+    assert [(u.at_s, u.error_s, u.value) for u in track.updates] == [
+        (1.5, 0.5, 3.0),
+        (2.125, 0.125, 4.0),
+    ]
+    assert track.covered_s == 0.625
 
 
 def test_the_window_grows_until_the_counter_was_updated_often_enough():

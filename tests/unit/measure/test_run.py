@@ -7,6 +7,7 @@ from dippm.measure import context
 from dippm.measure.columns import MEASURED
 from dippm.measure.kernels.record import TracedKernel
 from dippm.measure.protocol import Regime, Settings
+from dippm.measure.readings import Absent
 from dippm.measure.run import Bench, Wanted
 from dippm.measure.timers import times_of
 from tests import cuda_stand_in
@@ -107,6 +108,68 @@ def test_the_context_is_without_the_memory_of_others(gpu):
     assert row["memory_mb"] is None
     assert "other processes" in row["absent"]["memory_mb"]
     assert row["memory_reserved_mb"] == gpu.reserved_mb
+
+
+def test_memory_is_without_what_the_driver_keeps_where_it_says_so(gpu, monkeypatch):
+    """As `nvidia-smi` shows it, and as the predictor's contexts are."""
+    monkeypatch.setattr("dippm.measure.run.driver_memory_mb", lambda device: 563.0)
+    row = measured(Bench(cuda_stand_in.DEVICE, QUICK))
+    assert row["memory_driver_mb"] == 563
+    assert row["memory_context_mb"] == 700 - 563 - 20
+    assert row["memory_mb"] == row["memory_context_mb"] + gpu.reserved_mb
+    assert (row["memory_before_mb"], row["memory_nvml_mb"]) == (700 - 563, 700 - 563)
+    assert row["memory_method"].endswith(", without what the driver keeps for itself")
+
+
+def test_without_the_second_figure_the_label_says_what_is_in_it(gpu, monkeypatch):
+    said = Absent("the driver is older than this counter: update it")
+    monkeypatch.setattr("dippm.measure.run.driver_memory_mb", lambda device: said)
+    row = measured(Bench(cuda_stand_in.DEVICE, QUICK))
+    assert row["memory_context_mb"] == 700 - 20
+    assert row["absent"]["memory_driver_mb"] == said.reason
+    assert row["memory_method"].endswith(", with what the driver keeps for itself")
+
+
+def test_the_workspaces_of_earlier_products_are_not_in_a_peak(gpu, monkeypatch):
+    """They are given back before the cache is emptied and the peaks start anew."""
+    log: list[str] = []
+    drop = "_cuda_clearCublasWorkspaces"
+    monkeypatch.setattr(torch._C, drop, lambda: log.append("workspaces"), raising=False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("cache"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: log.append("peaks"))
+    bench = Bench(cuda_stand_in.DEVICE, QUICK)
+    measured(bench)
+    order = ["workspaces", "cache", "peaks"]
+    assert log == 2 * order  # before the model is built, and before its first step
+
+
+def out_of_memory(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 240.00 MiB")
+
+
+def test_a_buffer_that_does_not_fit_leaves_the_timed_row(gpu, monkeypatch):
+    monkeypatch.setattr("dippm.measure.run.displacer", out_of_memory)
+    row = measured(Bench(cuda_stand_in.DEVICE, QUICK), cold=True)
+    assert row["latency_ms"] > 0
+    assert row["kernel_ms"] is not None
+    for name in ("cold_latency_ms", "cold_event_ms", "cold_kernel_ms"):
+        assert row[name] is None
+        assert "no memory was left for the buffer" in row["absent"][name]
+
+
+def test_a_step_beside_the_buffer_that_runs_out_of_memory_leaves_the_row_too(gpu, monkeypatch):
+    monkeypatch.setattr("dippm.measure.run.cold_columns", out_of_memory)
+    row = measured(Bench(cuda_stand_in.DEVICE, QUICK), cold=True)
+    assert "no memory was left" in row["absent"]["cold_latency_ms"]
+
+
+def test_any_other_failure_of_the_buffer_is_the_points(gpu, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("dippm.measure.run.displacer", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        measured(Bench(cuda_stand_in.DEVICE, QUICK), cold=True)
 
 
 def test_a_row_has_a_time_in_every_regime(gpu):

@@ -68,6 +68,24 @@ def test_values_have_the_units_they_say(ask):
     assert fixed["values"]["energy_j"] == 123456789012.345
 
 
+WHAT_THE_DRIVER_KEEPS = """
+from dippm.measure.readings import Absent
+from dippm.measure.sources.nvml_identity import driver_memory_mb
+said = driver_memory_mb(0)
+tell(mb=None, why=said.reason) if isinstance(said, Absent) else tell(mb=said, why="")
+"""
+
+
+def test_what_the_driver_keeps_is_told_by_the_second_version_alone(ask):
+    assert ask(WHAT_THE_DRIVER_KEEPS) == {"mb": 563, "why": ""}
+    old = ask(WHAT_THE_DRIVER_KEEPS, "nvmlDeviceGetMemoryInfo_v2 13")
+    assert old == {"mb": None, "why": "the driver is older than this counter: update it"}
+    binding = "import pynvml; del pynvml.nvmlMemory_v2\n"
+    assert "too old" in ask(binding + WHAT_THE_DRIVER_KEEPS)["why"]
+    hidden = ask(WHAT_THE_DRIVER_KEEPS.replace("(0)", "(9)"))
+    assert "no device 9" in hidden["why"]
+
+
 def test_slow_calls_are_made_when_asked_for_by_name(ask):
     told = ask("tell(**answer(open_source('nvml', only=['pcie_tx_mb_s', 'power_w'])))")
     assert told["values"] == {"pcie_tx_mb_s": 2, "power_w": 250}

@@ -17,19 +17,19 @@ pytestmark = [
 ]
 
 GPU = """
-["L20"]
-aliases = ["NVIDIA L20"]
+["RTX-5000-Ada"]
+aliases = ["NVIDIA RTX 5000 Ada Generation"]
 architecture = "Ada"
 compute_capability = 8.9
-sm_count = 92
-boost_clock_mhz = 2520
-memory_mb = 46068
+sm_count = 100
+boost_clock_mhz = 2550
+memory_mb = 32760
 memory_type = "GDDR6"
-bandwidth_gb_s = 864
-l2_mb = 96
-peak_tflops = {fp32 = 59.3, tf32 = 59.8, fp16 = 119.5, bf16 = 119.5, fp8 = 239}
-power_limit_w = 275
-idle_power_w = 30
+bandwidth_gb_s = 576
+l2_mb = 72
+peak_tflops = {fp32 = 65.3, tf32 = 130.6, fp16 = 261.1, bf16 = 261.1, fp8 = 522}
+power_limit_w = 250
+idle_power_w = 20
 source = "made up for a test after the vendor's data sheet; confidence low"
 """
 COUNTER = '''
@@ -270,8 +270,8 @@ def test_a_gpu_is_a_table_and_no_test_is_edited(tree: Path) -> None:
     with (tree / "dippm/devices/catalog.toml").open("a", encoding="utf-8") as file:
         file.write(GPU)
     run_tests(tree, "tests/unit/devices")
-    known = "import dippm.devices as d; print(d.find('nvidia l20').name)"
-    assert python(tree, "-c", known).strip() == "L20"
+    known = "import dippm.devices as d; print(d.find('nvidia rtx 5000 ada generation').name)"
+    assert python(tree, "-c", known).strip() == "RTX-5000-Ada"
 
 
 def test_an_operator_is_a_row(tree: Path) -> None:

@@ -171,6 +171,11 @@ class Device:
         return next((f for start, f in _FAMILIES.items() if kind.startswith(start)), None)
 
     @property
+    def is_of_another_vendor(self) -> bool:
+        """Return whether it is a GPU that runs no CUDA: AMD's CDNA."""
+        return self.architecture.startswith("CDNA")
+
+    @property
     def measured_name(self) -> str:
         """Return the name under which it would have been measured: uncalibrated, of the base."""
         return self.calibration.base if self.calibration else self.name

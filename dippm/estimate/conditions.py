@@ -250,6 +250,11 @@ class Conditions:
             object.__setattr__(self, name, value)
         if execution.precision not in supported_precisions(place.device):
             raise unsupported(place.device, execution.precision)
+        if execution.runtime != "pytorch" and place.device.is_of_another_vendor:
+            raise ConditionsError(
+                f"{execution.runtime} runs on NVIDIA's GPUs, and {place.device.name} is none",
+                "Ask for runtime=pytorch.",
+            )
 
     @classmethod
     def of(cls, **options: Unpack[ConditionOptions]) -> Conditions:

@@ -187,7 +187,7 @@ def _epoch(
 def _loss(
     network: Any, graphs: GraphTensors, targets: torch.Tensor, *, bfloat16: bool
 ) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+    with torch.autocast(targets.device.type, torch.bfloat16, enabled=bfloat16):
         out = network(graphs)
     loss: torch.Tensor = network.loss(out.float(), targets)
     return loss

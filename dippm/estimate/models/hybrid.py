@@ -516,6 +516,11 @@ class Hybrid:
             warnings.append(
                 f"{c.precision} was never measured on {c.device.name}, only {', '.join(precisions)}"
             )
+        if c.device.is_of_another_vendor:
+            warnings.append(
+                f"{c.device.name} is no NVIDIA GPU: which kernels are launched, memory and power "
+                "follow laws of NVIDIA's, and so do the intervals"
+            )
         warnings += self.phase.warnings(graph, c)
         low, high = seen["batch_range"]
         if not low <= c.batch <= high:

@@ -327,7 +327,15 @@ def test_a_framework_for_all_models(onnx_file):
 
 @pytest.mark.parametrize(
     ("device", "precision"),
-    [("P100", "tf32"), ("P100", "bf16"), ("T4", "amp-bf16"), ("V100", "bf16"), ("MI250X", "tf32")],
+    [
+        ("P100", "tf32"),
+        ("P100", "bf16"),
+        ("T4", "amp-bf16"),
+        ("V100", "bf16"),
+        ("MI250X", "tf32"),
+        ("MI300X", "tf32"),
+        ("MI300X", "fp8"),
+    ],
 )
 def test_what_the_hardware_lacks_is_refused(device, precision):
     with pytest.raises(UnsupportedPrecisionError, match=f"no hardware for {precision}") as caught:

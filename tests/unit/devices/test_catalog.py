@@ -113,9 +113,9 @@ HALF_OVER_FP32 = {
     6.0: 1, 6.1: 1, 7.0: 8, 7.5: 8, 8.0: 16, 8.6: 4, 8.9: 4, 9.0: 14.78, 10.0: 30, 12.0: 4,
     "CDNA2": 8, "CDNA3": 16,
 }  # fmt: skip
-"""By compute capability, or AMD's architecture: tensor rate with float32 accumulation. GeForce cards
-have half of it where their tensor units are more than their float32 units, and so have some boards
-of data centres."""
+"""By compute capability, or AMD's architecture: tensor rate with float32 accumulation. GeForce
+cards have half of it where their tensor units are more than their float32 units, and so have some
+boards of data centres."""
 LOWER_CLOCK = 0.07
 """A board with a low power limit may state its tensor rates for a clock that is so much lower."""
 

@@ -182,12 +182,13 @@ def test_a_machine_with_torch_alone_shows_its_first_row_and_the_rest(tmp_path):
         "DIPPM_LOCK_DIR": str(tmp_path / "locks"),
         "OMP_NUM_THREADS": "1",
     }
-    settings = ["--timed-steps", "3", "--settle-s", "0.1"]
+    settings = ["--timed-steps", "3", "--settle-s", "0.1"]  # and nothing was carried
     done = subprocess.run(
         [*words, *settings], env=environment, cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "first row: own:dense(bias=false,k=64,n=64)@64 batch 64 fp32" in done.stderr
+    assert f"{tmp_path / 'none'} holds no set: a new one begins" in done.stderr
     skipped, measured = rows_in(tmp_path / "out", tmp_path / "set")
     assert (skipped["status"], measured["status"]) == ("skipped", "ok")
     assert measured["commit"] is None

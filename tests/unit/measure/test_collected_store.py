@@ -16,9 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from dataset.collect.plans import pending_of
 from dataset.collect.rows import Outcome, make_row
+from dataset.collect.status import status
 from dataset.families.family import Workload
-from dataset.plan.configuration import Point
+from dataset.plan.configuration import Job, Point
 from dippm.errors import DippmError
 from dippm.measure.collected import shards as shards_module
 from dippm.measure.collected import store as store_module
@@ -90,6 +92,35 @@ def test_a_torn_line_is_said_and_its_point_is_measured_again(tmp_path):
     again = open_store(tmp_path / "out")
     assert (again.total, len(again.statuses)) == (2, 2)
     assert again.said == ["1 damaged lines were moved to journal.jsonl.torn"]
+
+
+def test_a_point_that_was_disturbed_is_measured_again_until_it_was_three_times(tmp_path):
+    """Others on the device at first; what is known once stays known, in journal and shards."""
+    disturbed = {**MEASURED, "other_processes": 1, "throttle_reasons": []}
+    alone = {**disturbed, "other_processes": 0}
+    points = Point(1), Point(2), Point(4)
+    job = Job(WORKLOAD, points)
+
+    def start(campaign: str, **measured: dict) -> list[int]:
+        """Measure what is pending; return its batches."""
+        store = open_store(tmp_path)
+        pending = [p for item in pending_of([job], store, retry_failed=False) for p in item.points]
+        for point in pending:
+            columns = measured.get(f"batch_{point.batch}", disturbed)
+            outcome = Outcome(point, "ok", columns=columns)
+            store.append(make_row(campaign, "model", WORKLOAD, outcome))
+        store.close()
+        return [point.batch for point in pending]
+
+    assert start("first", batch_1=alone) == [1, 2, 4]
+    assert start("second", batch_2=alone) == [2, 4]
+    assert start("third") == [4]
+    assert start("fourth") == [], "three times is enough"
+    assert list(open_store(tmp_path).disturbed.values()) == [3]
+    assert status(tmp_path)["labels"] == {
+        "disturbed: other processes on the device": 4,
+        "usable": 2,
+    }
 
 
 def test_zeroed_blocks_of_a_power_cut_are_moved_aside(tmp_path):

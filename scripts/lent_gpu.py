@@ -98,7 +98,7 @@ def _tell_next(carried: Path, out: Path, words: Sequence[str]) -> None:
     commit = os.environ.get("DIPPM_COMMIT")
     command = f"{f'DIPPM_COMMIT={commit} ' * bool(commit)}{COMMAND} {shlex.join(words)}"
     here = shlex.quote(str(carried))
-    print(f"{len(files)} files, {size_mb:.1f} MiB in {out}. They may come back read-only; to go on:")
+    print(f"{len(files)} files, {size_mb:.1f} MiB in {out}. They may come back read-only. Then:")
     print(f"  rm -rf {here} && cp -r CAME_BACK {here} && chmod -R u+w {here}   # at home")
     print(f"  {command}   # there, {here} carried along")
     print(f"To keep the rows, at home: {COMMAND} unpack CAME_BACK dataset/data/NAME")

@@ -96,7 +96,10 @@ def _tell_next(carried: Path, out: Path, words: Sequence[str]) -> None:
     files = sorted(path for path in out.iterdir() if path.is_file())
     size_mb = sum(path.stat().st_size for path in files) / 2**20
     commit = os.environ.get("DIPPM_COMMIT")
-    command = f"{f'DIPPM_COMMIT={commit} ' * bool(commit)}{COMMAND} {shlex.join(words)}"
+    # The shell that lends the folder names it by a variable, and another one each time.
+    is_lent = os.environ.get("OUT") == str(out)
+    again = ['"$OUT"' if is_lent and word == str(out) else shlex.quote(word) for word in words]
+    command = f"{f'DIPPM_COMMIT={commit} ' * bool(commit)}{COMMAND} {' '.join(again)}"
     here = shlex.quote(str(carried))
     print(f"{len(files)} files, {size_mb:.1f} MiB in {out}. They may come back read-only. Then:")
     print(f"  rm -rf {here} && cp -r CAME_BACK {here} && chmod -R u+w {here}   # at home")

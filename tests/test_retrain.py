@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -56,6 +57,26 @@ def test_the_way_from_nothing_ends_with_an_answer(
     answer = dippm.load(clone / CHECKPOINT).predict(graphs[model], batch=32, device="A100-80GB")
     assert None not in (answer.latency_ms, answer.energy_j, answer.memory_mb)
     assert answer.latency_ms > 0
+
+
+def test_the_same_way_gives_the_same_weights(
+    clone: Path, made: subprocess.CompletedProcess[str]
+) -> None:
+    assert made.returncode == 0, made.stderr[-4000:]
+    recipe = (clone / "Makefile").read_text(encoding="utf-8")
+    small = recipe.partition("\nretrain-small:")[2]
+    found = re.search(r"(training\.hybrid\.train .*?) --work", small)
+    assert found
+    words = found[1].replace("$(SMALL)", f"build/{COMMAND}").split()
+    again = Path("build", "again", "hybrid-gpu", "0.0.1")
+    words += ["--work", "build/again/work", "--out", str(again), "--steps", "10", "--splits", "L"]
+    done = run_in(clone, [sys.executable, "-m", *words])
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, second = (
+        hashlib.sha256((clone / folder / "model.safetensors").read_bytes()).hexdigest()
+        for folder in (CHECKPOINT, again)
+    )
+    assert first == second
 
 
 def test_what_it_went_without_is_said_and_stands_on_the_card(

@@ -119,6 +119,17 @@ def test_it_says_the_next_command_and_the_one_at_home(tmp_path):
     assert len(list(read_rows(tmp_path / "home"))) == 6
 
 
+def test_a_folder_that_a_variable_names_is_named_so_again(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setenv("OUT", str(out))
+    monkeypatch.setenv("DIPPM_COMMIT", "0123456789ab")
+    lent_gpu._tell_next(Path("build/lent"), out, ["build/lent", str(out), "--minutes", "2"])
+    said = capsys.readouterr().out
+    command = 'DIPPM_COMMIT=0123456789ab python3 -m scripts.lent_gpu build/lent "$OUT" --minutes 2'
+    assert f"  {command}   # there" in said
+
+
 def wait_for_rows(out: Path, count: int, process) -> None:
     """Wait until so many rows of a running command are safe, in whatever file."""
     end = time.monotonic() + PATIENCE_S

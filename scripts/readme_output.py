@@ -102,9 +102,10 @@ def devices() -> str:
     """Return the names of the known GPUs."""
     from dippm.devices import all_devices
 
-    sliced = [device.name for device in all_devices() if device.mig_profiles]
-    others = [device.name for device in all_devices() if not device.mig_profiles]
-    return f"With MIG slices: {', '.join(sliced)}.\nWithout: {', '.join(others)}.\n"
+    found = {True: [], False: []}
+    for device in all_devices():
+        found[bool(device.mig_profiles or device.unlisted_mig_profiles)].append(device.name)
+    return f"With MIG slices: {', '.join(found[True])}.\nWithout: {', '.join(found[False])}.\n"
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

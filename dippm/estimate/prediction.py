@@ -418,9 +418,10 @@ def _no_slice(bound_mb: float, device: Device) -> str:
     needs = f"{show(bound_mb)} MB"
     if not device.unlisted_mig_profiles:
         return f"no slice of {device.name} holds {needs}"
+    others = "; the slices whose memory is known do not" if device.mig_profiles else ""
     return (
         f"whether {', '.join(device.unlisted_mig_profiles)} of {device.name} hold {needs} is not "
-        "known: their usable memory is not; the slices whose memory is known do not"
+        f"known: their usable memory is not{others}"
     )
 
 

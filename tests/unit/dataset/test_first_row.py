@@ -10,7 +10,7 @@ from dippm.measure.readings import Absent, AbsentSource
 from dippm.measure.run import Bench, Wanted
 from tests import cuda_stand_in
 
-QUICK = Settings(timed_steps=3, settle_s=0.01, energy_window_s=0.05)
+QUICK = Settings(timed_steps=3, settle_s=0.01, energy_window_s=0.4)
 NO_BINDING = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
 
 

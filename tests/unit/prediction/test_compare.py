@@ -334,7 +334,6 @@ def test_a_framework_for_all_models(onnx_file):
         ("V100", "bf16"),
         ("MI250X", "tf32"),
         ("MI300X", "tf32"),
-        ("MI300X", "fp8"),
     ],
 )
 def test_what_the_hardware_lacks_is_refused(device, precision):
